@@ -1,4 +1,4 @@
-"""What gpu-manager's PrintGraph, PrintUsages and Version answer, from what is known of a node.
+"""The answers of gpu-manager's PrintGraph, PrintUsages and Version, from a node's state.
 
 A message here has the fields of its namesake in ``vgpu/rpc/display.proto``, by name and in order,
 and leaves out what is empty: encoded as JSON it is what the original's gRPC gateway answers (its
@@ -15,17 +15,17 @@ from vgpu.model import PodRef
 from vgpu.topology import TopologyGpu, TopologyTree, draw
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
-# ---------------------------------------------------------------- what is known of a node
+# ---------------------------------------------------------------- the state of a node
 
 
 class CardUse(msgspec.Struct, frozen=True):
-    """A GPU in a container's hands.
+    """A container's use of a GPU.
 
     Attributes:
-        card: which.
-        sm_percent: what all the container's processes use of its cores.
-        used_bytes: of its memory.
-        pids: the container's processes on it.
+        ``card``: the GPU.
+        sm_percent: use of the GPU's cores by all processes of the container.
+        used_bytes: use of the GPU's memory by the same processes.
+        pids: the container's processes on the GPU.
     """
 
     card: TopologyGpu
@@ -39,9 +39,9 @@ class ContainerUse(msgspec.Struct, frozen=True):
 
     Attributes:
         name: its name.
-        cores_milli: what it asked for, of all its GPUs together.
-        memory_bytes: likewise; None is all memory of its GPUs.
-        cards: what it got.
+        cores_milli: requested cores, of all its GPUs together.
+        memory_bytes: requested memory, likewise; None is all memory of its GPUs.
+        ``cards``: its use of each of its GPUs.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Devices(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a container asked for: GPUs, and MiB."""
+    """The request of a container: GPUs, and MiB."""
 
     gpu: float = 0
     mem: int = 0
@@ -117,7 +117,7 @@ class UsageResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VersionResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whose answers these are."""
+    """The version of the server."""
 
     version: str = ""
 
@@ -137,18 +137,22 @@ def usages(state: DisplayState) -> UsageResponse:
 
 
 def version(state: DisplayState) -> VersionResponse:
-    """Version."""
+    """The message of Version."""
     return VersionResponse(state.version)
 
 
 def _stat(pod: PodUse) -> ContainerStat:
     containers = sorted(pod.containers, key=lambda container: container.name)
     return ContainerStat(
-        stat={one.name: Devices(tuple(map(_device, one.cards))) for one in containers if one.cards},
+        stat={
+            container.name: Devices(tuple(map(_device, container.cards)))
+            for container in containers
+            if container.cards
+        },
         project=pod.ref.namespace,
         user=pod.user,
         cluster=pod.cluster,
-        spec={one.name: _spec(one) for one in containers},
+        spec={container.name: _spec(container) for container in containers},
     )
 
 
@@ -164,11 +168,11 @@ def _device(use: CardUse) -> DeviceInfo:
 
 
 def _spec(container: ContainerUse) -> Spec:
-    cards, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
+    gpus, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
     whole = sum(use.card.memory_bytes // MIB for use in container.cards)
     memory = container.memory_bytes
     return Spec(
-        gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else cards,  # Go writes 1, not 1.0
+        gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else gpus,  # Go writes 1, not 1.0
         mem=whole if memory is None else memory // MIB,
     )
 
@@ -182,5 +186,5 @@ def graph_text(state: DisplayState) -> str:
 
 
 def usages_text(state: DisplayState) -> str:
-    """Who uses the GPUs: the JSON of PrintUsages, for people, with a newline at the end."""
+    """The JSON of PrintUsages, indented, with a newline at the end."""
     return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"

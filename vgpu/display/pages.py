@@ -14,7 +14,7 @@ from vgpu.reasons import SourceError
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
 
 UNAVAILABLE = 14
-"""gRPC's status code, which the gateway tells in the body."""
+"""gRPC's status code, which the gateway writes into the body."""
 
 _PATHS: dict[str, Callable[[DisplayState], Message]] = {
     "/graph": graph,
@@ -38,8 +38,8 @@ def _handler(
         try:
             return _json(200, answer(state()))
         except SourceError as error:
-            words = str(error)
-            return _json(503, {"error": words, "code": UNAVAILABLE, "message": words})
+            message = str(error)
+            return _json(503, {"error": message, "code": UNAVAILABLE, "message": message})
 
     return handle
 

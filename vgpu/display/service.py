@@ -1,7 +1,7 @@
 """The gRPC service ``display.GPUDisplay`` on a unix socket, as gpu-manager serves it.
 
-Needs the extra ``vgpu[pod-resources]``. A socket that another program still answers on is left
-alone; one that was left behind is replaced. Only its owner may ask.
+Needs the extra ``vgpu[pod-resources]``. A socket on which another program still answers is
+not touched; a stale one is replaced. Only its owner may connect.
 """
 
 import stat
@@ -20,7 +20,7 @@ from vgpu.rpc import display_pb2 as pb
 from vgpu.unix_socket import SocketError, is_served, require_short
 
 SOCKET = "/var/run/gpu-manager.sock"
-"""Where gpu-manager has it."""
+"""gpu-manager's path of the socket."""
 
 SERVICE = "display.GPUDisplay"
 
@@ -87,7 +87,7 @@ def _bytes(answer: Answer) -> bytes:
 
 
 def _require_free(path: str) -> None:
-    """Say what is wrong with the path: gRPC would take it from a server that still runs."""
+    """Check the path: gRPC would take it from a server that still runs."""
     require_short(path)
     try:
         mode = Path(path).lstat().st_mode

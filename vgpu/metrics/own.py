@@ -1,4 +1,4 @@
-"""What every program of ours reports of itself: its build, its process, its web config file.
+"""The metrics of every program about itself: its build, its process, its web config file.
 
 Each table is over a view with ``build`` and ``own``, such as :class:`OwnView`;
 :mod:`vgpu.program.process` reads them.
@@ -13,7 +13,7 @@ from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 
 class OwnView(msgspec.Struct, frozen=True):
-    """What is said of ourselves: what is running, and numbers by the name of their family."""
+    """What a program reports of itself: its build, and numbers by the name of their family."""
 
     build: Mapping[str, str]
     own: Mapping[str, float]

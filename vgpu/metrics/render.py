@@ -62,7 +62,7 @@ class Exposition:
 
     def __init__(self, bodies: Sequence[tuple[Family, bytes]], series: int, dropped: int) -> None:
         self.series = series
-        """How many samples it holds."""
+        """Number of samples."""
         self.dropped = dropped
         """Rows left out because another row already had the same labels."""
         self._bodies = bodies
@@ -106,7 +106,7 @@ class Renderer:
         bodies: list[tuple[Family, bytes]] = []
         series = dropped = 0
         for position, table in enumerate(self._tables):
-            known = self._labels[position]
+            previous = self._labels[position]
             rows: dict[tuple[str, ...], Any] = {}
             labels: dict[tuple[str, ...], str] = {}
             for row in table.rows(view):
@@ -115,7 +115,7 @@ class Renderer:
                     dropped += 1
                     continue
                 rows[key] = row
-                labels[key] = known.get(key) or label_pairs(table.labels, key)
+                labels[key] = previous.get(key) or label_pairs(table.labels, key)
             self._labels[position] = labels  # what vanished is forgotten
             pairs = list(zip(rows.values(), labels.values(), strict=True))
             for family in table.families:

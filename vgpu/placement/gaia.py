@@ -32,7 +32,7 @@ class GaiaReason(StrEnum):
 
 
 class GaiaRefusal(msgspec.Struct, frozen=True):
-    """No GPUs; ``words`` is what to tell the kubelet."""
+    """No GPUs; ``words`` is the message for the kubelet."""
 
     why: GaiaReason
     words: str
@@ -42,12 +42,12 @@ Choice = tuple[TopologyGpu, ...] | GaiaRefusal
 
 
 class GaiaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How gpu-manager was set up, and whether its weakness is wanted.
+    """How gpu-manager was set up, and whether its weakness is kept.
 
     Attributes:
-        share_mode: ``--share-mode``: whether parts of GPUs are given at all.
+        share_mode: ``--share-mode``: whether parts of GPUs are allocated at all.
         derive_again: choose a part's GPU again and refuse the pod where gpu-admission chose
-            another one, as the original does; else the choice of gpu-admission is law while it is
+            another one, as the original does; else the choice of gpu-admission is used if it is
             legal, also for whole GPUs, for which the original ignores it.
     """
 
@@ -66,8 +66,8 @@ def allocate(
 ) -> tuple[Share, ...] | GaiaRefusal:
     """The shares of a container, (pod UID, name): those that it has already, or new ones.
 
-    ``tree`` has nothing taken yet: ``held`` tells what every container has. ``predicate`` are the
-    minor numbers that gpu-admission chose.
+    ``tree`` has nothing taken yet; ``held`` has the shares of every container. ``predicate`` are
+    the minor numbers that gpu-admission chose.
     """
     if container in held:
         return tuple(held[container])
@@ -98,7 +98,7 @@ def choose(
 
 
 def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None) -> Choice:
-    """A GPU for a part, chosen here; it must be the one that was promised, if any was."""
+    """A GPU for a part, chosen here; it must be the reserved GPU, if there is one."""
     memory = request.memory_bytes or 0
     cards = share(tree.cards, request.cores_milli, memory)
     most = max((card.memory_bytes for card in tree.cards), default=0)
@@ -114,7 +114,7 @@ def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None)
 
 
 def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) -> Choice:
-    """The GPUs that were promised, if they are there, free enough, and as many as asked for."""
+    """The reserved GPUs, if they exist, are free enough, and as many as requested."""
     by_minor = {card.minor: card for card in tree.cards}
     cards = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
     legal = len(set(predicate)) == len(predicate) == len(cards) == request.count
@@ -124,7 +124,7 @@ def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) 
 
 
 def fits(card: TopologyGpu, request: Request) -> bool:
-    """Whether one GPU can give what the request asks of each."""
+    """Whether one GPU is free enough for the request's part of each GPU."""
     if request.cores_milli >= WHOLE_DEVICE_MILLI:
         return card.untouched
     return card.free_milli >= request.cores_milli and card.free_bytes >= (request.memory_bytes or 0)

@@ -2,11 +2,11 @@
 bound.
 
 The fullest node that can serve all containers of the pod is the only one returned. Its GPUs are
-promised in the pod's annotations, and counted from there when the next pod comes. The original is
+reserved in the pod's annotations, and counted from there when the next pod comes. The original is
 gpu-admission's ``pkg/predicate`` and ``pkg/algorithm``.
 
-The original refuses a pod that carries a promise already, so a pod whose binding failed waits
-for ever. Here the promise is kept while it can be, and recreated when it cannot.
+The original refuses a pod that already has a reservation, so a pod whose binding failed waits
+for ever. Here a possible reservation is kept, and an impossible one is recreated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class AdmissionVerdict(msgspec.Struct, frozen=True):
     Attributes:
         nodes: where the pod may go; one at most if it asks for GPUs.
         refused: node -> why not there.
-        claim: what is promised, to be written as annotations; None if nothing is.
+        claim: the reservation, to be written as annotations; None without one.
         error: why there is no answer at all; "" if there is one.
     """
 
@@ -53,10 +53,10 @@ def predicate(
     *,
     once_only: bool = False,
 ) -> AdmissionVerdict:
-    """Where the pod may go. ``pods`` are all pods there are, ``now`` is unix seconds.
+    """The nodes for the pod. ``pods`` are all pods there are, ``now`` is unix seconds.
 
-    ``once_only`` refuses a pod that was promised GPUs before, as the original does. A node is
-    refused while the claim of a pod on it cannot be read: nobody knows then what is free.
+    ``once_only`` refuses a pod with a reservation, as the original does. A node is
+    refused while the claim of a pod on it cannot be read: its free GPUs are unknown then.
     """
     gaia = Gaia()
     try:
@@ -77,7 +77,7 @@ def predicate(
 
 
 def _promise(gaia: Gaia, pod: Pod) -> Claim | None:
-    """What the pod was promised before; nothing if that cannot be read."""
+    """The pod's reservation; None if it cannot be read."""
     try:
         return gaia.claim(pod)
     except ClaimError:
@@ -121,7 +121,7 @@ def _cards(gaia: Gaia, node: Node, tenants: Iterable[Pod]) -> Cards:
 def _kept(
     promise: Claim | None, free: Mapping[str, Cards], requests: Sequence[Request]
 ) -> Claim | None:
-    """The promise, if all of it is still there for just these requests."""
+    """The reservation, if all of it is still free and fits exactly these requests."""
     if promise is None or promise.node not in free:
         return None
     cards = free[promise.node]
@@ -139,7 +139,7 @@ def _kept(
 def _new(
     pod: Pod, free: Mapping[str, Cards], requests: Sequence[Request], now: float
 ) -> Claim | None:
-    """A promise on the fullest node that can serve all requests; None if there is none."""
+    """A reservation on the fullest node that can serve all requests; None if there is none."""
     for name in sorted(free, key=lambda name: (*_left(free[name]), name)):
         allocations = _placed(free[name], requests)
         if allocations is not None:

@@ -38,7 +38,7 @@ class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def free(self) -> int:
-        """What is left: nothing where more is used than there is."""
+        """Free units; 0 where more is used than there is."""
         return max(0, self.total - self.used)
 
 

@@ -1,4 +1,4 @@
-"""Which virtual GPU KubeShare's scheduler gives a pod.
+"""The choice of a virtual GPU for a pod by KubeShare's scheduler.
 
 The default is the algorithm of the paper (Yeh, Chen, Chou: KubeShare, HPDC'20, algorithm 1);
 :class:`KubeShareAlgorithm` names KubeShare 1's own code too, which differs.
@@ -14,14 +14,14 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 
 
 class KubeShareAlgorithm(Enum):
-    """Whose algorithm."""
+    """The author of the algorithm."""
 
     PAPER = "paper"
     KUBESHARE_1 = "kubeshare-1"
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a pod asks for."""
+    """The request of a pod."""
 
     request_milli: int
     memory_bytes: int
@@ -32,10 +32,10 @@ class VirtualGpu(msgspec.Struct, frozen=True):
     """A virtual GPU, with what is free of it and the labels of the pods on it.
 
     Attributes:
-        node: where its GPU is.
+        node: the node of its GPU.
         gpuid: its name.
-        free_milli: thousandths that nobody requests.
-        free_bytes: memory that nobody requests.
+        free_milli: thousandths that no pod requests.
+        free_bytes: memory in bytes that no pod requests.
         affinity, anti_affinity, exclusion: its pods' labels.
         idle: whether no pod is on it (a holder that is kept in reserve).
     """
@@ -75,7 +75,7 @@ class FreeGpus(msgspec.Struct, frozen=True):
 
 
 class VirtualGpuChoice(msgspec.Struct, frozen=True):
-    """Where the pod goes; ``gpuid`` is None for a virtual GPU that is to be made."""
+    """The placement of a pod; ``gpuid`` is None for a virtual GPU that is to be made."""
 
     node: str
     gpuid: str | None
@@ -94,7 +94,7 @@ def place(
     free: Iterable[FreeGpus],
     policy: KubeShareAlgorithm = KubeShareAlgorithm.PAPER,
 ) -> VirtualGpuChoice | KubeShareRefusal:
-    """Where the pod goes. Ties go to the first node, then the first GPUID, by name.
+    """The placement of a pod. Ties go to the first node, then the first GPUID, by name.
 
     ``virtual`` and ``free`` are of nodes where the pod fits otherwise (processors, memory, taints).
     """

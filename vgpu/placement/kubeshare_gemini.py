@@ -1,4 +1,4 @@
-"""How Gemini divides a GPU's time among its tenants: how much each gets, and who is next.
+"""Gemini's division of a GPU's time among its tenants: quotas, and the next tenant.
 
 Times are whole microseconds. Source: Gemini ``src/scheduler.cpp``.
 """
@@ -44,7 +44,7 @@ def quota(burst: int, previous: int, limit_milli: int, window: TokenWindow = DEF
 
 
 def order(clients: Iterable[Client], window: TokenWindow = DEFAULT_WINDOW) -> tuple[Client, ...]:
-    """Who may run now, the next first; who has used up its limit may not.
+    """The tenants that may run now, the next first; without those that used up their limit.
 
     First those below their request, by the part of it that they still miss; then those who have
     used least. Equal ones keep their order.

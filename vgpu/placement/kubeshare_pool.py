@@ -1,4 +1,4 @@
-"""Who may stay on which virtual GPU: what KubeShare's device manager keeps of one node.
+"""The pods of each virtual GPU: the state of KubeShare's device manager for one node.
 
 A virtual GPU lives from its first pod to its last. Sums are of whole thousandths and bytes:
 KubeShare's own floating-point sums refuse 20 × 0.05, which its scheduler has placed.
@@ -43,7 +43,7 @@ def admit(
 
 
 def holder_said(pool: Pool, gpuid: str, uuid: str) -> Pool:
-    """The holder of a virtual GPU has said which GPU it has. Unknown ones change nothing."""
+    """The pool after a holder reported its GPU. An unknown virtual GPU changes nothing."""
     if gpuid not in pool.uuids:
         return pool
     return structs.replace(pool, uuids={**pool.uuids, gpuid: uuid})

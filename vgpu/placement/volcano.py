@@ -1,7 +1,7 @@
-"""Where Volcano's scheduler would put a pod on a node, and how much it likes the node.
+"""The placement of a pod on a node by Volcano's scheduler, and the node's score.
 
-The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Two things
-are done as they were meant, and can be had as they are by :data:`UPSTREAM`: a GPU that its plugin
+The rules are those of its plugin deviceshare with VGPUEnable (``devices/nvidia/vgpu``). Two rules
+follow the intent of Volcano; :data:`UPSTREAM` has them as they are: a GPU that its plugin
 calls unhealthy is not chosen, and spread prefers nodes with idle GPUs.
 """
 
@@ -29,31 +29,31 @@ GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
 GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 
 _BEST: Final = 100.0
-"""What a GPU adds to the score at most."""
+"""Maximum score of a GPU."""
 
 
 class SchedulingPolicy(StrEnum):
     """In which order GPUs are tried, and what makes a node better."""
 
-    BINPACK = "binpack"  # the card with most memory in use first
-    SPREAD = "spread"  # the card with fewest users first
-    NONE = ""  # the last card first; all nodes are alike
+    BINPACK = "binpack"  # the GPU with most memory in use first
+    SPREAD = "spread"  # the GPU with fewest users first
+    NONE = ""  # the last GPU first; all nodes are alike
 
 
 class SpreadScore(Enum):
-    """When spread looks whether a GPU is idle."""
+    """When spread checks whether a GPU is idle."""
 
     BEFORE = "before"  # as meant, and as in older versions: before the container is counted
-    AFTER = "after"  # as it is: after, so that no card ever is
+    AFTER = "after"  # as it is: after, so that no GPU ever is
 
 
 class VolcanoRules(msgspec.Struct, frozen=True):
-    """What is done as it was meant, or as it is.
+    """Rules that follow the intent of Volcano, or its code.
 
     Attributes:
         skip_unhealthy: whether unhealthy GPUs are passed over.
-        spread_score: when spread looks.
-        weight: what scores are multiplied with (``ScheduleWeight``).
+        spread_score: when spread checks.
+        weight: factor of scores (``ScheduleWeight``).
     """
 
     skip_unhealthy: bool = True
@@ -63,11 +63,11 @@ class VolcanoRules(msgspec.Struct, frozen=True):
 
 AS_MEANT: Final = VolcanoRules()
 UPSTREAM: Final = VolcanoRules(skip_unhealthy=False, spread_score=SpreadScore.AFTER)
-"""Just what the scheduler does."""
+"""Exactly the rules of the scheduler."""
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a pod's annotations say about where it wants to be.
+    """The placement wishes in a pod's annotations.
 
     Attributes:
         mode: hami-core or mig; None is either.
@@ -160,7 +160,7 @@ class VolcanoRefusal(msgspec.Struct, frozen=True):
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """Where the pod would go: its containers' shares, the GPUs with them, the node's score."""
+    """The placement of a pod: its containers' shares, the GPUs with them, the node's score."""
 
     allocations: tuple[Allocation, ...]
     cards: tuple[VolcanoGpu, ...]
@@ -171,7 +171,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
 
 
 def wishes(pod: Pod) -> Wishes:
-    """What the pod's annotations say; words are joined by commas, empty ones say nothing."""
+    """The wishes in the pod's annotations; words are joined by commas, empty ones are ignored."""
     told = pod.annotations
     group = next(filter(None, map(told.get, GROUP_NAMES)), "")
     return Wishes(
@@ -243,8 +243,8 @@ def place(
 ) -> NodeChoice | VolcanoRefusal:
     """Where the scheduler would put the containers on the node.
 
-    Each container is given its GPUs before the next is looked at. Init containers are not looked
-    at. ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
+    Each container gets its GPUs before the next one is placed. Init containers are ignored.
+    ``unit_bytes`` is the size of one unit of memory: percentages are rounded down to units.
     """
     if wanted.mode is not None and wanted.mode != node.mode:
         return _refusal(RefusalReason.MODE, node, wanted)
@@ -309,7 +309,7 @@ def _fit(
     wanted: Wishes,
     rules: VolcanoRules,
 ) -> str | GpuSkip:
-    """The device that the container would be given of this GPU, or why it is none."""
+    """The device that the container would get of this GPU, or why it gets none."""
     for skip, applies in _checks(card, request, memory, wanted, rules):
         if applies:
             return skip

@@ -1,6 +1,6 @@
-"""Which MIG slot of a GPU Volcano gives: a GPU is cut after one of its model's geometries.
+"""Which MIG slot of a GPU Volcano allocates: a GPU is cut after one of its model's geometries.
 
-Nothing but the names of the slots in use tells how a GPU is cut. A slot is named by its geometry
+Only the names of the slots in use show how a GPU is cut. A slot is named by its geometry
 and its position there, counted through the geometry's instances in their order.
 """
 
@@ -46,8 +46,8 @@ def choose(
     """The smallest free slot with that much memory; None if there is none.
 
     A GPU in use stays cut as it is, an empty one is cut after the first geometry that has such a
-    slot. ``used`` has group and position of the slots in use. (Volcano itself never gives a profile
-    of which nothing is in use yet, once the GPU is in use: that is a defect of its own.)
+    slot. ``used`` has group and position of the slots in use. (Volcano itself never allocates an
+    unused profile of a GPU that is in use: that is a defect of its own.)
     """
     cut = {group for group, _ in used}
     for geometry in geometries:

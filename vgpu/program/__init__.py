@@ -1,1 +1,1 @@
-"""What every program is made of: flags, log, signals, web server, probes, own metrics, its end."""
+"""The parts of every program: flags, log, signals, web server, probes, own metrics, its end."""

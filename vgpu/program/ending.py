@@ -21,7 +21,7 @@ def exit_now(status: int) -> NoReturn:
 
 
 def outlasting(threads: Iterable[threading.Thread], seconds: float) -> list[threading.Thread]:
-    """Those that would keep the process and have not ended within ``seconds``, all together."""
+    """The threads that would keep the process and have not ended within ``seconds`` together."""
     until = time.monotonic() + seconds
     keeping = [
         thread

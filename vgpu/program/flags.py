@@ -25,7 +25,7 @@ _UNIT: Final = re.compile(r"([1-9][0-9]{0,6})(MiB|GiB)")
 
 
 class Duration(click.ParamType[float]):
-    """Seconds, more than none and less than a day's."""
+    """Seconds, more than 0 and less than a day."""
 
     name = "duration"
 
@@ -46,7 +46,7 @@ class Duration(click.ParamType[float]):
 
 
 class ChoiceOf(click.Choice[str]):
-    """One of the names that ``names`` gives whenever it is asked."""
+    """One of the names that ``names`` returns at each use."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self._names = names
@@ -97,7 +97,7 @@ def env(flag: str) -> str:
 
 
 def composed(*decorators: Decorator) -> Decorator:
-    """All of them, in the order of the help."""
+    """All flags, in the order of the help."""
 
     def decorate(command: Any) -> Any:
         for decorator in reversed(decorators):

@@ -1,4 +1,4 @@
-"""What makes a program of ours out of its own routes and threads, from its flags to its end.
+"""The host of a program's own routes and threads, from its flags to its end.
 
     @click.command("name")
     @program_flags(":9400")
@@ -91,7 +91,7 @@ class ProgramHost:
 
     @classmethod
     def from_flags(cls, params: Mapping[str, Any]) -> Self:
-        """By the parameters of a command with :func:`program_flags`. Raises CannotServe."""
+        """A host from the parameters of a command of :func:`program_flags`. Raises CannotServe."""
         logs.configure(params["log_level"], params["log_format"])
         return cls(WebOptions.of(params))
 
@@ -111,7 +111,7 @@ class ProgramHost:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where it serves, as links for people on this host."""
+        """Its addresses, as links for people on this host."""
         return self._server.urls if self._server is not None else ()
 
     def metrics(
@@ -150,7 +150,7 @@ class ProgramHost:
             log.info("serving", extra={"addresses": ",".join(self.urls), **more})
 
     def is_ending(self) -> bool:
-        """Whether it is to end, for those who start something that takes long."""
+        """Whether it is to end, for callers that start a long operation."""
         return signals.is_ending()
 
     def wait(self) -> None:
@@ -175,13 +175,13 @@ class ProgramHost:
         return status
 
     def _is_held(self) -> bool:
-        """Whether a thread would keep the process, of those that were started since ours."""
+        """Whether a thread that was started since ours would keep the process."""
         started = [thread for thread in threading.enumerate() if thread not in self._foreign]
         return bool(outlasting(started, ENDING_SECONDS))
 
 
 def _report(error: BaseException) -> int:
-    """Tell people of an error that ends the program; the exit status."""
+    """Report an error that ends the program; returns the exit status."""
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code

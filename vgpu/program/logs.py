@@ -17,16 +17,16 @@ _LEVEL_NAMES = {"WARNING": "warn", "CRITICAL": "error"}
 def fields(record: logging.LogRecord) -> dict[str, Any]:
     """The record as ordered fields: ts, level, caller, msg, then its extras."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "ts": f"{stamp}.{int(record.msecs):03d}Z",
         "level": _LEVEL_NAMES.get(record.levelname, record.levelname.lower()),
         "caller": f"{record.name}:{record.lineno}",
         "msg": record.getMessage(),
     }
-    found.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
+    entry.update({k: v for k, v in vars(record).items() if k not in _STANDARD})
     if record.exc_info:
-        found["err"] = "".join(traceback.format_exception(*record.exc_info)).strip()
-    return found
+        entry["err"] = "".join(traceback.format_exception(*record.exc_info)).strip()
+    return entry
 
 
 class Logfmt(logging.Formatter):

@@ -1,4 +1,4 @@
-"""What every program of ours serves beside its own: probes, and a page at ``/`` that leads on."""
+"""The routes of every program: probes, and a page at ``/`` with links."""
 
 from collections.abc import Callable
 from html import escape
@@ -10,7 +10,7 @@ from vgpu.web.routes import Route, Routes, route_of
 
 HEALTHY: Final = ("/-/healthy", "/healthz")
 READY: Final = ("/-/ready", "/readyz")
-"""Where a program is asked whether it lives, and whether it is ready, in both spellings."""
+"""Paths of the liveness and readiness probes, in both spellings."""
 
 RESERVED: Final = frozenset({"/", *HEALTHY, *READY})
 """Paths of every program."""
@@ -45,7 +45,7 @@ h1{{font-size:20px}}a{{color:inherit}}ul{{padding-left:20px}}
 
 
 def no_complaint() -> str:
-    """Of a program that is always well."""
+    """The complaint of a program that is always healthy."""
     return ""
 
 
@@ -54,7 +54,7 @@ def program_routes(
 ) -> Routes:
     """The routes of the program ``name``: its ``own``, the probes, and a page at ``/``.
 
-    The page links all that can be looked at; one of the program's own takes its place.
+    The page links all pages; the program's own page at ``/`` replaces it.
     """
     probes = {
         **dict.fromkeys(HEALTHY, _probe(f"vgpu {name} is healthy", healthy)),

@@ -1,4 +1,4 @@
-"""What a program of ours reads of itself for the tables of :mod:`vgpu.metrics.own`."""
+"""The values that a program reads of itself for the tables of :mod:`vgpu.metrics.own`."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from vgpu.web.config import WebConfigFile
 
 
 def build_info() -> Mapping[str, str]:
-    """What is running, for the build_info metrics and the log."""
+    """Version and platform, for the build_info metrics and the log."""
     return {
         "version": __version__,
         "revision": os.environ.get("VGPU_REVISION", ""),

@@ -1,6 +1,6 @@
-"""Signals of our programs: what ends one in good order, and what does nothing.
+"""Signals of our programs: those that end a program in good order, and those that are ignored.
 
-A program that runs until it is told to end waits for the signal instead of handling it: a handler
+A program that runs until a signal ends it waits for the signal instead of handling it: a handler
 could meet a lock that the main thread holds.
 """
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import Final
 
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
-"""What ends a program in good order."""
+"""Signals that end a program in good order."""
 
 USER_DEFINED: Final = (signal.SIGUSR1, signal.SIGUSR2)
-"""What log rotation sends to programs that open their files again. Ours log to standard error; by
-default either signal would end the process at once."""
+"""Signals that log rotation sends to programs that open their files again. Ours log to standard
+error; by default either signal would end the process at once."""
 
 IGNORED: Final = (signal.SIGHUP, *USER_DEFINED)
-"""What does nothing to a program that serves; it reads the web config again by itself."""
+"""Signals that a server ignores; it reads the web config again by itself."""
 
 
 def ignore(numbers: Iterable[signal.Signals] = IGNORED) -> None:
@@ -36,5 +36,5 @@ def is_ending() -> bool:
 
 
 def wait() -> signal.Signals:
-    """The ending signal, once it comes."""
+    """Wait for an ending signal, and return it."""
     return signal.Signals(signal.sigwait(ENDING))

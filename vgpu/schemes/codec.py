@@ -1,4 +1,4 @@
-"""What every sharing system's language can say, in one Protocol that the four schemes speak.
+"""The codec of a sharing system: one Protocol that all four schemes implement.
 
 A scheme is a frozen value that holds its operator's settings (the size of a unit, HAMi's or
 Volcano's spellings) and whose methods are pure: API objects in, vocabulary out, and back. Text
@@ -16,28 +16,27 @@ from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
 from vgpu.reasons import Reason, SourceError
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-"""The variable by which NVIDIA's container runtime is told a container's devices."""
+"""The variable in which NVIDIA's container runtime reads a container's devices."""
 
 NO_DEVICES: Final = "void"
-"""Its value for none: our own plugin's answer where CDI brings the rest."""
+"""The variable's value for no devices: our plugin's answer where CDI injects them."""
 
 _QUOTED: Final = 120
-"""Characters of a text that a message repeats."""
+"""Maximum number of characters of a text that a message repeats."""
 
 
 def remark(key: str, detail: str, text: str) -> str:
-    """How :attr:`Claim.doubts` and errors say what is wrong with a text."""
+    """The sentence of :attr:`Claim.remarks` and of errors about a wrong text."""
     return f"{key}: {detail}: {text[:_QUOTED]!r}"
 
 
 class ClaimError(SourceError):
-    """Something that a pod, node or ConfigMap reports in a scheme's language is not in that
-    language.
+    """A text of a pod, node or ConfigMap does not follow the scheme's format.
 
     Attributes:
-        subject: whose it is: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
+        subject: the object: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
         key: the annotation, label, resource or field.
-        text: the offending text, as it stands there.
+        text: the wrong text, unchanged.
     """
 
     def __init__(self, subject: str, key: str, text: str, detail: str) -> None:
@@ -71,11 +70,11 @@ class NodeLock(msgspec.Struct, frozen=True, gc=False):
 
 
 class HandshakeState(StrEnum):
-    """Who spoke last."""
+    """The side that wrote last."""
 
     REPORTED = "reported"  # the plugin
     REQUESTING = "requesting"  # the scheduler asks whether the plugin lives
-    DELETED = "deleted"  # the scheduler gave the node up
+    DELETED = "deleted"  # the scheduler abandoned the node
 
 
 class Handshake(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +94,7 @@ class Mount(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContainerEdits(msgspec.Struct, frozen=True, gc=False):
-    """What a container is given for its allocation. ``devices`` are host device nodes."""
+    """What a container gets for its allocation. ``devices`` are host device nodes."""
 
     env: Mapping[str, str]
     mounts: tuple[Mount, ...] = ()
@@ -104,12 +103,12 @@ class ContainerEdits(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeftoverClaim(msgspec.Struct, frozen=True, gc=False):
-    """What a pod's annotations still offer to Allocate, and how its plugin would strike it.
+    """What a pod's annotations still offer to Allocate, and their text after Allocate.
 
     Attributes:
         key: the annotation.
-        text, struck: its value, and its value with nothing left to be handed out.
-        served: the annotation that says the pod was served, ``<key>: <value>``; "" if none does.
+        text, struck: its value, and its value with nothing left to allocate.
+        served: the annotation that shows the pod was served, ``<key>: <value>``; "" if none does.
     """
 
     key: str
@@ -119,7 +118,7 @@ class LeftoverClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class SchemeCodec(Protocol):
-    """One sharing system's language. All methods are pure.
+    """Reads and writes the formats of one sharing system. All methods are pure.
 
     :class:`BaseCodec` has what most systems do not have: locks, handshakes and the like.
     """
@@ -131,41 +130,41 @@ class SchemeCodec(Protocol):
 
     @property
     def scheme(self) -> Scheme:
-        """Which."""
+        """The scheme that it reads."""
         ...
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The extended resources of which asking for one is asking in this language."""
+        """The extended resources of the scheme: a pod that requests one of them uses the scheme."""
         ...
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for, containers that ask for nothing left out.
+        """What each container requests, without the containers that request nothing.
 
         Raises ClaimError for a request that the scheme does not allow.
         """
         ...
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the pod's annotations say about its devices; None if they say nothing.
+        """The devices in the pod's annotations; None if there are none.
 
-        Reads every known age and variant of the format. The pod's own phase is not looked at:
-        that is ``holds_devices``' part. Raises ClaimError.
+        Reads every known age and variant of the format. The pod's own phase is not read:
+        that is the part of ``holds_devices``. Raises ClaimError.
         """
         ...
 
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
         """The pod's annotations that its claim is made of, sorted; without them it has none.
 
-        What schedulers and plugins write, as far as it is there, and nothing that the pod's user
-        asks for: the requests stay what they are.
+        Only what schedulers and plugins write, and nothing that the pod's user requests: the
+        requests do not change.
         """
         ...
 
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:
-        """The annotations that say this claim, in the newest form; ``claim`` reads them back.
+        """The annotations of this claim, in the newest form; ``claim`` reads them back.
 
         ``devices`` has the node's devices under every name that a share may use, ``containers``
         the pod's app containers in the spec's order: some annotations count them. What the scheme
@@ -175,7 +174,7 @@ class SchemeCodec(Protocol):
         ...
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """What the node reports it has to share in this language. Raises ClaimError."""
+        """The devices that the node reports in this scheme. Raises ClaimError."""
         ...
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:
@@ -197,13 +196,13 @@ class SchemeCodec(Protocol):
     def edits(
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
     ) -> ContainerEdits:
-        """What the plugin gives a container for its allocation. Raises ClaimError."""
+        """What the plugin injects into a container for its allocation. Raises ClaimError."""
         ...
 
     def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
-        """What the plugin gives a pod without writing it anywhere: its node's only GPU.
+        """What the plugin allocates to a pod without writing it anywhere: its node's only GPU.
 
-        ``devices`` are the node's. None if it is not such a case. Raises ClaimError.
+        ``devices`` are the node's. None if the pod is no such case. Raises ClaimError.
         """
         ...
 
@@ -221,7 +220,7 @@ class SchemeCodec(Protocol):
         ...
 
     def leftover(self, pod: Pod) -> LeftoverClaim | None:
-        """What is left to be handed out; None if Allocate finds nothing in the annotations."""
+        """What Allocate has still to allocate; None if it finds nothing in the annotations."""
         ...
 
     def rewritten(self, pod: Pod, claim: Claim, devices: Mapping[str, Device]) -> dict[str, str]:
@@ -233,7 +232,7 @@ class SchemeCodec(Protocol):
 
 
 class BaseCodec(msgspec.Struct, frozen=True):
-    """What a codec says of what its system does not have; a codec overrides what its system has."""
+    """Answers for what a system does not have; a codec overrides what its system has."""
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
         """None: the system does not lock nodes."""
@@ -244,7 +243,7 @@ class BaseCodec(msgspec.Struct, frozen=True):
         return None
 
     def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:  # noqa: ARG002
-        """None: the plugin writes an annotation for whatever it gives."""
+        """None: the plugin writes an annotation for whatever it allocates."""
         return None
 
     def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on no node
@@ -261,7 +260,7 @@ class BaseCodec(msgspec.Struct, frozen=True):
         return devices
 
     def leftover(self, pod: Pod) -> LeftoverClaim | None:  # noqa: ARG002  # there is none
-        """None: the plugin does not look for a pod by what is left to be handed out."""
+        """None: the plugin does not find a pod by what Allocate has still to allocate."""
         return None
 
     def rewritten(
@@ -269,6 +268,6 @@ class BaseCodec(msgspec.Struct, frozen=True):
     ) -> dict[str, str]:
         """There is one form, in which init containers come first where they have a share."""
         apps = pod.apps
-        others = [each.name for each in pod.containers if each.name not in apps]
-        only_apps = all(each.container in apps for each in claim.allocations)
+        others = [container.name for container in pod.containers if container.name not in apps]
+        only_apps = all(allocation.container in apps for allocation in claim.allocations)
         return self.annotations(claim, devices, apps if only_apps else (*others, *apps))

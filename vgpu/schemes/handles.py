@@ -1,4 +1,4 @@
-"""Further names of GPUs, which a sharing system makes up while somebody uses them. Pure."""
+"""Further names of GPUs, which a sharing system makes up while they are in use. Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""How slots of a GPU in MIG mode are named where no instance has a UUID yet. Pure.
+"""Names of slots of a GPU in MIG mode where no instance has a UUID yet. Pure.
 
 Volcano's scheduler names one ``<UUID>[<group>-<position>]``.
 """

@@ -27,7 +27,7 @@ UnitBytes = Mapping[str, int | None]
 
 
 class SchemeRegistry:
-    """Some systems' rows. Immutable; all that is asked often is worked out once."""
+    """The rows of some systems. Immutable; frequent answers are computed once."""
 
     def __init__(self, rows: Iterable[SchemeRow]) -> None:
         """Raises ValueError for two rows of one name."""
@@ -39,7 +39,7 @@ class SchemeRegistry:
     # ------------------------------------------------------------ rows
 
     def row(self, codec: SchemeCodec) -> SchemeRow:
-        """Of a codec's system."""
+        """The row of a codec's system."""
         return self._by_name[codec.name]
 
     def of(self, scheme: Scheme) -> SchemeRow | None:
@@ -95,17 +95,17 @@ class SchemeRegistry:
 
     @cached_property
     def resource_prefixes(self) -> tuple[str, ...]:
-        """How all systems' extended resources begin."""
+        """The prefixes of all systems' extended resources."""
         return tuple(chain.from_iterable(row.keys.resources for row in self.rows))
 
     @cached_property
     def mark_prefixes(self) -> tuple[str, ...]:
-        """How the annotations and labels begin by which a pod shares GPUs."""
+        """The prefixes of annotations and labels that show that a pod shares GPUs."""
         return tuple(chain.from_iterable(row.keys.marks for row in self.rows))
 
     @cached_property
     def kept_prefixes(self) -> tuple[str, ...]:
-        """How all annotations and labels begin that are kept."""
+        """The prefixes of all annotations and labels that are kept."""
         return (
             *self.mark_prefixes,
             *chain.from_iterable(row.keys.kept for row in self.rows),
@@ -156,7 +156,7 @@ class SchemeRegistry:
 
     @cached_property
     def limit_files(self) -> Mapping[str, LimitFiles]:
-        """By the name of the row."""
+        """Limit files by the name of the row."""
         return {row.name: row.evidence.limits for row in self.rows if row.evidence.limits}
 
     def repair(self, scheme: Scheme) -> AnnotationRepair | None:
@@ -166,17 +166,17 @@ class SchemeRegistry:
 
     @cached_property
     def repairs(self) -> tuple[AnnotationRepair, ...]:
-        """Of all rows."""
+        """The annotation repairs of all rows."""
         return tuple(row.repair for row in self.rows if row.repair)
 
     @cached_property
     def promised_keys(self) -> frozenset[str]:
-        """A pod's promise has one of these annotations."""
+        """A pod's reservation has one of these annotations."""
         return frozenset(chain.from_iterable(repair.promised for repair in self.repairs))
 
     @cached_property
     def kept_marks(self) -> frozenset[tuple[str, str]]:
-        """A promise that was kept has one of these annotations, key and value."""
+        """A served reservation has one of these annotations, key and value."""
         return frozenset(chain.from_iterable(repair.kept for repair in self.repairs))
 
     @cached_property

@@ -1,8 +1,8 @@
 """The values that a row of the registry is made of. A row stands for one sharing system.
 
 A row is for what the product asks of a system before it reads anything of it: which keys to keep,
-who speaks its language, what a unit means, where its evidence lies, what may be repaired. What its
-texts mean is its codec's part.
+how its use is detected, what a unit means, where its evidence lies, what may be repaired. The
+meaning of its texts is in its codec.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,15 +17,15 @@ from vgpu.schemes.codec import SchemeCodec
 
 
 class KeyPrefixes(msgspec.Struct, frozen=True):
-    """How the keys of a system begin.
+    """The prefixes of a system's keys.
 
     Attributes:
         resources: extended resources that are kept; asking for one is sharing GPUs.
         marks: annotations and labels that are kept; a pod that has one shares GPUs.
-        kept: annotations and labels that are kept of objects that are kept anyway.
-        spoken: annotations, labels and resources by which it is known that the system is in use.
+        kept: annotations and labels that are kept of objects that are kept in any case.
+        spoken: annotations, labels and resources that show that the system is in use.
         passing: annotations of nodes that change all the time and name no GPU.
-        share_pods: annotations and labels by which it is known that its SharePods are in use.
+        share_pods: annotations and labels that show that its SharePods are in use.
     """
 
     resources: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ class UnitSetting(msgspec.Struct, frozen=True):
     Attributes:
         flag: the flag of every program that sets it.
         default: bytes, where the flag is not set.
-        assumed: bytes by what the nodes have, and what was assumed of them in words; None where it
-            is not assumed but the default.
+        assumed: the nodes -> bytes, and a sentence for each assumption; None where the default
+            holds.
         suspicion: what is wrong with a GPU of this node, so many bytes and this unit in bytes; ""
             if nothing is. None where no size is suspicious.
     """
@@ -99,8 +99,8 @@ class AnnotationRepair(msgspec.Struct, frozen=True):
     """How the reconciler may repair the annotations of a pod that runs.
 
     Attributes:
-        promised: a promise has one of these annotations.
-        kept: a promise that was kept has one of these, key and value, too.
+        promised: a reservation has one of these annotations.
+        kept: a served reservation has one of these, key and value, too.
         read_only: resources whose annotations are read only.
         sized_as_enforced: whether memory that was left to the scheduler is written as enforced.
     """
@@ -112,7 +112,7 @@ class AnnotationRepair(msgspec.Struct, frozen=True):
 
 
 class DefectSign(StrEnum):
-    """By what a scheduler's defect is taken to be the cause of a promise too many."""
+    """The sign by which a scheduler's defect is the cause of too many reservations."""
 
     ALWAYS = "always"
     INIT_CONTAINERS = "init_containers"  # a holder of the GPU has more than app containers
@@ -120,11 +120,11 @@ class DefectSign(StrEnum):
 
 
 class SchedulerDefect(msgspec.Struct, frozen=True):
-    """Why the system's own scheduler promises more than there is.
+    """Why the system's own scheduler reserves more than there is.
 
     Attributes:
         cause: the reason code.
-        sign: by what it is known; of several systems' defects the first sign counts.
+        sign: the sign of the defect; of several systems' defects the first sign counts.
     """
 
     cause: str
@@ -148,18 +148,18 @@ class SchemeRow(msgspec.Struct, frozen=True):
     Attributes:
         name: of the row and of its codec.
         scheme: the family: several rows may be of one.
-        codec: its language; the argument is bytes of one unit of memory, None if it is not
-            set: then what counts in units is unknown.
+        codec: its codec; the argument is bytes of one unit of memory, None if it is not set:
+            then amounts in units are unknown.
         has_devices: whether the node has registered GPUs of the system.
         keys: how its keys begin.
         unit: what one unit of memory means; None where it needs no setting.
         evidence: what it leaves on a node.
         repair: how annotations of running pods may be repaired; None is not at all.
-        defect: why its scheduler promises too much, as far as a defect is known.
+        defect: why its scheduler reserves too much, as far as a defect is known.
         adapter: the plugin's adapter, by its name in deviceplugin.adapters; "" where none is.
         shares_cores: whether it shares cores too, and not memory alone.
         unhealthy_map: the ConfigMap of each node that lists its unhealthy GPUs; None if none does.
-        has_allocate: whether the kubelet's Allocate allocates what was promised.
+        has_allocate: whether the kubelet's Allocate allocates what was reserved.
         is_foreign: the nodes -> a function: whether a pod uses the system's names and is none of
             its pods, but one of NVIDIA's own plugin.
         join: the pods with what the system's own objects (SharePods) know of them.

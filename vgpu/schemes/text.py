@@ -1,4 +1,4 @@
-"""What the schemes' texts have in common: numbers, nanoseconds, amounts, whose they are.
+"""What the schemes' texts have in common: numbers, nanoseconds, amounts, names of objects.
 
 Every reader takes any text, however long, and gives None or a :class:`ClaimError` for one that is
 something else. Numbers are decimal as Go writes them: no sign, no leading zeros, ASCII digits only.
@@ -23,7 +23,7 @@ _PER_SECOND: Final = 10**9
 
 
 def subject_of(pod: Pod | PodRef) -> str:
-    """What an error calls the pod."""
+    """The pod's name in an error."""
     ref = pod.ref if isinstance(pod, Pod) else pod
     return f"{ref.namespace}/{ref.name}"
 

@@ -10,12 +10,12 @@ _Sized = TypeVar("_Sized", Request, Share, Device)
 
 
 def without_memory(values: tuple[_Sized, ...]) -> tuple[_Sized, ...]:
-    """The same, of unknown memory."""
+    """The same values, with unknown memory."""
     return tuple(structs.replace(value, memory_bytes=None) for value in values)
 
 
 def claim_without_memory(claim: Claim | None) -> Claim | None:
-    """The same claim, all of whose shares are of unknown memory."""
+    """The same claim, with unknown memory in all its shares."""
     return claim and structs.replace(
         claim,
         allocations=tuple(

@@ -1,8 +1,8 @@
 """A small API server on loopback, for the demo and for tests: Kubernetes' HTTP over a store.
 
 Lists, single objects, watches, creations, replacements, merge patches and evictions of the few
-kinds that the product knows, with Kubernetes' paths, status codes and ``Status`` bodies; anybody
-may do everything. What a real API server does is what the tests with a real one say.
+kinds that the product knows, with Kubernetes' paths, status codes and ``Status`` bodies; every
+client may do everything. Tests with a real API server show what a real one does.
 """
 
 import json
@@ -25,10 +25,10 @@ from vgpu.kube.kinds import KINDS, PODS
 from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
-"""Bytes of a request's body; etcd keeps no object of more than 1.5 MiB."""
+"""Maximum size of a request's body, in bytes; etcd keeps no object of more than 1.5 MiB."""
 
 BOOKMARK_SECONDS: Final = 5.0
-"""Of silence on a watch; a real server reports about one a minute."""
+"""Silence on a watch before a bookmark, in seconds; a real server waits about a minute."""
 
 WATCH_SECONDS: Final = 300.0
 """Maximum duration of a watch without timeoutSeconds, in seconds."""
@@ -42,7 +42,7 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class _Target(msgspec.Struct, frozen=True):
-    """What a request is about: a kind, perhaps one object of it, perhaps a part of that."""
+    """The target of a request: a kind, or one object, or a part of an object."""
 
     kind: ApiKind[Any]
     namespace: str
@@ -52,12 +52,12 @@ class _Target(msgspec.Struct, frozen=True):
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing is to be kept."""
+        """Whether nothing is stored."""
         return self.query.get("dryRun") == "All"
 
     @property
     def selector(self) -> Selector:
-        """Which objects are meant. Raises Refusal."""
+        """The selector of the request. Raises StoreError."""
         return Selector(
             self.namespace,
             _equalities(self.query.get("fieldSelector", "")),
@@ -65,7 +65,7 @@ class _Target(msgspec.Struct, frozen=True):
         )
 
     def number(self, name: str, default: float = 0) -> float:
-        """A number of the query. Raises Refusal."""
+        """A number of the query. Raises StoreError."""
         text = self.query.get(name, "")
         if not text:
             return default
@@ -97,11 +97,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def kubeconfig(self) -> str:
-        """A kubeconfig that leads here."""
+        """A kubeconfig for this server."""
         name = "simulated"
         config = {
             "apiVersion": "v1",
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
         self.bookmark_seconds = bookmark_seconds
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has had enough is no news; anything else is a defect here."""
+        """Log nothing for a client that left; any other error is a defect here."""
         if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
@@ -169,12 +169,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815  # http.server's names
 
     def log_message(self, *_: Any) -> None:
-        """Silence."""
+        """Log nothing."""
 
     # ------------------------------------------------------------ requests
 
     def _body(self) -> Json:
-        """Raises Refusal."""
+        """Raises StoreError."""
         length = self.headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True  # what follows is not read
@@ -192,21 +192,21 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _target(self) -> _Target:
-        """Raises Refusal."""
+        """Raises StoreError."""
         parts = urlsplit(self.path)
-        found = _PATH.fullmatch(parts.path)
-        pieces = found.groupdict(default="") if found else {}
-        told = {key: unquote(text) for key, text in pieces.items()}
-        group = "/".join(filter(None, (told.get("group"), told.get("version"))))
+        match = _PATH.fullmatch(parts.path)
+        pieces = match.groupdict(default="") if match else {}
+        path = {key: unquote(text) for key, text in pieces.items()}
+        group = "/".join(filter(None, (path.get("group"), path.get("version"))))
         for kind in KINDS:
-            if (kind.api_version, kind.plural) == (group, told.get("plural")):
+            if (kind.api_version, kind.plural) == (group, path.get("plural")):
                 query = dict(parse_qsl(parts.query, keep_blank_values=True))
-                return _Target(kind, told["namespace"], told["name"], told["below"], query)
+                return _Target(kind, path["namespace"], path["name"], path["below"], query)
         message = "the server could not find the requested resource"
         raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
     def _answer(self, target: _Target, body: Json) -> tuple[HTTPStatus, Json]:
-        """Raises Refusal."""
+        """Raises StoreError."""
         store, dry_run = self.server.store, target.dry_run
         match self.command, bool(target.name), target.below:
             case "GET", False, "":
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ answers
 
     def _watch(self, target: _Target) -> None:
-        """A line of JSON for each event, as chunks. Raises Refusal before the first."""
+        """A line of JSON for each event, as chunks. Raises StoreError before the first."""
         since = int(target.number("resourceVersion"))
         deadline = time.monotonic() + target.number("timeoutSeconds", WATCH_SECONDS)
         server = self.server
@@ -298,18 +298,18 @@ def _bad_request(message: str) -> StoreError:
 
 
 def _equalities(text: str) -> dict[str, str]:
-    """``a=b,c==d`` by key. Raises Refusal for what else a selector can say."""
-    found = {}
+    """``a=b,c==d`` by key. Raises StoreError for any other kind of selector."""
+    wanted = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or key.endswith("!"):
             raise _bad_request(f"this simulator selects by equality only, not by {part!r}")
-        found[key] = value.removeprefix("=")
-    return found
+        wanted[key] = value.removeprefix("=")
+    return wanted
 
 
 def _whole(target: _Target, body: Json) -> Json:
-    """The object of a request, where its path reports that it is. Raises Refusal."""
+    """The object of a request, which has to match its path. Raises StoreError."""
     meta = body.get("metadata", {})
     place = {"namespace": target.namespace} if target.kind.namespaced else {}
     name = target.name or meta.get("name")
@@ -322,7 +322,7 @@ def _whole(target: _Target, body: Json) -> Json:
 
 
 def _preconditions(body: Json) -> Mapping[str, str]:
-    """Raises Refusal."""
+    """Raises StoreError."""
     options = body.get("deleteOptions") or {}
     wanted = (options.get("preconditions") if isinstance(options, dict) else None) or {}
     if not isinstance(wanted, dict) or not all(isinstance(text, str) for text in wanted.values()):

@@ -1,4 +1,4 @@
-"""Simulated nodes behind one simulated API server, and what is behind that: controllers, kubelets.
+"""Simulated nodes behind one simulated API server, with controllers and kubelets.
 
 The API server's objects are the truth about pods. A node's story follows them: a pod that is
 evicted ends on its node, and one that a controller makes in its place begins there.
@@ -19,7 +19,7 @@ from vgpu.simulator.store import Json, ObjectStore, merged
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What a cluster is at its beginning, and what will become of it.
+    """A cluster's state at the beginning, and its later changes.
 
     Attributes:
         nodes: each with its pods.
@@ -34,7 +34,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class SimulatedCluster:
-    """A story as it goes on. Safe to use from several threads."""
+    """A running story. Safe to use from several threads."""
 
     def __init__(self, story: Story, start: float) -> None:
         """``start`` is the unix time of second 0."""
@@ -80,7 +80,7 @@ class SimulatedCluster:
 
 
 def _ended(pod: SimulatedPod, t: float) -> SimulatedPod:
-    """A pod that was taken away: its processes are gone, and nobody knows it any more."""
+    """A removed pod: its processes and its object are gone."""
     return structs.replace(_with_processes(pod, until=t), deleted=True)
 
 
@@ -100,7 +100,7 @@ def _with_processes(
         )
 
     containers = tuple(
-        structs.replace(each, processes=tuple(map(lived, each.processes)))
-        for each in pod.containers
+        structs.replace(container, processes=tuple(map(lived, container.processes)))
+        for container in pod.containers
     )
     return structs.replace(pod, containers=containers)

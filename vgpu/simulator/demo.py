@@ -260,7 +260,7 @@ _LAB = make_pod(
     (Process(pid=1169713, card=1, data=_gib(1, 2.5, 65, _SAW), sm=_sm(0.02, 0.15, 45)),),
     cores_request_percent=10,
 )
-# The kubelet refused it for good; it holds nothing, and nobody takes it away.
+# The kubelet refused it for good; it holds nothing, and no controller removes it.
 _REFUSED = make_pod(
     "batch/embeddings-29361540-7kd2p/worker",
     Scheme.VOLCANO,

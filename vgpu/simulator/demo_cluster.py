@@ -1,10 +1,10 @@
-"""The cluster of ``make demo``: the demo's node, two more, and what shared GPUs leave lying about.
+"""The cluster of ``make demo``: the demo's node, two more nodes, and typical leftovers.
 
-On the demo's node: ``ranker`` was refused and is long replaced; ``tts`` was promised a GPU that it
-was never given; a completed run's refused pod still lies there; a lock's owner is gone. On the
+On the demo's node ``ranker`` was refused and is long replaced; ``tts`` was reserved a GPU that it
+was never allocated; a completed run's refused pod is still there; a lock's owner is gone. On the
 second node the plugin refuses to start ``retrieval``, a binding failed and left its claim, and the
-scheduler has given the node up although its plugin lives. Left alone: a pod that nobody would make
-again, one whose owner asked for it, and one on a node that is not ready.
+scheduler has abandoned the node although its plugin lives. The reconciler skips a pod without a
+controller, one whose owner asked for it, and one on a node that is not ready.
 """
 
 from typing import Any
@@ -30,12 +30,12 @@ from vgpu.simulator.waveform import Shape, Waveform
 from vgpu.units import GIB, MIB
 
 _OLD = -900.0
-"""Seconds since which things have been wrong: longer than the reconciler waits for any of them."""
+"""Start of all problems, in seconds: longer ago than the reconciler waits for any of them."""
 
 _DAY = -86400.0
 
 
-def _card(node: str, index: int) -> SimulatedGpu:
+def _gpu(node: str, index: int) -> SimulatedGpu:
     return SimulatedGpu(
         uuid=f"GPU-{identity(f'{node}/card/{index}')}",
         index=index,
@@ -51,16 +51,16 @@ def _card(node: str, index: int) -> SimulatedGpu:
     )
 
 
-_A100S = tuple(_card("gpu-node-2", index) for index in range(2))
-_FAR = (_card("gpu-node-3", 0), _card("gpu-node-3", 1))
+_A100S = tuple(_gpu("gpu-node-2", index) for index in range(2))
+_FAR = (_gpu("gpu-node-3", 0), _gpu("gpu-node-3", 1))
 
 
-def _refused(path: str, card: SimulatedGpu, owner: str = "") -> SimulatedPod:
+def _refused(path: str, gpu: SimulatedGpu, owner: str = "") -> SimulatedPod:
     """A pod of gpu-manager's that the kubelet did not admit."""
     return make_pod(
         path,
         Scheme.GAIA,
-        (make_share(card, 4, 20),),
+        (make_share(gpu, 4, 20),),
         phase="Failed",
         reason="UnexpectedAdmissionError",
         message=(
@@ -201,7 +201,7 @@ def demo_cluster(start: float) -> Story:
 
 
 def _written_by_the_kubelet(at: float) -> dict[str, Any]:
-    """When the pod's status was: nothing else tells since when a container waits."""
+    """When the pod's status was written: only this shows since when a container waits."""
     return {
         "manager": "kubelet",
         "operation": "Update",

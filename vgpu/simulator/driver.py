@@ -47,36 +47,36 @@ _STEADY: Mapping[tuple[str, ...], float] = {
 
 def readings(state: CardState) -> dict[tuple[str, ...], float]:
     """What the driver reports of a GPU, rounded as NVML rounds it."""
-    card = state.card
+    gpu = state.card
     busy = state.sm_percent > 0
-    sm_hertz = card.sm_hertz if busy else _IDLE_SM_HERTZ
+    sm_hertz = gpu.sm_hertz if busy else _IDLE_SM_HERTZ
     return {
         **_STEADY,
-        ("memory_total_bytes",): card.memory_bytes,
+        ("memory_total_bytes",): gpu.memory_bytes,
         ("memory_used_bytes",): state.used_bytes,
         ("memory_free_bytes",): state.free_bytes,
-        ("memory_reserved_bytes",): card.reserved_bytes,
+        ("memory_reserved_bytes",): gpu.reserved_bytes,
         ("utilization_ratio",): state.sm_percent / 100,
         ("memory_utilization_ratio",): state.sm_percent // 2 / 100,
-        ("temperature_celsius",): round(31 + 48 * state.watts / card.limit_watts),
+        ("temperature_celsius",): round(31 + 48 * state.watts / gpu.limit_watts),
         ("power_usage_watts",): round(state.watts, 3),
-        ("power_limit_watts",): card.limit_watts,
+        ("power_limit_watts",): gpu.limit_watts,
         ("energy_joules",): math.floor(state.joules * 1000) / 1000,
         ("performance_state",): 0 if busy else 8,
         ("clock_hertz", "graphics"): sm_hertz,
         ("clock_hertz", "sm"): sm_hertz,
-        ("clock_hertz", "memory"): card.memory_hertz if busy else _IDLE_MEMORY_HERTZ,
+        ("clock_hertz", "memory"): gpu.memory_hertz if busy else _IDLE_MEMORY_HERTZ,
         ("clock_hertz", "video"): sm_hertz,
-        ("clock_max_hertz", "graphics"): card.sm_hertz,
-        ("clock_max_hertz", "sm"): card.sm_hertz,
-        ("clock_max_hertz", "memory"): card.memory_hertz,
-        ("clock_max_hertz", "video"): card.sm_hertz,
+        ("clock_max_hertz", "graphics"): gpu.sm_hertz,
+        ("clock_max_hertz", "sm"): gpu.sm_hertz,
+        ("clock_max_hertz", "memory"): gpu.memory_hertz,
+        ("clock_max_hertz", "video"): gpu.sm_hertz,
         ("clock_event_active", "gpu_idle"): int(not busy),
     }
 
 
 def info(card: SimulatedGpu) -> dict[str, str]:
-    """What never changes of a GPU."""
+    """The constant info of a GPU."""
     return {
         "name": card.name,
         "pci_bus_id": card.pci_bus_id,
@@ -95,12 +95,12 @@ class SimulatedDriver:
     def __init__(
         self, scenario: Scenario, start: float, clock: Callable[[], float] | None = None
     ) -> None:
-        """``start``: unix time of second 0; ``clock`` gives the seconds since, real if None."""
+        """``start``: unix time of second 0; ``clock`` returns the seconds since, real if None."""
         self._scenario = scenario
         self._start = start
         self._clock = clock or (lambda: time.time() - start)
-        self._info = {card.uuid: info(card) for card in scenario.cards}
-        self._opened = self._clock()  # events from before are not told, as by the real driver
+        self._info = {gpu.uuid: info(gpu) for gpu in scenario.cards}
+        self._opened = self._clock()  # earlier events are not reported, as by the real driver
         self._closed = threading.Event()
         self._xids: tuple[XidCount, ...] = ()
         self._calls: dict[str, CallCost] = {}
@@ -110,7 +110,7 @@ class SimulatedDriver:
         self._lost: frozenset[str] = frozenset()
 
     def become(self, scenario: Scenario) -> None:
-        """From now on the node is this; only pods may differ."""
+        """Replace the scenario; only pods may differ."""
         self._scenario = scenario
 
     # ------------------------------------------------------------ faults
@@ -120,7 +120,7 @@ class SimulatedDriver:
         self._failure = reason
 
     def hang(self, seconds: float) -> None:
-        """From now on each ``sample`` blocks for so long, or until ``recover``."""
+        """From now on each ``sample`` blocks for ``seconds``, or until ``recover``."""
         self._recovered.clear()
         self._hang_seconds = seconds
 

@@ -1,6 +1,6 @@
 """A simulated node on disk: everything that an exporter reads from files, in its real format.
 
-``write(t)`` makes the files say what is true at ``t``; ``become`` changes the story. Regions are
+``write(t)`` writes the state at ``t`` into the files; ``become`` changes the story. Regions are
 updated in place as the shim does it, with its seqlock; every other file is replaced at once, and
 only when it changed.
 """
@@ -22,7 +22,7 @@ from vgpu.simulator.state import alive_at, damaged_at, regions_at
 
 
 class SimulatedPaths(msgspec.Struct, frozen=True):
-    """Where a source finds its files on the simulated node; absolute."""
+    """The paths of the sources' files on the simulated node; absolute."""
 
     shim_roots: tuple[str, ...]
     procfs: str
@@ -41,7 +41,7 @@ class SimulatedPaths(msgspec.Struct, frozen=True):
 
 
 def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
-    """Where a container's region is, relative to the node's root; "" if it has none."""
+    """The path of a container's region, relative to the node's root; "" if it has none."""
     shim = container.shim
     if shim is None:
         return ""
@@ -51,7 +51,7 @@ def region_path(pod: SimulatedPod, container: SimulatedContainer) -> str:
 class SimulatedNode:
     """The files of ``scenario`` below ``folder``, and its driver. Second 0 is ``start``.
 
-    One thread calls ``write``. The folder is left behind; whoever made it removes it.
+    One thread calls ``write``. The folder stays; its owner removes it.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class SimulatedNode:
         self._updates = 0
 
     def driver(self, clock: Callable[[], float] | None = None) -> SimulatedDriver:
-        """The node's driver; ``clock`` gives the seconds since ``start``, real if None."""
+        """The node's driver; ``clock`` returns the seconds since ``start``, real if None."""
         return SimulatedDriver(self.scenario, self.start, clock)
 
     def become(self, scenario: Scenario, pods: bytes) -> None:
-        """From the next ``write`` on the node is this; ``pods`` is what is listed of its pods.
+        """The node from the next ``write`` on; ``pods`` is the list of its pods.
 
         Only pods may differ.
         """
@@ -93,7 +93,7 @@ class SimulatedNode:
         self._alive = None
 
     def write(self, t: float) -> None:
-        """Make the files say what is true ``t`` seconds after the start."""
+        """Write the state ``t`` seconds after the start into the files."""
         alive = alive_at(self.scenario, t)
         if alive != self._alive:
             new = tree.tree(self.scenario, alive, self.start)

@@ -1,4 +1,4 @@
-"""A node as a frozen value: its GPUs, its pods, and what each process will do when.
+"""A node as a frozen value: its GPUs, its pods, and what each process does at each time.
 
 Times are seconds since the story began, which may be before or after zero. What is true at a
 time is computed by :mod:`vgpu.simulator.state`.
@@ -46,7 +46,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         pid: on the host.
         container_pid: in its container.
-        GPU: the GPU's index.
+        ``card``: the GPU's index; None without a GPU.
         context: bytes of the CUDA context.
         module: bytes of loaded code.
         data: bytes that it allocated.
@@ -74,11 +74,11 @@ class Process(msgspec.Struct, frozen=True, gc=False):
         return self.since <= t < self.until
 
     def data_bytes(self, t: float) -> int:
-        """What it allocated by ``t``, or by its end, in whole 2 MiB pages as the driver does."""
+        """Bytes allocated by ``t``, or by its end, in whole 2 MiB pages as the driver does."""
         return int(self.data.value(min(t, self.until)) / (2 * MIB)) * 2 * MIB
 
     def used_bytes(self, t: float) -> int:
-        """What the driver counts for it."""
+        """Bytes that the driver counts for it."""
         return self.context + self.module + self.data_bytes(t) + self.hidden
 
     def sm_percent(self, t: float) -> int:
@@ -87,7 +87,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shim(msgspec.Struct, frozen=True, gc=False):
-    """How the preloaded library of one container keeps its allocation records.
+    """The region of one container's preloaded library.
 
     Attributes:
         layout: the layout id of its region.
@@ -119,7 +119,7 @@ class SimulatedContainer(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedPod(msgspec.Struct, frozen=True, gc=False):
-    """One pod. A ``deleted`` one is known to nobody any more; only its regions are left.
+    """One pod. A ``deleted`` one has no object any more; only its regions are left.
 
     ``owner`` is its controller, ``<kind>/<name>``, "" if it has none; ``created`` is when it was
     made and scheduled.
@@ -137,7 +137,7 @@ class SimulatedPod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def admitted(self) -> bool:
-        """Whether its devices were given to it."""
+        """Whether its devices were allocated to it."""
         return self.phase not in {"Pending", "Failed"}
 
     @property

@@ -28,7 +28,7 @@ _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
 
 class SimulatedClaim(msgspec.Struct, frozen=True):
-    """One container that has a share, with all that the systems need to write about it.
+    """One container that has a share, with everything that the systems write about it.
 
     ``cards`` are the GPUs of its shares, in their order; ``start`` is when it was scheduled, in
     unix seconds.
@@ -52,7 +52,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
 
     @property
     def system(self) -> "System":
-        """Whose it is; HAMi's and Volcano's are distinguished by where their regions are."""
+        """Its system; the path of the region distinguishes HAMi's from Volcano's."""
         shim = self.container.shim
         if self.container.scheme is Scheme.VOLCANO and shim and shim.root == HAMI_ROOT:
             return System.HAMI
@@ -61,9 +61,9 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
     def devices(self, unit: int) -> str:
         """The shares as HAMi and Volcano encode them, memory in units of ``unit`` bytes."""
         return "".join(
-            f"{card.uuid},NVIDIA,{(share.memory_bytes or 0) // unit},"
+            f"{gpu.uuid},NVIDIA,{(share.memory_bytes or 0) // unit},"
             f"{(share.cores_milli or 0) // MILLI_PER_PERCENT}:"
-            for card, share in zip(self.cards, self.container.shares, strict=True)
+            for gpu, share in zip(self.cards, self.container.shares, strict=True)
         )
 
 
@@ -79,13 +79,13 @@ class System(StrEnum):
 
 def claims(scenario: Scenario, start: float) -> tuple[SimulatedClaim, ...]:
     """Every container that has a share and whose pod still exists."""
-    cards = {card.uuid: card for card in scenario.cards}
+    gpus = {gpu.uuid: gpu for gpu in scenario.cards}
     return tuple(
         SimulatedClaim(
             node=scenario.node,
             pod=pod,
             container=container,
-            cards=tuple(cards[share.device] for share in container.shares),
+            cards=tuple(gpus[share.device] for share in container.shares),
             start=int(start + pod.created),
         )
         for pod, container in scenario.containers()
@@ -110,7 +110,7 @@ def _vgpus(name: str) -> Resource:
         name,
         lambda claim: len(claim.cards),
         lambda _: SPLIT,
-        lambda card, j: f"{card.uuid}-{j}",
+        lambda gpu, j: f"{gpu.uuid}-{j}",
     )
 
 
@@ -122,22 +122,22 @@ _RESOURCES: Mapping[System, tuple[Resource, ...]] = {
         Resource(  # as with --gpu-memory-factor=1024
             "volcano.sh/vgpu-memory",
             lambda claim: claim.memory // GIB,
-            lambda card: card.memory_bytes // GIB,
-            lambda card, j: f"{card.uuid}-memory-{j}",
+            lambda gpu: gpu.memory_bytes // GIB,
+            lambda gpu, j: f"{gpu.uuid}-memory-{j}",
         ),
         Resource(
             "volcano.sh/vgpu-cores",
             lambda claim: claim.cores,
             lambda _: WHOLE_DEVICE_PERCENT,
-            lambda card, j: f"{card.uuid}-core-{j}",
+            lambda gpu, j: f"{gpu.uuid}-core-{j}",
         ),
     ),
     System.GPUSHARE: (
         Resource(
             "aliyun.com/gpu-mem",
             lambda claim: claim.memory // GIB,
-            lambda card: card.memory_bytes // GIB,
-            lambda card, j: f"{card.uuid}-_-{j}",
+            lambda gpu: gpu.memory_bytes // GIB,
+            lambda gpu, j: f"{gpu.uuid}-_-{j}",
         ),
     ),
     System.GAIA: (
@@ -145,15 +145,15 @@ _RESOURCES: Mapping[System, tuple[Resource, ...]] = {
             "tencent.com/vcuda-core",
             lambda claim: claim.cores,
             lambda _: WHOLE_DEVICE_PERCENT,
-            lambda card, j: f"tencent.com/vcuda-core-{WHOLE_DEVICE_PERCENT * card.index + j}",
+            lambda gpu, j: f"tencent.com/vcuda-core-{WHOLE_DEVICE_PERCENT * gpu.index + j}",
         ),
         Resource(
             "tencent.com/vcuda-memory",
             lambda claim: claim.memory // GAIA_MEMORY_BLOCK,
-            lambda card: card.memory_bytes // GAIA_MEMORY_BLOCK,
-            lambda card, j: (
+            lambda gpu: gpu.memory_bytes // GAIA_MEMORY_BLOCK,
+            lambda gpu, j: (
                 f"tencent.com/vcuda-memory-{GAIA_MEMORY_BLOCK}"
-                f"-{card.index * (card.memory_bytes // GAIA_MEMORY_BLOCK) + j}"
+                f"-{gpu.index * (gpu.memory_bytes // GAIA_MEMORY_BLOCK) + j}"
             ),
         ),
     ),
@@ -180,7 +180,7 @@ def requests(claim: SimulatedClaim) -> dict[str, str]:
 
 
 _BIND_PHASES: Mapping[str, str] = {"Failed": "failed", "Pending": "allocating"}
-"""By the pod's phase; all others were served. What Allocate was to allocate is still there."""
+"""Bind phase by the pod's phase; other pods were served. ``to_allocate`` is still there."""
 
 
 def _bind_phase(claim: SimulatedClaim) -> str:
@@ -237,7 +237,7 @@ def annotations(claim: SimulatedClaim) -> dict[str, str]:
 
 
 def _shim_environment(claim: SimulatedClaim) -> dict[str, str]:
-    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(card.uuid for card in claim.cards)}
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.cards)}
     for number, share in enumerate(claim.container.shares):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] = f"{(share.memory_bytes or 0) // MIB}m"
     env["CUDA_DEVICE_SM_LIMIT"] = str(claim.cores)
@@ -260,13 +260,13 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
     },
     System.GAIA: lambda claim: {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
-        "NVIDIA_VISIBLE_DEVICES": ",".join(card.uuid for card in claim.cards),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.cards),
     },
 }
 
 
 def grants(scenario: Scenario) -> Iterator[Grant]:
-    """The kubelet's allocation records: what it gave to every pod that it admitted, completed ones
+    """The kubelet's checkpoint: the devices of every pod that it admitted, completed ones
     included.
 
     No two grants have a device ID in common.
@@ -276,7 +276,7 @@ def grants(scenario: Scenario) -> Iterator[Grant]:
         if not claim.pod.admitted:
             continue
         for position, resource in enumerate(_RESOURCES[claim.system]):
-            cards = [
+            gpus = [
                 claim.cards[unit % len(claim.cards)] for unit in range(resource.quantity(claim))
             ]
             yield Grant(
@@ -285,9 +285,9 @@ def grants(scenario: Scenario) -> Iterator[Grant]:
                 resource=resource.name,
                 device_ids=tuple(
                     resource.device_id(
-                        card, next(free.setdefault((resource.name, card.uuid), count()))
+                        gpu, next(free.setdefault((resource.name, gpu.uuid), count()))
                     )
-                    for card in cards
+                    for gpu in gpus
                 ),
                 env=_ENVIRONMENT[claim.system](claim) if position == 0 else {},
             )
@@ -298,9 +298,9 @@ def registered(scenario: Scenario) -> dict[str, list[str]]:
     used = {claim.system for claim in claims(scenario, 0)}
     return {
         resource.name: [
-            resource.device_id(card, unit)
-            for card in scenario.cards
-            for unit in range(resource.units(card))
+            resource.device_id(gpu, unit)
+            for gpu in scenario.cards
+            for unit in range(resource.units(gpu))
         ]
         for system in System
         if system in used

@@ -1,7 +1,7 @@
-"""What is true of a simulated node at a time: pure functions from a scenario and seconds.
+"""The state of a simulated node at a time: pure functions from a scenario and seconds.
 
 Equal arguments give equal answers: no clock, no randomness, no I/O. ``start`` is the unix time of
-second 0, for the one thing in a region that is told in unix seconds.
+second 0, for the one field of a region that is in unix seconds.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ LOAD_POWER = 0.9
 
 
 class Use(msgspec.Struct, frozen=True, gc=False):
-    """What one living process takes of one GPU (by UUID), as the driver sees it."""
+    """One living process's use of one GPU (by UUID), as the driver reports it."""
 
     pid: int
     card: str
@@ -56,7 +56,7 @@ def alive_at(scenario: Scenario, t: float) -> frozenset[int]:
 
 def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
     """The GPUs: sums over their living processes, and power with its exact integral."""
-    used = [card.baseline_bytes for card in scenario.cards]
+    used = [gpu.baseline_bytes for gpu in scenario.cards]
     percent = [0 for _ in scenario.cards]
     load = [0.0 for _ in scenario.cards]
     work = [0.0 for _ in scenario.cards]
@@ -72,19 +72,19 @@ def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
             work[process.card] += process.sm.integral(begin, end)
     return tuple(
         CardState(
-            card=card,
-            used_bytes=used[card.index],
-            free_bytes=card.memory_bytes - card.reserved_bytes - used[card.index],
-            sm_percent=min(percent[card.index], 100),
-            watts=card.idle_watts + _load_watts(card) * load[card.index],
-            joules=card.idle_watts * max(t, 0.0) + _load_watts(card) * work[card.index],
+            card=gpu,
+            used_bytes=used[gpu.index],
+            free_bytes=gpu.memory_bytes - gpu.reserved_bytes - used[gpu.index],
+            sm_percent=min(percent[gpu.index], 100),
+            watts=gpu.idle_watts + _load_watts(gpu) * load[gpu.index],
+            joules=gpu.idle_watts * max(t, 0.0) + _load_watts(gpu) * work[gpu.index],
         )
-        for card in scenario.cards
+        for gpu in scenario.cards
     )
 
 
-def _load_watts(card: SimulatedGpu) -> float:
-    return LOAD_POWER * card.limit_watts - card.idle_watts
+def _load_watts(gpu: SimulatedGpu) -> float:
+    return LOAD_POWER * gpu.limit_watts - gpu.idle_watts
 
 
 def damaged_at(scenario: Scenario, t: float) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """The objects of a simulated API server, each change of which has a version of its own.
 
-A simulator: it keeps the promises that clients of Kubernetes build on, and no others. Lists are of
-one version, page by page; watches tell every change after a version, or that it is too old; a write
-that names a version or an identity is a conflict where the object has another one. An eviction
-takes the object away at once: there is no grace period and no disruption budget.
+A simulator: it keeps the promises that clients of Kubernetes need, and no others. Lists are of
+one version, page by page; watches report every change after a version, or that it is too old; a
+write that names a version or an identity is a conflict where the object has another one. An
+eviction removes the object at once: there is no grace period and no disruption budget.
 """
 
 import copy
@@ -37,9 +37,9 @@ class StoreError(Exception):  # the server's answer, and no fault of its own
 
     Attributes:
         code: the HTTP status.
-        reason: in Kubernetes' words.
+        reason: Kubernetes' reason, such as ``NotFound``.
         message: for people.
-        token: with which an expired list can be gone on with.
+        token: continues an expired list.
     """
 
     def __init__(self, code: HTTPStatus, reason: str, message: str, token: str = "") -> None:
@@ -51,14 +51,14 @@ class StoreError(Exception):  # the server's answer, and no fault of its own
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Which objects are meant: of a namespace ("" for all), with these fields and labels."""
+    """Selects the objects of a namespace ("" for all) with these fields and labels."""
 
     namespace: str = ""
     fields: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
 
     def chooses(self, subject: Json) -> bool:
-        """Whether it means the object; a field that is not there is empty."""
+        """Whether it selects the object; a missing field is empty."""
         meta = subject["metadata"]
         labels = meta.get("labels") or {}
         return (
@@ -80,7 +80,7 @@ class ListPage(msgspec.Struct, frozen=True):
 
 
 class _Change(msgspec.Struct, frozen=True):
-    """What became of an object; None is that it was not there, or is no more."""
+    """A change of an object; None means that it did not exist, or no longer exists."""
 
     version: int
     kind: _Kind
@@ -91,11 +91,11 @@ class _Change(msgspec.Struct, frozen=True):
 _Key = tuple[str, str, str]
 
 _PRECONDITIONS: Final = {"uid": "UID", "resourceVersion": "ResourceVersion"}
-"""Of an eviction, and what they are called in messages."""
+"""Preconditions of an eviction -> their names in messages."""
 
 
 class ObjectStore:
-    """All objects. Safe to use from several threads; what it gives away is nobody's to change."""
+    """All objects. Safe to use from several threads; callers must not change what it returns."""
 
     def __init__(self) -> None:
         self._objects: dict[_Key, Json] = {}
@@ -106,11 +106,11 @@ class ObjectStore:
         self._version = 0
         self._closed = False
         self.on_gone: Callable[[Json], None] = lambda _: None
-        """Told of each object that is gone, in the same breath: nobody sees the time between."""
+        """Called with each removed object under the same lock: no client sees a state between."""
 
     @property
     def version(self) -> int:
-        """Of the newest change."""
+        """The version of the newest change."""
         return self._version
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class ObjectStore:
     # ------------------------------------------------------------ reads
 
     def get(self, kind: _Kind, namespace: str, name: str) -> Json:
-        """One object. Raises Refusal NotFound."""
+        """One object. Raises StoreError NotFound."""
         with self._changed:
             try:
                 return self._objects[kind.plural, namespace, name]
@@ -131,17 +131,17 @@ class ObjectStore:
                 raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message) from None
 
     def list(self, kind: _Kind, selector: Selector = EVERYTHING, limit: int = 0) -> ListPage:
-        """The first page of the objects that are chosen; ``limit`` 0 is all of them."""
+        """The first page of the selected objects; ``limit`` 0 is all of them."""
         with self._changed:
-            found = tuple(
-                subject
-                for key, subject in sorted(self._objects.items())
-                if key[0] == kind.plural and selector.chooses(subject)
+            objects = tuple(
+                obj
+                for key, obj in sorted(self._objects.items())
+                if key[0] == kind.plural and selector.chooses(obj)
             )
-            return self._page(self._version, kind, selector, found, limit)
+            return self._page(self._version, kind, selector, objects, limit)
 
     def go_on(self, token: str, limit: int = 0) -> ListPage:
-        """The next page of a list. Raises Refusal Expired."""
+        """The next page of a list. Raises StoreError Expired."""
         with self._changed:
             version, kind, selector, rest = self._open.pop(token, (0, PODS, Selector(), ()))
             if not version:
@@ -154,24 +154,25 @@ class ObjectStore:
         version: int,
         kind: _Kind,
         selector: Selector,
-        found: tuple[Json, ...],
+        objects: tuple[Json, ...],
         limit: int,
     ) -> ListPage:
-        if not limit or len(found) <= limit:
-            return ListPage(found, version)
+        if not limit or len(objects) <= limit:
+            return ListPage(objects, version)
         token = f"{version}-{next(self._numbers)}"
-        self._open[token] = (version, kind, selector, found[limit:])
+        self._open[token] = (version, kind, selector, objects[limit:])
         while len(self._open) > OPEN_LISTS:
             del self._open[next(iter(self._open))]
-        return ListPage(found[:limit], version, token)
+        return ListPage(objects[:limit], version, token)
 
     def watch(
         self, kind: _Kind, selector: Selector, version: int, bookmark_seconds: float
     ) -> Iterator[tuple[str, Json]]:
         """Type and object of each event after ``version``, as they come, until :meth:`close`.
 
-        A bookmark follows what is of no interest, and silence of so many seconds. Raises Refusal
-        Expired before the first event, if not all changes since then are remembered.
+        A bookmark follows changes of other objects, and ``bookmark_seconds`` without a change.
+        Raises StoreError Expired before the first event, if not all changes since then are
+        remembered.
         """
         with self._changed:
             oldest = self._history[0].version if self._history else self._version + 1
@@ -186,9 +187,9 @@ class ObjectStore:
         while not self._closed:
             news = self._news(version, bookmark_seconds)
             version = max([version, *(change.version for change in news)])
-            told = [event for change in news if (event := _event(change, kind, selector))]
-            yield from told
-            if not told:
+            events = [event for change in news if (event := _event(change, kind, selector))]
+            yield from events
+            if not events:
                 meta = {"resourceVersion": str(version)}
                 yield (
                     "BOOKMARK",
@@ -196,7 +197,7 @@ class ObjectStore:
                 )
 
     def _news(self, version: int, seconds: float) -> tuple[_Change, ...]:
-        """The changes after ``version``; waits for the first of them, but no longer than that."""
+        """The changes after ``version``; waits for the first of them for at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._version > version, seconds)
             return tuple(change for change in self._history if change.version > version)
@@ -204,7 +205,7 @@ class ObjectStore:
     # ------------------------------------------------------------ writes
 
     def create(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
-        """A new object, as it then is. Raises Refusal AlreadyExists."""
+        """Create an object, and return it. Raises StoreError AlreadyExists."""
         with self._changed:
             made = copy.deepcopy(subject)
             meta = made["metadata"]
@@ -218,7 +219,7 @@ class ObjectStore:
             return self._keep(kind, key, None, made, dry_run=dry_run)
 
     def replace(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
-        """The object becomes this. Raises Refusal NotFound, Conflict, Invalid."""
+        """Replace the object. Raises StoreError NotFound, Conflict, Invalid."""
         with self._changed:
             meta = subject["metadata"]
             before = self.get(kind, meta.get("namespace", ""), meta["name"])
@@ -238,18 +239,18 @@ class ObjectStore:
     def evict(
         self, namespace: str, name: str, preconditions: Mapping[str, str], *, dry_run: bool = False
     ) -> None:
-        """Take a pod away, if it has that ``uid`` and ``resourceVersion``.
+        """Remove a pod, if it has that ``uid`` and ``resourceVersion``.
 
-        Raises Refusal NotFound, Conflict.
+        Raises StoreError NotFound, Conflict.
         """
         with self._changed:
             before = self.get(PODS, namespace, name)
-            for field, word in _PRECONDITIONS.items():
-                wanted, found = preconditions.get(field), before["metadata"][field]
-                if wanted not in (None, found):
+            for field, title in _PRECONDITIONS.items():
+                wanted, actual = preconditions.get(field), before["metadata"][field]
+                if wanted not in (None, actual):
                     message = (
-                        f"Precondition failed: {word} in precondition: {wanted},"
-                        f" {word} in object meta: {found}"
+                        f"Precondition failed: {title} in precondition: {wanted},"
+                        f" {title} in object meta: {actual}"
                     )
                     raise _conflict(PODS, name, message)
             if not dry_run:
@@ -258,7 +259,7 @@ class ObjectStore:
                 self.on_gone(before)
 
     def _update(self, kind: _Kind, before: Json, after: Json, *, dry_run: bool) -> Json:
-        """Raises Refusal Conflict, Invalid."""
+        """Raises StoreError Conflict, Invalid."""
         was, meta = before["metadata"], after["metadata"]
         name = was["name"]
         if meta.get("resourceVersion", "") not in ("", was["resourceVersion"]):
@@ -278,7 +279,7 @@ class ObjectStore:
     def _keep(
         self, kind: _Kind, key: _Key, before: Json | None, after: Json, *, dry_run: bool
     ) -> Json:
-        """The object with its version; what changes nothing makes no new one."""
+        """The object with its version; a write without a change makes no new version."""
         if before is not None:
             after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
             if after == before:
@@ -310,7 +311,7 @@ def merged(target: Json, patch: Json) -> Json:
 
 
 def _event(change: _Change, kind: _Kind, selector: Selector) -> tuple[str, Json] | None:
-    """What a watch tells of a change: an object that is chosen no more is gone to it."""
+    """A watch's event for a change: an object that is no longer selected is DELETED for it."""
     if change.kind != kind:
         return None
     was = change.before is not None and selector.chooses(change.before)
@@ -329,5 +330,5 @@ def _field(subject: Json, path: str) -> str:
 
 
 def _conflict(kind: _Kind, name: str, message: str) -> StoreError:
-    told = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
-    return StoreError(HTTPStatus.CONFLICT, "Conflict", told)
+    text = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
+    return StoreError(HTTPStatus.CONFLICT, "Conflict", text)

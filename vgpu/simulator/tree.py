@@ -40,7 +40,7 @@ class FileTree(msgspec.Struct, frozen=True):
 
 
 def tree(scenario: Scenario, alive: frozenset[int], start: float) -> FileTree:
-    """What is on disk while the processes ``alive`` run; ``start`` is unix seconds."""
+    """The files on disk while the processes ``alive`` run; ``start`` is unix seconds."""
     files = dict(_host_files(scenario, alive))
     links = {f"{PROCFS}/self/ns/pid": _HOST_NAMESPACE}
     for pod, container in scenario.containers():
@@ -79,18 +79,18 @@ def _container_files(
 
 
 def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
-    """What gpu-manager leaves for each container, and KubeShare for each GPU that it shares."""
+    """The limit files of gpu-manager for each container, and of KubeShare for each shared GPU."""
     files, tenants = {}, dict[str, list[gemini_config.SharedPod]]()
     for claim in all_claims:
         if not claim.pod.admitted:
             continue
-        ref, card = claim.pod.ref, claim.cards[0]
+        ref, gpu = claim.pod.ref, claim.cards[0]
         if claim.container.scheme is Scheme.GAIA:
             config = vcuda_config.VcudaConfig(
                 pod_uid=ref.uid,
                 limit_percent=0,
                 container=claim.container.name,
-                bus_id=card.pci_bus_id.removeprefix("0000"),
+                bus_id=gpu.pci_bus_id.removeprefix("0000"),
                 memory_bytes=claim.memory,
                 utilization_percent=claim.cores,
                 hard_limit=True,
@@ -100,7 +100,7 @@ def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
             path = f"{GAIA_DIR}/{ref.uid}/{claim.container.id}/vcuda.config"
             files[path] = vcuda_config.encode(config)
         elif claim.container.scheme is Scheme.KUBESHARE:
-            tenants.setdefault(card.uuid, []).append(
+            tenants.setdefault(gpu.uuid, []).append(
                 gemini_config.SharedPod(
                     namespace=ref.namespace,
                     pod=ref.name,

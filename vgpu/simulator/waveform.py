@@ -12,7 +12,7 @@ import msgspec
 
 
 class Shape(StrEnum):
-    """How a wave moves between its low and its high; x counts periods."""
+    """The shape of a wave between its low and its high; x counts periods."""
 
     SINE = "sine"  # low at x = 0, high at x = 1/2
     SAW = "saw"  # climbs from low to high, then falls at once

@@ -1,1 +1,1 @@
-"""Where facts are read: the driver, shim regions, the kubelet, processes, limit files."""
+"""The sources of facts: the driver, shim regions, the kubelet, processes, limit files."""

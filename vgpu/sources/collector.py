@@ -1,8 +1,8 @@
-"""One collector: a thread that takes passes on request, and a record of how they went.
+"""One collector: a thread that takes passes on request, and a record of their results.
 
 A pass that misses its deadline is abandoned, never repeated beside itself: no second call starts
-until the first returns. Data and health are apart: the health is always there to be published,
-the data only while it is fresh.
+until the first returns. Data and health are separate: the health can always be published, the
+data only while it is fresh.
 """
 
 import logging
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_EXAMPLES = 20
-"""Refused inputs that are named in the log and on the status page, a pass."""
+"""Maximum number of refused inputs of a pass that the log and the status page name."""
 
 
 class Collector(Generic[T]):
     """Runs ``collect(argument)`` in its own daemon thread, one pass at a time.
 
     ``collect`` raises SourceError when the whole source cannot be read; any other exception is
-    a defect of ours, told under the reason internal_error. Its data may carry ``rejections``; if
-    one of them is EXHAUSTED, the data is kept but the pass has failed: nobody knows what it missed.
+    a defect of ours, reported with the reason internal_error. Its data may carry ``rejections``; if
+    one of them is EXHAUSTED, the data is kept but the pass has failed: what it missed is unknown.
     """
 
     def __init__(self, name: str, collect: Callable[[Any], T]) -> None:
@@ -54,7 +54,7 @@ class Collector(Generic[T]):
         self._began = 0.0
         self._closed = False
         self.fatal: SourceError | None = None
-        """Set when the source said that this process cannot go on (a replaced driver)."""
+        """Set when the source reported that this process cannot go on (a replaced driver)."""
         self._thread = threading.Thread(target=self._loop, name=f"collector-{name}", daemon=True)
 
     # ------------------------------------------------------------ the sampler's side
@@ -94,7 +94,7 @@ class Collector(Generic[T]):
 
     @property
     def busy_seconds(self) -> float:
-        """How long the pass under way has taken so far; 0 if none is."""
+        """Duration of the pass under way so far, in seconds; 0 without one."""
         return 0.0 if self._idle.is_set() else time.monotonic() - self._began
 
     @property
@@ -163,12 +163,15 @@ class Collector(Generic[T]):
                 return
             self._data, self._sampled_at = data, started
             rejections: tuple[Rejection, ...] = getattr(data, "rejections", ())
-            missed = next((one for one in rejections if one.reason is Reason.EXHAUSTED), None)
-            if missed is None:
+            exhausted = next(
+                (rejection for rejection in rejections if rejection.reason is Reason.EXHAUSTED),
+                None,
+            )
+            if exhausted is None:
                 self._work_well(wall)
             else:
-                self._failures[missed.reason] += 1
-                self._fail(missed.reason, f"{missed.subject}: {missed.reason.explanation}")
+                self._failures[exhausted.reason] += 1
+                self._fail(exhausted.reason, f"{exhausted.subject}: {exhausted.reason.explanation}")
             self._note(rejections, self._rejected)
             self._rejected = rejections
 
@@ -190,8 +193,8 @@ class Collector(Generic[T]):
     def _note(self, rejections: tuple[Rejection, ...], before: tuple[Rejection, ...]) -> None:
         """Count what was refused, and log what was not refused ``before``."""
         self._rejections.update(r.reason for r in rejections)
-        known = {(r.subject, r.reason) for r in before}
-        fresh = [r for r in rejections if (r.subject, r.reason) not in known]
+        reported = {(r.subject, r.reason) for r in before}
+        fresh = [r for r in rejections if (r.subject, r.reason) not in reported]
         for rejection in fresh[:MAX_EXAMPLES]:
             log.warning(
                 "input refused: %s",

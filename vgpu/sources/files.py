@@ -1,7 +1,7 @@
-"""Reading files that other programs write, and knowing when they changed.
+"""Reads files that other programs write, and detects their changes.
 
 Promises: only regular files are read, never past a bound, never through a link unless asked; no
-open blocks; what went wrong is a :class:`~vgpu.reasons.SourceError` that names the path.
+open blocks; a failure is a :class:`~vgpu.reasons.SourceError` that names the path.
 """
 
 import errno
@@ -17,10 +17,10 @@ from vgpu.reasons import Reason, Rejection, SourceError
 T = TypeVar("T")
 
 Living = Callable[[], Collection[str]]
-"""The UIDs of the pods that live here; asked only when there is more than can be read."""
+"""The UIDs of the pods that live here; called only if there are more than can be read."""
 
 RACY_NS = 2_000_000_000
-"""A stamp younger than this reports nothing: a second change may fall into the same clock tick."""
+"""Minimum age of a reliable stamp, in ns: a second change may fall into the same clock tick."""
 
 MAX_LOOKED_AT = 1_000_000
 """Maximum number of names that are looked at in a folder with more entries than are read."""
@@ -28,7 +28,7 @@ MAX_LOOKED_AT = 1_000_000
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 EXHAUSTING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""There is no descriptor or memory left: it passes, and is not the fault of what was to be read."""
+"""Errors for lack of descriptors or memory: temporary, and not the fault of the file."""
 
 _REASONS = {
     errno.ENOENT: Reason.ABSENT,
@@ -39,7 +39,7 @@ _REASONS = {
 
 
 def translated(error: OSError, path: str) -> SourceError:
-    """The system's refusal as an error of ours."""
+    """The SourceError for an error of the operating system."""
     reason = _REASONS.get(error.errno or 0, Reason.UNREADABLE)
     return SourceError(reason, printable(path), error.strerror or str(error))
 
@@ -110,7 +110,7 @@ def list_folder(
 ) -> tuple[list[os.DirEntry[str]], tuple[Rejection, ...]]:
     """The entries of a folder, in no order; those past ``limit`` are one rejection.
 
-    Of more than ``limit`` come first those of ``living`` pods, as of :func:`first_entries`.
+    Of more than ``limit``, those of ``living`` pods come first, as in :func:`first_entries`.
     ``only_folders`` leaves out everything else, links to folders too. Raises SourceError where
     the folder cannot be read.
     """
@@ -127,7 +127,7 @@ def list_folder(
 
 
 class Remembered(Generic[T]):
-    """What was made of a file or folder, recreated only when that changed.
+    """The value loaded from a file or folder, loaded again only after a change.
 
     Unchanged means: same inode, size, mtime and ctime as when it was last made, and both times
     older than two seconds at that moment. A failure is never remembered: it may have been ours,

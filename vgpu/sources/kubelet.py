@@ -24,7 +24,7 @@ DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoin
 def name_grants(
     grants: Iterable[Grant], held: Mapping[HeldDevices, frozenset[str]]
 ) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
-    """Pod UID -> names, by joining the checkpoint with what pod-resources tells.
+    """Pod UID -> names, by joining the checkpoint with the answer of pod-resources.
 
     The checkpoint knows the UID, pod-resources the name; both know container, resource and
     device IDs. Only IDs that are the same set, in exactly one grant, join. A UID that would
@@ -62,7 +62,7 @@ class KubeletSource:
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
 
-        Raises SourceError NOT_INSTALLED when ``pod_resources`` is given without the extra.
+        Raises SourceError NOT_INSTALLED when ``pod_resources`` is set without the extra.
         """
         self._folders = _remember(log_dir, read_pod_folders)
         self._links = _remember(

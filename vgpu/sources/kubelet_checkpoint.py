@@ -1,4 +1,4 @@
-"""The kubelet's device checkpoint: which device IDs it gave to which container.
+"""The kubelet's device checkpoint: the device IDs that it allocated to each container.
 
 The file is ``/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint``; it is only ever
 read. Its checksum is FNV-1a 32 over the text that Go's spew prints of the data (kubernetes
@@ -34,7 +34,7 @@ class CheckpointEntry(msgspec.Struct, gc=False):
     answer_text: msgspec.Raw = msgspec.field(name="AllocResp")
 
     def device_ids(self) -> DeviceIds:
-        """By NUMA node, or as a plain list. Raises msgspec.DecodeError."""
+        """The device IDs, by NUMA node or as a plain list. Raises msgspec.DecodeError."""
         ids: DeviceIds = _DEVICE_IDS.decode(self.device_ids_text)
         return ids
 
@@ -56,7 +56,7 @@ _REGISTERED: Final = msgspec.json.Decoder(dict[str, list[str] | None] | None)
 
 
 class _Verified(NamedTuple):
-    """An entry with all that the checksum is about."""
+    """An entry with all data of the checksum."""
 
     entry: CheckpointEntry
     device_ids: DeviceIds

@@ -1,4 +1,4 @@
-"""The names that the kubelet gives to its log folders and links. Only names are read.
+"""The names of the kubelet's log folders and links. Only names are read.
 
 ``/var/log/pods/<namespace>_<pod>_<uid>`` is a folder for each pod on the node, and
 ``/var/log/containers/<pod>_<namespace>_<container>-<64 hex digits>.log`` a link for each
@@ -17,7 +17,7 @@ from vgpu.sources.files import list_folder, printable
 T = TypeVar("T")
 
 MAX_ENTRIES = 16_384
-"""Entries read from one folder; the kubelet runs some hundred pods at most."""
+"""Maximum number of entries read from one folder; the kubelet runs some hundred pods at most."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE = rf"(?P<namespace>{_LABEL})"
@@ -80,13 +80,13 @@ def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rej
 
 
 def _unambiguous(
-    found: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
+    names_by_key: Mapping[str, Sequence[tuple[str, T]]], path: str, what: str
 ) -> tuple[dict[str, T], tuple[Rejection, ...]]:
-    """What has one name; the others are rejections that name the first two of their files."""
-    named = {key: names[0][1] for key, names in found.items() if len(names) == 1}
+    """The entries with one name; each other is a rejection that names its first two files."""
+    named = {key: names[0][1] for key, names in names_by_key.items() if len(names) == 1}
     rejections = []
-    for key in sorted(found.keys() - named.keys()):
-        files = sorted(file for file, _ in found[key])
+    for key in sorted(names_by_key.keys() - named.keys()):
+        files = sorted(file for file, _ in names_by_key[key])
         more = ", …" if len(files) > 2 else ""
         detail = f"{len(files)} {what} {key}; another one is {files[1]}{more}"
         rejections.append(Rejection(printable(f"{path}/{files[0]}"), Reason.AMBIGUOUS, detail))

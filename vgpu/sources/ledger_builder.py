@@ -1,6 +1,6 @@
-"""The ledger of each sample, from all that the collectors brought. Pure, with a memory.
+"""The ledger of each sample, from the data of all collectors. Pure, with a cache.
 
-What did not change since the sample before is neither read nor merged again: most of a node's
+Data that did not change since the sample before is neither read nor merged again: most of a node's
 allocation records are the same from one sample to the next.
 """
 
@@ -29,58 +29,58 @@ class LedgerBuilder:
     """Keeps one node's allocation records. One thread calls ``ledger``."""
 
     def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
-        """``languages`` are all that are spoken on ``node``."""
+        """``codecs`` are those of all schemes on ``node``."""
         self._codecs = tuple(codecs)
         self._node = node
         self._memory = StatementCache()
         self._object: Node | None = None
-        self._cards: Cards = ((), ())
+        self._registered_gpus: Cards = ((), ())
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
 
-    def ledger(self, seen: Observation) -> Ledger:
+    def ledger(self, observation: Observation) -> Ledger:
         """Who holds what, as of this observation."""
-        evidence = self._gathered(seen)
+        evidence = self._gather(observation)
         if evidence != self._evidence:
             self._evidence, self._ledger = evidence, merge(evidence)
         return self._ledger
 
-    def usage(self, seen: Observation) -> NodeUsage:
+    def usage(self, observation: Observation) -> NodeUsage:
         """What containers may use and use, as of the observation of the newest ledger."""
-        pods = seen.pods
+        pods = observation.pods
         if self._index.ledger is not self._ledger:
             self._index = LedgerIndex(self._evidence, self._ledger)
         return node_usage(
             self._index,
-            gpu=seen.gpu,
-            process=seen.process,
-            shim=seen.shim,
-            kubelet=seen.kubelet,
-            limits=seen.limits,
-            phases=None if pods is None else {one.ref.uid: one.phase for one in pods.statuses},
+            gpu=observation.gpu,
+            process=observation.process,
+            shim=observation.shim,
+            kubelet=observation.kubelet,
+            limits=observation.limits,
+            phases=None if pods is None else {pod.ref.uid: pod.phase for pod in pods.statuses},
             finished=frozenset() if pods is None else pods.finished,
-            at=seen.at,
+            at=observation.at,
         )
 
-    def _gathered(self, seen: Observation) -> Evidence:
-        kubelet, pods = seen.kubelet, seen.pods
-        cards, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
+    def _gather(self, observation: Observation) -> Evidence:
+        kubelet, pods = observation.kubelet, observation.pods
+        gpus, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
         evidence = node_evidence(
             self._codecs,
             NodeSamples(
                 node=self._node,
-                gpu=seen.gpu,
-                process=seen.process,
-                shim=seen.shim,
+                gpu=observation.gpu,
+                process=observation.process,
+                shim=observation.shim,
                 kubelet=kubelet,
-                limits=seen.limits,
+                limits=observation.limits,
                 held=kubelet.held if kubelet else None,
-                own=seen.own.statements if seen.own else None,
-                pods=None if pods is None else believed(pods, seen.process),
+                own=observation.own.statements if observation.own else None,
+                pods=None if pods is None else believed(pods, observation.process),
                 pods_complete=pods is not None and pods.complete,
-                registered=cards,
-                incomplete=incomplete_sources(seen),
+                registered=gpus,
+                incomplete=incomplete_sources(observation),
             ),
             memory=self._memory,
         )
@@ -88,18 +88,18 @@ class LedgerBuilder:
         return msgspec.structs.replace(evidence, malformed=malformed)
 
     def _registered(self, node: Node | None) -> Cards:
-        """The GPUs as the node's plugins report the API server, and what cannot be read of that."""
+        """The GPUs that the node's plugins registered at the API server, and what is unreadable."""
         if node is None:
             return ((), ())
         if node is not self._object:
-            told, illegible = registered(node, self._codecs)
-            cards = tuple(card for _, its_cards in told for card in its_cards)
-            self._object, self._cards = node, (cards, tuple(illegible))
-        return self._cards
+            by_scheme, illegible = registered(node, self._codecs)
+            gpus = tuple(gpu for _, scheme_gpus in by_scheme for gpu in scheme_gpus)
+            self._object, self._registered_gpus = node, (gpus, tuple(illegible))
+        return self._registered_gpus
 
 
 def believed(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:
-    """The pods, without those that only an old dump takes to be running: they have no cgroup."""
+    """The pods, without those that run only in an old dump: they have no cgroup."""
     live = process.live_pods if process else None
     if sample.complete or live is None:
         return sample.pods

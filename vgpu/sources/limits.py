@@ -1,4 +1,4 @@
-"""Limit files that sharing systems leave on disk, as their rows in the registry say.
+"""Limit files of sharing systems on disk, as their rows in the registry describe them.
 
 The files lie within reach of tenants, so each is opened without following links, is bounded, and
 is refused alone. A folder that does not exist is a system that is not installed here.
@@ -18,10 +18,10 @@ from vgpu.schemes.row import LimitFiles, LimitLayout
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
 
 MAX_ENTRIES = 4_096
-"""Entries read from one folder."""
+"""Maximum number of entries that are read from one folder."""
 
 MAX_CONTAINERS = 256
-"""Entries read from the folder of one pod, which its tenant can write into."""
+"""Maximum number of entries read from the folder of one pod, which its tenant can write into."""
 
 _GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -32,7 +32,7 @@ class LimitSource:
     """The limit files of one node. A file is parsed again only when it changed."""
 
     def __init__(self, folders: Mapping[str, str] | None = None, *, living: Living = tuple) -> None:
-        """``folders`` are by the name of the registry's row; of a row without one its default.
+        """``folders`` are by the name of the registry's row; a missing row has its default.
 
         Of too many pods' folders those of ``living`` pods are read first.
         """
@@ -60,8 +60,8 @@ class LimitSource:
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
         for folder, files in self._folders.values():
-            found = _OF_LAYOUT[files.layout](folder, files, rejections, self._living)
-            yield from ((path, partial(_read, files)) for path in found)
+            paths = _OF_LAYOUT[files.layout](folder, files, rejections, self._living)
+            yield from ((path, partial(_read, files)) for path in paths)
 
 
 def _of_containers(
@@ -100,7 +100,7 @@ def _entries(
     only_folders: bool = False,
     living: Living = tuple,
 ) -> list[os.DirEntry[str]]:
-    """What is in the folder; nothing if it does not exist."""
+    """The entries of the folder; none if it does not exist."""
     try:
         entries, too_many = list_folder(path, limit, only_folders=only_folders, living=living)
     except SourceError as error:
@@ -111,7 +111,7 @@ def _entries(
 
 
 def _refuse(error: SourceError, rejections: list[Rejection]) -> None:
-    """Note a failure, unless there was just nothing."""
+    """Note a failure, unless the file is absent."""
     if error.reason is not Reason.ABSENT:
         rejections.append(error.rejection())
 

@@ -1,4 +1,4 @@
-"""Which pods live on this node, for a source that cannot read all that it finds."""
+"""The pods that live on this node, for a source that cannot read every entry."""
 
 from collections.abc import Collection
 from functools import partial
@@ -10,7 +10,7 @@ from vgpu.sources.runtime import read_live_pods
 
 
 def living_pods(cgroupfs: str, log_dir: str | None) -> Living:
-    """By their cgroups; without any, by the kubelet's log folders. None where no source knows."""
+    """The living pods by cgroups, else by the kubelet's log folders; none without both."""
     return partial(_living_pods, cgroupfs, log_dir)
 
 

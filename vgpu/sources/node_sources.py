@@ -1,7 +1,7 @@
 """The sources of one node, opened together: for exporter, device plugin and the node's reconciler.
 
-What the programs do differently is what they ask for: which sources, and who brings the driver's
-sample and the pods.
+The programs differ in the sources that they open, and in the origin of the driver's sample and of
+the pods.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,16 +32,16 @@ Sample = Callable[[float], Any]
 
 
 class NodePaths(msgspec.Struct, frozen=True):
-    """Where a node's things are.
+    """The paths of a node's sources.
 
     Attributes:
         shim_roots: folders of shims' folders; with none, those of the sharing systems.
         procfs, cgroupfs: the host's.
-        log_dir: the kubelet's folder of log folders; None is not asked.
-        checkpoint: the kubelet's, of devices; None is not asked.
-        pod_resources: the kubelet's socket; None is not asked.
-        limit_dirs: folders of limit files by the name of the registry's row; of a row that is
-            missing its own default.
+        log_dir: the kubelet's folder of log folders; None is not read.
+        checkpoint: the kubelet's, of devices; None is not read.
+        pod_resources: the kubelet's socket; None is not read.
+        limit_dirs: folders of limit files by the name of the registry's row; a missing
+            row has its default.
         state_dir: our own device plugins' checkpoints.
     """
 
@@ -56,7 +56,7 @@ class NodePaths(msgspec.Struct, frozen=True):
 
 
 class NodeSources(msgspec.Struct, frozen=True):
-    """Those that were asked for, open; None was not asked for."""
+    """The configured sources, open; None is not configured."""
 
     shim: ShimSource | None = None
     kubelet: KubeletSource | None = None
@@ -95,7 +95,7 @@ class NodeSources(msgspec.Struct, frozen=True):
     ) -> Collectors:
         """A collector for each source; ``gpu`` brings the driver's sample, ``pods`` the pods.
 
-        ``pods_name`` is what the collector of the pods is called.
+        ``pods_name`` is the name of the collector of the pods.
         """
         shim, limits = self.shim, self.limits
         return Collectors(

@@ -36,7 +36,7 @@ _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.
 
 
 class NvmlBinding:
-    """nvidia-ml-py with its traps closed: all that fails is a CallError, all calls are counted.
+    """nvidia-ml-py without its traps: each failure is a CallError, all calls are counted.
 
     Two calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
     tightly, and knows the process layout of one release only.
@@ -101,7 +101,7 @@ class NvmlBinding:
     def _filled(
         self, symbol: str, layout: struct.Struct, arguments: Callable[[Any, Any], tuple[Any, ...]]
     ) -> Iterator[tuple[int, ...]]:
-        """What a call fills an array with; asked once more with more room if it was too small."""
+        """The array that a call fills; called once more with a larger array if it was too small."""
         request = (symbol, 0)
         if request in self._absent:
             raise CallError(symbol, Code.FUNCTION_NOT_FOUND)
@@ -146,11 +146,11 @@ class NvmlBinding:
 
 
 class _Generation:
-    """One driver initialisation: the GPUs it found, and whom it refused."""
+    """One driver initialisation: the GPUs that it found, and those that it refused."""
 
-    def __init__(self, number: int, cards: list[GpuReader], refused: dict[str, Rejection]) -> None:
+    def __init__(self, number: int, gpus: list[GpuReader], refused: dict[str, Rejection]) -> None:
         self.number = number
-        self.cards = cards
+        self.gpus = gpus
         self.refused = refused
         self.samples = 0
         self.ends_at: int | None = None  # the count of samples after which to start again
@@ -216,22 +216,22 @@ class NvmlSource:
         return self._watch.counts()
 
     def xids_watched(self) -> frozenset[str]:
-        """The GPUs that the event set hears."""
+        """The GPUs whose XIDs the event set reports."""
         return self._watch.heard
 
     def calls(self) -> Mapping[str, CallCost]:
-        """What the driver calls have cost so far."""
+        """Number and duration of the driver calls so far."""
         return self._binding.costs()
 
     def links(self) -> Mapping[tuple[str, str], int]:
-        """How near the GPUs of the last sample are: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
+        """The topology of the last sample's GPUs: an ``nvmlGpuTopologyLevel_t`` by two UUIDs.
 
-        The GPU of the lower index comes first. A pair that the driver cannot tell of has no entry.
-        Belongs to the thread that samples. Raises SourceError if the driver as a whole is gone.
+        The GPU of the lower index comes first. A pair without an answer has no entry.
+        Only the sampling thread may call it. Raises SourceError if the driver as a whole is gone.
         """
-        found: dict[tuple[str, str], int] = {}
-        cards = self._generation.cards if self._generation else ()
-        for first, second in combinations(cards, 2):
+        links: dict[tuple[str, str], int] = {}
+        gpus = self._generation.gpus if self._generation else ()
+        for first, second in combinations(gpus, 2):
             try:
                 level: int = self._binding.call(
                     "nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle
@@ -241,8 +241,8 @@ class NvmlSource:
                     raise _translated(error) from error
                 log.debug("%s", error)
             else:
-                found[first.uuid, second.uuid] = level
-        return found
+                links[first.uuid, second.uuid] = level
+        return links
 
     def close(self) -> None:
         """Shut the driver down, once."""
@@ -261,15 +261,15 @@ class NvmlSource:
         generation.samples += 1
         readings: list[GpuReading] = []
         refused = dict(generation.refused)
-        for card in generation.cards:
+        for gpu_reader in generation.gpus:
             try:
-                readings.append(card.read(now, slow=slow))
+                readings.append(gpu_reader.read(now, slow=slow))
             except CallError as error:
                 if error.code in GONE:
                     raise
-                refused[card.uuid] = Rejection(card.uuid, Reason.GPU_LOST, str(error))
+                refused[gpu_reader.uuid] = Rejection(gpu_reader.uuid, Reason.GPU_LOST, str(error))
             else:
-                self._seen[card.uuid] = card.index
+                self._seen[gpu_reader.uuid] = gpu_reader.index
         answered = {reading.gpus[0].uuid for reading in readings}
         lost = tuple(uuid for uuid in self._seen if uuid not in answered)
         for uuid in lost:
@@ -313,14 +313,14 @@ class NvmlSource:
         except CallError as error:
             raise _translated(error) from error
         try:
-            cards, refused = self._enumerate()
+            gpus, refused = self._enumerate()
         except CallError as error:
             self._shut_down()
             raise _translated(error) from error
         self._begun += 1
-        self._watch.attach([(card.uuid, card.handle) for card in cards])
-        log.info("driver initialised for the %d. time, %d GPUs", self._begun, len(cards))
-        return _Generation(self._begun, cards, refused)
+        self._watch.attach([(gpu.uuid, gpu.handle) for gpu in gpus])
+        log.info("driver initialised for the %d. time, %d GPUs", self._begun, len(gpus))
+        return _Generation(self._begun, gpus, refused)
 
     def _enumerate(self) -> tuple[list[GpuReader], dict[str, Rejection]]:
         """The GPUs, by index; and a rejection for each that cannot be identified."""
@@ -331,7 +331,7 @@ class NvmlSource:
                 info[key] = self._binding.call(call, read=read)
             except CallError as error:
                 error.unless_fatal()
-        cards: dict[str, GpuReader] = {}
+        gpus: dict[str, GpuReader] = {}
         refused: dict[str, Rejection] = {}
         for index in range(min(count, MOST_CARDS)):
             subject = f"GPU at index {index}"
@@ -344,17 +344,17 @@ class NvmlSource:
                 reason = Reason.GPU_LOST if error.code in LOST else Reason.DRIVER_ERROR
                 refused[subject] = Rejection(subject, reason, str(error))
                 continue
-            if uuid in cards:
+            if uuid in gpus:
                 refused[subject] = Rejection(subject, Reason.DUPLICATE_UUID, uuid)
                 continue
-            cards[uuid] = GpuReader(self._binding, (uuid, index, handle), self._tables, info)
+            gpus[uuid] = GpuReader(self._binding, (uuid, index, handle), self._tables, info)
         # A GPU that had this index before, and is at no other now, is the one refused.
         for uuid, index in self._seen.items():
             rejection = refused.get(f"GPU at index {index}")
-            if rejection is not None and uuid not in cards:
+            if rejection is not None and uuid not in gpus:
                 del refused[rejection.subject]
                 refused[uuid] = Rejection(uuid, rejection.reason, rejection.detail)
-        return list(cards.values()), refused
+        return list(gpus.values()), refused
 
     def _end(self) -> None:
         self._watch.detach()

@@ -1,4 +1,4 @@
-"""What a driver call can answer: NVML's return codes, in the groups that matter to us."""
+"""The answers of a driver call: NVML's return codes, in the groups that matter to us."""
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -42,7 +42,7 @@ UNSUPPORTED: frozenset[int] = frozenset(
         Code.DEPRECATED,
     }
 )
-"""The device or the driver cannot tell, and will not be able to until it is loaded again."""
+"""The device or the driver has no answer, and will have none until it is loaded again."""
 
 LOST: frozenset[int] = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.GPU_NOT_FOUND})
 """This device is gone; the others are not concerned."""

@@ -1,7 +1,7 @@
 """Reads one GPU, with its MIG instances and processes, one driver call at a time.
 
 Promises: a reading that fails costs that reading and no other; what a device does not support is
-asked once; of a GPU that is gone nothing is half read, it raises CallError.
+asked once; a GPU that is gone is never half read, it raises CallError.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class DeviceReader:
-    """What is asked of GPUs and MIG instances alike, for as long as the handle is good."""
+    """The readings of a GPU or MIG instance, while its handle is valid."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class DeviceReader:
         info: Mapping[str, str],
         parent: str = "",
     ) -> None:
-        """Take (uuid, index, handle), what to ask, and what is known of it already."""
+        """Take (uuid, index, handle), the queries, and the info that is known already."""
         self.uuid, self.index, self.handle = identity
         self.info = dict(info)
         self.errors: list[Trouble] = []
@@ -105,10 +105,10 @@ class DeviceReader:
                     errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                 else:
                     parts = ((key, read(answer)) for key, read in query.parts.items())
-                    told = {key: value for key, value in parts if value is not None}
-                    wrong = implausible(told)
+                    values = {key: value for key, value in parts if value is not None}
+                    wrong = implausible(values)
                     errors += ((Reason.IMPLAUSIBLE, text) for text in wrong.values())
-                    readings |= {key: told[key] for key in told if key not in wrong}
+                    readings |= {key: values[key] for key in values if key not in wrong}
                 supported.append(query)
                 break
         queries[:] = supported
@@ -128,7 +128,7 @@ class DeviceReader:
         return answers
 
     def identify(self, errors: list[Trouble]) -> None:
-        """Learn what is not known yet of what the device is."""
+        """Read what is not known yet of the device's identity."""
         for key, (call, read) in tuple(self._unknown.items()):
             try:
                 text = self._driver.call(call, self.handle, read=read)
@@ -142,14 +142,14 @@ class DeviceReader:
 
 
 class GpuReader(DeviceReader):
-    """A GPU with its MIG instances and all that runs on it."""
+    """A GPU with its MIG instances and processes."""
 
     _mig = False
 
     def _reset(self) -> None:
         super()._reset()
         self._lists = list(PROCESS_LISTS) if self._tables.processes else []
-        self._tells_utilization = self._tables.processes
+        self._has_utilization = self._tables.processes
         self._since = 0
         self._instances: dict[str, DeviceReader] = {}
 
@@ -171,7 +171,7 @@ class GpuReader(DeviceReader):
                 used = self._processes(parts if mig else None, gpu.readings.get(MEMORY_TOTAL))
             except InvalidListError as error:
                 rejections.append(Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, str(error)))
-        utilization = None if mig else self._utilization(now)  # MIG: not supported, says nvml.h
+        utilization = None if mig else self._utilization(now)  # MIG: not supported, see nvml.h
         for reason in dict.fromkeys(reason for reason, _ in self.errors):
             texts = (text for of, text in self.errors if of is reason)
             rejections.append(Rejection(self.uuid, reason, "; ".join(texts)))
@@ -188,7 +188,7 @@ class GpuReader(DeviceReader):
     def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
         """As of any device. Raises CallError, too, if the handle is of no GPU any more.
 
-        So it is of a GPU that was taken out, also when it is in again: it has a new handle then.
+        A GPU that was removed and inserted again has a new handle.
         """
         before = len(errors)
         readings = super()._ask(queries, errors)
@@ -206,7 +206,7 @@ class GpuReader(DeviceReader):
 
         Handles are asked for each time: instances come and go without a new driver generation.
         """
-        known, self._instances = {} if slow else self._instances, {}
+        before, self._instances = {} if slow else self._instances, {}
         try:
             most: int = self._driver.call("nvmlDeviceGetMaxMigDeviceCount", self.handle)
             for index in range(min(most, MOST_INSTANCES)):
@@ -219,7 +219,7 @@ class GpuReader(DeviceReader):
                         continue
                     raise
                 uuid: str = self._driver.call("nvmlDeviceGetUUID", handle)
-                instance = known.get(uuid)
+                instance = before.get(uuid)
                 if instance is None:
                     identity = (uuid, index, handle)
                     instance = DeviceReader(self._driver, identity, INSTANCE, self.info, self.uuid)
@@ -232,7 +232,7 @@ class GpuReader(DeviceReader):
         return tuple(self._instances.values())
 
     def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
-        """Who is on the GPU, or with MIG on which of its ``parts``; None if it is unknown."""
+        """The processes on the GPU, or with MIG on its ``parts``; None if they are unknown."""
         entries: list[tuple[int, ...]] = []
         complete = True
         for symbol in tuple(self._lists):
@@ -251,7 +251,7 @@ class GpuReader(DeviceReader):
 
     def _utilization(self, now: float) -> dict[int, float] | None:
         """SM utilisation by pid since the last time; None if it is unknown."""
-        if not self._tells_utilization:
+        if not self._has_utilization:
             return None
         until = int((now + CLOCK_SLACK_SECONDS) * 1_000_000)
         since = self._since if self._since <= until else 0  # the clock was set back
@@ -261,7 +261,7 @@ class GpuReader(DeviceReader):
             if error.code == Code.NOT_FOUND:  # all were idle
                 return {}
             if error.code in UNSUPPORTED:
-                self._tells_utilization = False
+                self._has_utilization = False
             else:
                 self.errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
             return None
@@ -270,6 +270,6 @@ class GpuReader(DeviceReader):
 
 
 def _instance_ids(part: Gpu) -> tuple[int, int]:
-    """Where processes say that they are; -1 is nowhere."""
+    """GPU and compute instance as in process lists; -1 is none."""
     gpu_instance = part.info.get("gpu_instance_id", "-1")
     return int(gpu_instance), int(part.info.get("compute_instance_id", "-1"))

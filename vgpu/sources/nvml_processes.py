@@ -1,8 +1,8 @@
 """The driver's process lists and utilisation samples, decoded, checked and merged. Pure.
 
 The driver repeats a process in several lists, fills other layouts than its header reports on some
-releases, and leaves entries of zeros and garbage percentages in its ring of samples. What
-contradicts itself is refused as a whole: half a list is no list.
+releases, and leaves entries of zeros and garbage percentages in its ring of samples. A list that
+contradicts itself is refused as a whole.
 """
 
 import struct
@@ -19,7 +19,7 @@ PROCESS_R530 = struct.Struct("=I4xQIIQ")
 SAMPLE = struct.Struct("=I4xQIIII")
 """nvmlProcessUtilizationSample_t: pid, time in µs, SM, memory, encoder, decoder in percent."""
 
-NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF  # memory of a process that the driver cannot tell
+NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF  # memory of a process that the driver does not know
 
 Used = dict[tuple[int, str], int | None]
 

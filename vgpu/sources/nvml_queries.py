@@ -1,7 +1,7 @@
-"""What is asked of a device: driver calls, and the readings that each answer holds, as a table.
+"""The queries of a device: driver calls, and the readings in each answer, as a table.
 
 Pure, nothing is called here. Numbers are scaled to base units (bytes, watts, joules, hertz,
-ratios); NVML's "not available" (all bits set) and percentages that cannot be are no reading.
+ratios); NVML's "not available" (all bits set) and percentages that cannot be true are no reading.
 Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h``, whose
 constants are named beside them.
 """
@@ -50,7 +50,7 @@ MOST: Mapping[str, Number] = {
     "pcie_link_width": 1_000,
     "pcie_throughput_bytes_per_second": 10**14,
 }
-"""What is above was not measured, whatever the driver reports: far more than any device has."""
+"""Maximum plausible values, far above any device: a larger value was not measured."""
 
 PART_OF: Mapping[str, Key] = {
     "memory_used_bytes": ("memory_total_bytes",),
@@ -61,27 +61,27 @@ PART_OF: Mapping[str, Key] = {
 """Readings that cannot be more than another one of the same answer."""
 
 
-def implausible(told: Mapping[Key, Number]) -> Mapping[Key, str]:
-    """Of what one answer tells the readings that cannot be, each with the reason in words."""
+def implausible(readings: Mapping[Key, Number]) -> Mapping[Key, str]:
+    """The readings of one answer that cannot be true, each with a sentence why."""
     wrong: dict[Key, str] = {}
-    for key, value in told.items():
+    for key, value in readings.items():
         whole = PART_OF.get(key[0], ())
-        most = min(MOST.get(key[0], inf), told.get(whole, inf))
+        most = min(MOST.get(key[0], inf), readings.get(whole, inf))
         if value > most:
             wrong[key] = f"{' '.join(key)} {value:.0f}, of at most {most:.0f}"
     return wrong
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One driver call, and what it tells.
+    """One driver call, and the readings in its answer.
 
     Attributes:
         call: the function's name in nvidia-ml-py.
-        parts: what the answer tells.
+        parts: the readings in the answer.
         args: the arguments after the device's handle.
-        each: values of one more argument; asked for each until the driver refuses one, and the
+        each: values of one more argument; called for each until the driver refuses one, and the
             answer is the list of answers.
-        otherwise: what to ask of devices that do not support this call.
+        otherwise: the query for devices that do not support this call.
     """
 
     call: str
@@ -117,7 +117,9 @@ def _bit(mask: int) -> Callable[[int], int]:
     return lambda reasons: int(bool(reasons & mask))
 
 
-def _one(name: str, call: str, *args: int, labels: Key = (), times: int = 1, per: int = 1) -> Query:
+def _query(
+    name: str, call: str, *args: int, labels: Key = (), times: int = 1, per: int = 1
+) -> Query:
     """A call that answers with one number."""
     return Query(call, {(name, *labels): _number(times=times, per=per)}, args)
 
@@ -143,7 +145,7 @@ _CLOCK_EVENTS: Parts = {
 MIG_MODE = ("mig_mode",)
 MEMORY_TOTAL = ("memory_total_bytes",)
 
-# Version 1 counts the driver's reserve as used; version 2, where it exists, tells it apart.
+# Version 1 counts the driver's reserve as used; version 2, where it exists, reports it apart.
 _MEMORY_PARTS: Parts = {
     MEMORY_TOTAL: _number(attrgetter("total")),
     ("memory_used_bytes",): _number(attrgetter("used")),
@@ -179,14 +181,14 @@ FAST: tuple[Query, ...] = (
         "nvmlDeviceGetTemperatureV",
         {("temperature_celsius",): _number()},
         (0,),  # NVML_TEMPERATURE_GPU
-        otherwise=_one("temperature_celsius", "nvmlDeviceGetTemperature", 0),
+        otherwise=_query("temperature_celsius", "nvmlDeviceGetTemperature", 0),
     ),
-    _one("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
-    _one("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
-    _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
-    _one("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
+    _query("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
+    _query("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
+    _query("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    _query("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
     *(
-        _one("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
+        _query("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
         for name, clock in CLOCKS.items()
     ),
     Query(
@@ -229,7 +231,7 @@ SLOW: tuple[Query, ...] = (
         },
     ),
     *(
-        _one(
+        _query(
             "temperature_threshold_celsius",
             "nvmlDeviceGetTemperatureThreshold",
             threshold,
@@ -241,11 +243,15 @@ SLOW: tuple[Query, ...] = (
         }.items()  # NVML_TEMPERATURE_THRESHOLD_*
     ),
     *(
-        _one("clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000)
+        _query(
+            "clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000
+        )
         for name, clock in CLOCKS.items()
     ),
     *(
-        _one("ecc_errors", "nvmlDeviceGetTotalEccErrors", kind, life, labels=(kind_name, life_name))
+        _query(
+            "ecc_errors", "nvmlDeviceGetTotalEccErrors", kind, life, labels=(kind_name, life_name)
+        )
         for kind_name, kind in {
             "corrected": 0,
             "uncorrected": 1,
@@ -261,15 +267,15 @@ SLOW: tuple[Query, ...] = (
     ),
     _RETIRED_PENDING,
     _REMAPPED_ROWS,
-    _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
-    _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _query("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
+    _query("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _query("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth"),
     Query("nvmlDeviceGetNvLinkState", {("nvlinks_active",): sum}, each=range(36)),  # MAX_LINKS
 )
 """Asked at every n-th sample: what hardly changes, or costs the driver more."""
 
 PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
-    _one(
+    _query(
         "pcie_throughput_bytes_per_second",
         "nvmlDeviceGetPcieThroughput",
         counter,
@@ -281,7 +287,7 @@ PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
 """Asked only on request: each call holds the driver for 20 ms."""
 
 Info = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""Key in ``Gpu.info`` -> the call that tells it, and how to read its answer; "" is no entry."""
+"""Key in ``Gpu.info`` -> the call, and how to read its answer; "" is no entry."""
 
 CARD_INFO: Info = {
     "name": ("nvmlDeviceGetName", str),
@@ -307,11 +313,11 @@ DRIVER_INFO: Info = {
         lambda version: f"{version // 1000}.{version % 1000 // 10}",  # 12080 is 12.8
     ),
 }
-"""What the driver is, the same for all GPUs."""
+"""The driver's versions, the same for all GPUs."""
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """What to ask of a device: at each sample, at every n-th, once; and whether who runs on it."""
+    """The queries of a device: at each sample, at every n-th, once; and whether of processes."""
 
     fast: tuple[Query, ...]
     slow: tuple[Query, ...]
@@ -333,5 +339,5 @@ CARD_HEALTH = Tables(
     CARD_INFO,
     processes=False,
 )
-"""Only what there is to share, and whether the GPU is well."""
+"""Only what there is to share, and the health of the GPU."""
 INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its GPU

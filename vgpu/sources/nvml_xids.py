@@ -22,7 +22,7 @@ XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 DOUBLE_BIT_ECC_ERROR = 0x2  # nvmlEventTypeDoubleBitEccError
 XID_OF_DOUBLE_BIT = 48
 SLICE_SECONDS = 2.0
-"""The longest a waiter stays inside the driver, and so the longest a re-initialisation waits."""
+"""Maximum time of one wait inside the driver, and of a re-initialisation for it, in seconds."""
 
 UNKNOWN_DEVICE = ""
 
@@ -34,9 +34,9 @@ def _address(handle: Any) -> int | None:
 class _Events:
     """The events of one driver generation; a lost GPU cannot be asked for its UUID any more."""
 
-    def __init__(self, cards: Sequence[tuple[str, Any]]) -> None:
-        self.cards = cards
-        self.uuids: Mapping[int | None, str] = {_address(handle): uuid for uuid, handle in cards}
+    def __init__(self, gpus: Sequence[tuple[str, Any]]) -> None:
+        self.gpus = gpus
+        self.uuids: Mapping[int | None, str] = {_address(handle): uuid for uuid, handle in gpus}
         self.registered = False
         self.set: Any = None
 
@@ -66,7 +66,7 @@ class XidWatch:
             self._events = _Events(cards)
 
     def detach(self) -> None:
-        """Let go of the driver, after a moment for the waiter to come out of it."""
+        """Release the driver, after a short wait for the waiter to leave it."""
         with self._lock:
             events, self._events = self._events, None
             self.heard = frozenset()
@@ -75,7 +75,7 @@ class XidWatch:
         self._call_quietly("nvmlEventSetFree", events.set)
 
     def close(self) -> None:
-        """Detach and let waiters go."""
+        """Detach and end all waits."""
         self._closed.set()
         self.detach()
 
@@ -105,7 +105,7 @@ class XidWatch:
         """Whether an event came."""
         if not events.registered:
             events.registered = True
-            events.set, heard = self._register(events.cards)
+            events.set, heard = self._register(events.gpus)
             with self._lock:
                 if events is self._events:  # not detached meanwhile
                     self.heard = heard
@@ -131,31 +131,31 @@ class XidWatch:
             self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
         log.warning("XID %d on %s", xid, uuid or "an unknown device")
 
-    def _register(self, cards: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
-        """An event set and whom it hears, which is all who can be; None if there is none."""
+    def _register(self, gpus: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
+        """An event set and the UUIDs of its GPUs, which are all that can be; None without a set."""
         try:
             events = self._driver.call("nvmlEventSetCreate")
         except CallError as error:
             log.warning("XID errors cannot be counted: %s", error)
             return None, frozenset()
         heard: set[str] = set()
-        for place, (uuid, handle) in enumerate(cards):
+        for place, (uuid, handle) in enumerate(gpus):
             try:
                 types = XID_CRITICAL_ERROR | self._further(handle)
                 self._driver.call("nvmlDeviceRegisterEvents", handle, types, events)
                 heard.add(uuid)
             except CallError as error:
                 log.warning("XID errors of %s cannot be counted: %s", uuid, error)
-                if error.code == Code.UNKNOWN:  # leaves the set undefined, says nvml.h
+                if error.code == Code.UNKNOWN:  # leaves the set undefined, see nvml.h
                     self._call_quietly("nvmlEventSetFree", events)
-                    return self._register((*cards[:place], *cards[place + 1 :]))
+                    return self._register((*gpus[:place], *gpus[place + 1 :]))
         if not heard:
             self._call_quietly("nvmlEventSetFree", events)
             return None, frozenset()
         return events, frozenset(heard)
 
     def _further(self, handle: Any) -> int:
-        """Of the further events, those that the GPU has: asking for another one fails."""
+        """The further events that the GPU supports: registering another one fails."""
         if not self._also:
             return 0
         try:

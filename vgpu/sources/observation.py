@@ -1,7 +1,7 @@
-"""One look at a node: all its sources side by side, and what they brought.
+"""One observation of a node: all its collectors side by side, and their data.
 
-The collectors of one look run at the same time and share a deadline; the kernel is asked last, for
-the pids that the driver and the shims have named.
+The collectors run at the same time and share a deadline; the kernel is asked last, for the pids
+that the driver and the shims have named.
 """
 
 import time
@@ -27,11 +27,11 @@ class Collectors(msgspec.Struct):
     process: Collector[Any] | None = None
 
     def all(self) -> list[Collector[Any]]:
-        """Those that are on, in the order of the page."""
+        """The collectors that are on, in the order of the page."""
         return [collector for _, collector in self.named()]
 
     def named(self) -> Iterator[tuple[str, Collector[Any]]]:
-        """The same, with the names of their fields."""
+        """The collectors that are on, with the names of their fields."""
         for name in self.__struct_fields__:
             collector: Collector[Any] | None = getattr(self, name)
             if collector is not None:
@@ -41,10 +41,10 @@ class Collectors(msgspec.Struct):
 def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observation:
     """Let the collectors run; ``now`` is unix seconds.
 
-    Each may take ``timeout`` seconds. Of one that is late, data that is younger than ``stale``
-    seconds still counts, but no pid of it. What this look itself brings always counts.
+    Each collector may take ``timeout`` seconds. Data of a late collector counts while it is younger
+    than ``stale`` seconds, but without its pids. Data of this observation always counts.
     """
-    first = [one for one in on.all() if one is not on.process]
+    first = [collector for collector in on.all() if collector is not on.process]
     begun = time.monotonic()
     deadline = begun + timeout
     for collector in first:
@@ -71,7 +71,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         process=process,
         pods=pods,
         at=now,
-        incomplete=frozenset(name for name, one in on.named() if not one.ok),
+        incomplete=frozenset(name for name, collector in on.named() if not collector.ok),
     )
 
 
@@ -85,7 +85,7 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
 
 
 def without_processes(sample: GpuSample) -> GpuSample:
-    """A stale sample: its devices are still told, but its pids may be somebody else's by now."""
+    """A stale sample without processes: its devices still count, its pids may be reused by now."""
     nobody: frozenset[str] = frozenset()
     return msgspec.structs.replace(
         sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody

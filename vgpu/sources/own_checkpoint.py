@@ -1,7 +1,7 @@
 """The checkpoints that our own plugins keep on the node, one for each scheme that they serve.
 
-Only what was written since the node started counts: its containers have all been made since. A
-checkpoint that is not there is a scheme that is not served here. One is read again only when it
+Only a checkpoint written since the node started counts: all containers are newer than that. A
+missing checkpoint means a scheme that is not served here. A checkpoint is read again only when it
 changed.
 """
 
@@ -30,15 +30,15 @@ def boot_id(procfs: str = "/proc") -> str:
     """
     path = f"{procfs}/{_BOOT_ID}"
     try:
-        told = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
+        boot = read_file(path, _BOOT_ID_LIMIT).decode("ascii", "replace").strip()
     except SourceError as error:
         if error.reason is Reason.EXHAUSTED:
             raise
         # Never as if there were nothing to read it for.
         raise SourceError(Reason.UNREADABLE, error.subject, error.detail) from error
-    if not told:
+    if not boot:
         raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")
-    return told
+    return boot
 
 
 def booted_at() -> float:

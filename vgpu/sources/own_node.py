@@ -1,10 +1,10 @@
 """One node at the API server: its pods, followed by a watch, and beside them its own object.
 
 The object reports how much of each GPU the node's plugins have registered. It is read when the pods
-are listed and whenever their watch is opened again, which is every few minutes; after a failure
-that may pass, with an event a minute later. It is not watched: what is registered changes rarely,
-while plugins write the object every half minute. What is refused
-of it is a rejection and no failure: the pods are worth having without it.
+are listed and whenever their watch is opened again, which is every few minutes; after a
+failure that may pass, also with an event a minute later. It is not watched: the registered amounts
+change rarely, while plugins write the object every half minute. A refusal is a rejection and no
+failure: the pods are useful without the node.
 """
 
 import time
@@ -21,7 +21,7 @@ from vgpu.sources.pods import PodWatch
 from vgpu.sources.samples import NodeSample, with_node
 
 RETRY_SECONDS: Final = 60.0
-"""The least time between two attempts to read the node after a failure."""
+"""Minimum interval between two attempts to read the node after a failure, in seconds."""
 
 
 class NodeWatch:
@@ -37,14 +37,14 @@ class NodeWatch:
     ) -> None:
         """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
 
-        ``subject`` is what failures of the watch are said of; ``clock`` returns seconds.
+        ``subject`` is the object of the watch's failures; ``clock`` returns seconds.
         """
         self._both = _Both(pods, read, clock)
         self._watch = PodWatch(self._both, subject)
 
     def sample(self, now: float) -> NodeSample:
         """Pods and node as of now; ``now`` is unix seconds. Raises as :meth:`PodWatch.sample`."""
-        pods, node = self._watch.sample(now), self._both.told
+        pods, node = self._watch.sample(now), self._both.last_read
         return with_node(pods, node.node, node.rejections)
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class NodeWatch:
         self._watch.close()
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _NodeRead(msgspec.Struct, frozen=True):
     """The node as it was last read, and why it could not be read since."""
 
     node: Node | None = None
@@ -60,7 +60,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class _Both:
-    """The pods' API, by which the node is read on the way; one thread uses it, any may look."""
+    """The pods' API, which also reads the node; one thread calls it, any may read its result."""
 
     def __init__(
         self, pods: ListWatcher[Pod], read: Callable[[], Node], clock: Callable[[], float]
@@ -70,12 +70,12 @@ class _Both:
         self._clock = clock
         self._looked_at = 0.0
         self._listed = ""
-        self.told = _Told()
+        self.last_read = _NodeRead()
 
     def list(self) -> tuple[Sequence[Pod | MalformedObject], str]:
-        found, self._listed = self._pods.list()
+        pods, self._listed = self._pods.list()
         self._look()
-        return found, self._listed
+        return pods, self._listed
 
     def watch(self, version: str) -> Iterator[WatchEvent[Pod]]:
         if version != self._listed:  # else it was read just now
@@ -87,11 +87,13 @@ class _Both:
 
     def _may_pass(self) -> bool:
         """Whether the node could not be read for a reason that may be over by now."""
-        return any(one.reason is not Reason.FORBIDDEN for one in self.told.rejections)
+        return any(
+            rejection.reason is not Reason.FORBIDDEN for rejection in self.last_read.rejections
+        )
 
     def _look(self) -> None:
         self._looked_at = self._clock()
         try:
-            self.told = _Told(self._read())
+            self.last_read = _NodeRead(self._read())
         except SourceError as error:
-            self.told = _Told(self.told.node, (error.rejection(),))
+            self.last_read = _NodeRead(self.last_read.node, (error.rejection(),))

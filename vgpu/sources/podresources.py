@@ -67,11 +67,11 @@ class PodResourcesSource:
         return {key: frozenset(ids) for key, ids in held.items()}
 
     def close(self) -> None:
-        """Let go of the channel."""
+        """Close the channel."""
         self._channel.close()
 
     def _require_socket(self) -> None:
-        """Say what is wrong with the path; gRPC would say no more than 'unavailable'."""
+        """Report the path's problem; gRPC would only report 'unavailable'."""
         try:
             mode = Path(self._path).stat().st_mode
         except OSError as error:

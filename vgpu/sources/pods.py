@@ -1,8 +1,8 @@
 """One node's pods as the API server knows them: followed by a watch, or from a dump.
 
 The watch costs the API server one list at the start and then what changes on this node
-(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only hands out what it has, as long as the
-server has lately shown that this is up to date.
+(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only returns what it has, while
+the server has lately shown that this is up to date.
 """
 
 import time
@@ -21,10 +21,10 @@ from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.samples import PodSample, pod_sample
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes; about 9,000 pods. For a larger cluster, dump one node's with a field selector."""
+"""Maximum size in bytes; about 9,000 pods. Larger clusters: dump one node with a field selector."""
 
 FIRST_LIST_SECONDS: Final = 5.0
-"""So long the first sample waits for the first list."""
+"""Maximum time for which the first sample waits for the first list, in seconds."""
 
 # ---------------------------------------------------------------- a dump
 
@@ -73,7 +73,7 @@ class PodWatch:
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is what failures are said of; the rest as of a :class:`Informer`."""
+        """``subject`` is the object of failures; the rest as of a :class:`Informer`."""
         self._subject = subject
         key = attrgetter("ref.uid")
         self._informer = Informer(api, subject, key=key, pause=pause, clock=clock)
@@ -82,7 +82,7 @@ class PodWatch:
     def sample(self, now: float) -> PodSample:
         """The pods as of now; ``now`` is unix seconds. Never asks the server itself.
 
-        Raises SourceError: the last failure, or TIMEOUT, when the server has said nothing for
+        Raises SourceError: the last failure, or TIMEOUT, when the server has sent nothing for
         ``STALE_SECONDS``; ABSENT when no pod is on the node, which has at least our own.
         """
         if self._informer.start():
@@ -92,8 +92,8 @@ class PodWatch:
         if silent is None or not state.synced:
             if failure is not None:
                 raise SourceError(failure.reason, failure.subject, failure.detail)
-            said = "" if silent is None else f" for {silent:.0f} s"
-            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{said}")
+            duration = "" if silent is None else f" for {silent:.0f} s"
+            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{duration}")
         if not state.objects and not state.malformed:
             detail = "no pod is on this node (--node-name)"
             raise SourceError(Reason.ABSENT, self._subject, detail)

@@ -1,4 +1,4 @@
-"""Processes and the containers they run in, by the kernel's own allocation records.
+"""Processes and the containers they run in, by the kernel's cgroups.
 
 A process's cgroup names its container, and the pod's UID if Kubernetes made it. Both cgroup
 versions, both cgroup drivers, and kubelets that themselves run in a container are understood.
@@ -38,7 +38,7 @@ _ANY_UID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 def parse_cgroup(text: str) -> ProcessOwner | None:
-    """Whose a process is, from its /proc/<pid>/cgroup; None if it is in no container.
+    """The owner of a process, from its /proc/<pid>/cgroup; None if it is in no container.
 
     In version 1 every hierarchy has a line of its own, and not all need name the container: a
     line that names a pod's comes first.
@@ -50,9 +50,9 @@ def parse_cgroup(text: str) -> ProcessOwner | None:
 
 
 def parse_cgroup_path(path: str) -> ProcessOwner | None:
-    """Whose the cgroup is. The outermost pod counts, else the outermost container.
+    """The owner of a cgroup. The outermost pod counts, else the outermost container.
 
-    Outermost, because what a container starts inside itself is its own affair; a pod before a
+    The outermost, because a container may start cgroups of its own; a pod before a
     container, because the kubelet may itself run in one (kind, k3d).
     """
     parts = path.removesuffix(" (deleted)").split("/")
@@ -63,12 +63,13 @@ def parse_cgroup_path(path: str) -> ProcessOwner | None:
         slice_name, _, misfit = part.partition(":")
         if uid := pod_uid(slice_name, in_kubernetes):
             inner = misfit.replace(":", "-") or "".join(parts[number + 1 : number + 2])
-            found = _container(inner)
-            return ProcessOwner(found[0], uid, found[1]) if found else None
+            container = _container(inner)
+            return ProcessOwner(container[0], uid, container[1]) if container else None
     for number, part in enumerate(parts):
-        if found := _container(part):
+        if container := _container(part):
             parent = parts[number - 1] if number else ""
-            return ProcessOwner(found[0], "", found[1] or ("docker" if parent == "docker" else ""))
+            runtime = container[1] or ("docker" if parent == "docker" else "")
+            return ProcessOwner(container[0], "", runtime)
     return None
 
 
@@ -76,8 +77,8 @@ def pod_uid(name: str, in_kubernetes: bool) -> str:
     """The UID in the name of a pod's cgroup; "" for any other name.
 
     ``pod<uid>``, or for systemd ``<parents>-pod<uid with _ for ->.slice``. Outside the
-    kubelet's tree, or where it is out of sight (a relative path), only a UUID or a static pod's
-    hash will do.
+    kubelet's tree, or where it is not visible (a relative path), only a UUID or a static pod's
+    hash counts.
     """
     if name.endswith(".slice"):
         uid = name.removesuffix(".slice").partition("-pod")[2].replace("_", "-")
@@ -101,7 +102,7 @@ def _container(name: str) -> tuple[str, str] | None:
 
 
 class ProcessSource:
-    """The kernel's allocation records of one node."""
+    """The processes and cgroups of one node."""
 
     def __init__(
         self, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup", *, bare: bool = False
@@ -154,7 +155,7 @@ class ProcessSource:
     def _bare_regions(
         self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
     ) -> Iterator[tuple[ProcessOwner, str, Region]]:
-        """One look into each container, through any one of its processes."""
+        """Read the region in each container, through one of its processes."""
         containers = {owner: pid for pid, owner in owners.items() if owner}
         for owner, pid in containers.items():
             try:
@@ -168,7 +169,7 @@ class ProcessSource:
 
 
 def sees_host_processes(procfs: str) -> bool:
-    """Whether our pids are the host's, and hidepid does not keep others' from us."""
+    """Whether our pids are the host's, and hidepid hides no other processes."""
     try:
         namespace = Path(procfs, "self/ns/pid").readlink()
     except OSError:
@@ -192,7 +193,7 @@ def _read_cgroup(path: str) -> bytes:
 
 
 def read_live_pods(cgroupfs: str) -> frozenset[str] | None:
-    """UIDs of the pods that have a cgroup; None where no kubelet's tree is in sight.
+    """UIDs of the pods that have a cgroup; None if no kubelet's tree is visible.
 
     Raises SourceError where the tree cannot be read whole: a part would call live pods dead.
     """
@@ -212,8 +213,8 @@ def read_containers(cgroupfs: str, uid: str) -> dict[str, str]:
         if pod == uid
         for folder in _folders(pod_folder)
     )
-    found = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
-    return {container[0]: folder for container, folder in found if container}
+    containers = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
+    return {container[0]: folder for container, folder in containers if container}
 
 
 def _kubelet_trees(cgroupfs: str) -> list[str]:

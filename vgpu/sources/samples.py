@@ -1,7 +1,7 @@
-"""What the sources of a node bring, as values, and all that was brought at one time. Pure.
+"""The data of a node's sources as values, and all data of one time. Pure.
 
-What the driver, the shims, the kubelet, limit files and the kernel bring is in :mod:`vgpu.facts`,
-which the ledger reads; here is what the API server and our own plugins say, and the sum of all.
+The data of the driver, the shims, the kubelet, limit files and the kernel is in :mod:`vgpu.facts`,
+which the ledger reads; here is the data of the API server and our own plugins, and the sum.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,24 +25,24 @@ from vgpu.model import ContainerKind, PodRef, Source
 from vgpu.reasons import Reason, Rejection
 
 _SHOWN: Final = 64
-"""Characters of a UID that are shown: a mirror pod's is an annotation, of any length."""
+"""Maximum number of shown characters of a UID: a mirror pod's is an annotation, of any length."""
 
 
 class PodSample(msgspec.Struct, frozen=True):
-    """The pods of one node, with what they tell of names and phases.
+    """The pods of one node, with their names and phases.
 
     Attributes:
         pods: each once.
         complete: whether a pod that is not among them is not on the node. A dump may be older
             than a pod.
-        names: UID on the node -> pod; a static pod's is not the API server's. Of a UID that several
-            pods call theirs nothing is told: whoever makes a pod may call it a static pod's mirror.
+        names: UID on the node -> pod; a static pod's is not the API server's. A UID of
+            several pods has no entry: a user may mark any pod as a static pod's mirror.
         containers: container id -> names.
         statuses: phase and reason of each pod.
         finished: (UID on the node, name) of init containers that have done their work.
-        heard_at: when the server last said something, in unix seconds; None of a dump.
-        rejections: the UIDs of several pods, and the pods that cannot be read; why the server is
-            not heard now, if it is not.
+        heard_at: when the server last sent something, in unix seconds; None of a dump.
+        rejections: the UIDs of several pods, the pods that cannot be read, and why the server
+            does not answer now.
     """
 
     pods: tuple[Pod, ...]
@@ -58,13 +58,13 @@ class PodSample(msgspec.Struct, frozen=True):
 def pod_sample(
     pods: Iterable[Pod], *, complete: bool, malformed: Iterable[MalformedObject] = ()
 ) -> PodSample:
-    """What these pods tell; of those that are ``malformed`` it is known that they are there."""
-    each = tuple(pods)
+    """The sample of these pods; of ``malformed`` pods only the existence is known."""
+    all_pods = tuple(pods)
     refs: dict[str, list[PodRef]] = {}
     containers: dict[str, ContainerName] = {}
     statuses = []
     finished = set()
-    for pod in each:
+    for pod in all_pods:
         ref = PodRef(pod.kubelet_uid, pod.ref.namespace, pod.ref.name)
         refs.setdefault(ref.uid, []).append(ref)
         statuses.append(PodSummary(ref, pod.phase, pod.reason, shares_gpus(pod)))
@@ -73,20 +73,20 @@ def pod_sample(
                 containers[status.id] = ContainerName(ref.namespace, ref.name, status.name, ref.uid)
             if status.has_succeeded and status.kind is ContainerKind.INIT:
                 finished.add((ref.uid, status.name))
-    names = {uid: told[0] for uid, told in refs.items() if len(told) == 1}
+    names = {uid: pod_refs[0] for uid, pod_refs in refs.items() if len(pod_refs) == 1}
     unread = tuple(malformed)
     for bad in unread:
         if bad.ref.uid:
             names.setdefault(bad.ref.uid, bad.ref)
     return PodSample(
-        each,
+        all_pods,
         complete and not unread,
         names,
         containers,
         tuple(statuses),
         frozenset(finished),
         rejections=(
-            *(_shared(uid, told) for uid, told in refs.items() if len(told) > 1),
+            *(_shared(uid, pod_refs) for uid, pod_refs in refs.items() if len(pod_refs) > 1),
             *(Rejection(bad.title, Reason.MALFORMED, bad.detail) for bad in unread),
         ),
     )
@@ -108,9 +108,9 @@ def with_node(
     pods: PodSample, node: Node | None, rejections: Iterable[Rejection] = ()
 ) -> NodeSample:
     """A node's pods and the node itself; ``rejections`` are why it could not be read."""
-    told = msgspec.structs.asdict(pods)
-    told["rejections"] = (*pods.rejections, *rejections)
-    return NodeSample(**told, node=node)
+    fields = msgspec.structs.asdict(pods)
+    fields["rejections"] = (*pods.rejections, *rejections)
+    return NodeSample(**fields, node=node)
 
 
 class OwnSample(msgspec.Struct, frozen=True):
@@ -146,12 +146,12 @@ class CollectorRow(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What the collectors brought; None is a collector that is off, failed or stale.
+    """The data of all collectors; None is a collector that is off, failed or stale.
 
-    ``kubelet`` has the names that ``pods`` tell, too: :func:`with_names`. ``own`` is what our own
+    ``kubelet`` has the names of ``pods``, too: :func:`with_names`. ``own`` is what our own
     plugins keep. ``at`` is when they were asked, in unix seconds. ``incomplete`` are the fields
-    whose collector is on and did not bring all that there is now: it failed, is late, or brought a
-    part. Their silence means nothing.
+    whose collector is on and did not bring all data: it failed, is late, or brought a part. A
+    missing entry in them means nothing.
     """
 
     gpu: GpuSample | None = None
@@ -173,16 +173,16 @@ SOURCES: Mapping[str, frozenset[Source]] = {
     "pods": frozenset({Source.ANNOTATIONS}),
     "process": frozenset({Source.PROCESS}),
 }
-"""What the fields of an observation tell the ledger; the driver tells which processes there are."""
+"""The sources that are in each field of an observation; the driver adds the processes."""
 
 
-def incomplete_sources(seen: Observation) -> frozenset[Source]:
-    """The sources that did not bring all that there is."""
-    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in seen.incomplete))
+def incomplete_sources(observation: Observation) -> frozenset[Source]:
+    """The sources whose data is not complete."""
+    return frozenset[Source]().union(*(SOURCES.get(name, ()) for name in observation.incomplete))
 
 
 def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> KubeletSample | None:
-    """What the kubelet left on the node, with the names that the API server tells."""
+    """What the kubelet left on the node, with the names from the API server."""
     if pods is None:
         return kubelet
     if kubelet is None:

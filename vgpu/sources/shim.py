@@ -103,7 +103,7 @@ def _open(path: str, flags: int, dir_fd: int | None = None, subject: str = "") -
     try:
         return os.open(path, flags, dir_fd=dir_fd)
     except OSError as error:
-        if error.errno == errno.ENOTDIR:  # what O_DIRECTORY says of a symlink, too
+        if error.errno == errno.ENOTDIR:  # the error of O_DIRECTORY for a symlink, too
             raise SourceError(Reason.NOT_REGULAR_FILE, subject or path) from error
         raise translated(error, subject or path) from error
 
@@ -146,7 +146,7 @@ class _Listing(msgspec.Struct, frozen=True):
 
 
 class _Root(msgspec.Struct):
-    """What is remembered of one root: its listing, and that of each of its folders."""
+    """The cache of one root: its listing, and that of each of its folders."""
 
     path: str
     listing: _Listing | None = None
@@ -154,14 +154,14 @@ class _Root(msgspec.Struct):
 
 
 class _Pass(msgspec.Struct):
-    """What one pass has found so far."""
+    """The results of one pass so far."""
 
     now_ns: int
     files: list[RegionFile] = []
     rejections: list[Rejection] = []
 
     def refuse(self, error: SourceError, path: str) -> None:
-        """Note what was refused; what has gone since it was listed is simply gone."""
+        """Note a refusal; an entry that was removed since the listing is ignored."""
         if error.reason is not Reason.ABSENT:
             self.rejections.append(Rejection(path, error.reason, error.detail))
 
@@ -191,8 +191,8 @@ class ShimSource:
         Raises:
             SourceError: no root could be read; ABSENT if there is none and one is required.
         """
-        found = _Pass(time.time_ns())
-        seen: set[tuple[int, int]] = set()
+        this_pass = _Pass(time.time_ns())
+        roots_read: set[tuple[int, int]] = set()
         failed: list[SourceError] = []
         for root in self._roots:
             try:
@@ -202,9 +202,9 @@ class ShimSource:
                 continue
             try:
                 stamp = _stamp(fd)
-                if stamp[:2] not in seen:
-                    seen.add(stamp[:2])
-                    self._read_root(root, fd, stamp, found)
+                if stamp[:2] not in roots_read:
+                    roots_read.add(stamp[:2])
+                    self._read_root(root, fd, stamp, this_pass)
             except OSError as error:
                 failed.append(translated(error, root.path))
             finally:
@@ -216,52 +216,54 @@ class ShimSource:
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         for failure in broken:
-            found.refuse(failure, failure.subject)
-        return ShimSample(tuple(found.files), tuple(found.rejections))
+            this_pass.refuse(failure, failure.subject)
+        return ShimSample(tuple(this_pass.files), tuple(this_pass.rejections))
 
-    def _read_root(self, root: _Root, fd: int, stamp: tuple[int, int, int], found: _Pass) -> None:
+    def _read_root(
+        self, root: _Root, fd: int, stamp: tuple[int, int, int], this_pass: _Pass
+    ) -> None:
         listing = root.listing
         if listing is None or listing.stamp != stamp:
             listing = _list_root(fd, root.path, stamp, self._living)
-            kept = listing.whole and _settled(stamp, found.now_ns)
+            kept = listing.whole and _settled(stamp, this_pass.now_ns)
             root.listing = listing if kept else None
-            known = (name for name, _ in listing.entries if name in root.folders)
-            root.folders = {name: root.folders[name] for name in known}
-        found.rejections += listing.rejections
+            names = (name for name, _ in listing.entries if name in root.folders)
+            root.folders = {name: root.folders[name] for name in names}
+        this_pass.rejections += listing.rejections
         for name, path in listing.entries:
             try:
-                _read_folder(root.folders, fd, name, path, found)
+                _read_folder(root.folders, fd, name, path, this_pass)
             except SourceError as error:
-                found.refuse(error, path)
+                this_pass.refuse(error, path)
             except OSError as error:
-                found.refuse(translated(error, path), path)
+                this_pass.refuse(translated(error, path), path)
 
 
 def _read_folder(
-    known: dict[str, _Listing], root_fd: int, name: str, path: str, found: _Pass
+    listings: dict[str, _Listing], root_fd: int, name: str, path: str, this_pass: _Pass
 ) -> None:
     """Read the one region of one container's folder."""
     fd = _open(name, _FOLDER_FLAGS, root_fd)
     try:
         stamp = _stamp(fd)
-        listing = known.get(name)
+        listing = listings.get(name)
         if listing is None or listing.stamp != stamp:
             listing = _list_folder(fd, path, stamp)
-            if _settled(stamp, found.now_ns):
-                known[name] = listing
-        found.rejections += listing.rejections
+            if _settled(stamp, this_pass.now_ns):
+                listings[name] = listing
+        this_pass.rejections += listing.rejections
         regions = []
         for file, file_path in listing.entries:
             try:
                 regions.append((file_path, read_region(file, fd)))
             except SourceError as error:
-                found.refuse(error, file_path)
+                this_pass.refuse(error, file_path)
     finally:
         os.close(fd)
     if len(regions) > 1:
         raise SourceError(Reason.AMBIGUOUS, path, f"{len(regions)} valid regions")
     pod_uid, _, container = name.partition("_")
-    found.files.extend(RegionFile(at, pod_uid, container, region) for at, region in regions)
+    this_pass.files.extend(RegionFile(at, pod_uid, container, region) for at, region in regions)
 
 
 def _stamp(fd: int) -> tuple[int, int, int]:
@@ -276,7 +278,7 @@ def _settled(stamp: tuple[int, int, int], now_ns: int) -> bool:
 
 
 def _list_root(fd: int, path: str, stamp: tuple[int, int, int], living: Living) -> _Listing:
-    """The containers' folders; of what else lies there one rejection for each reason."""
+    """The containers' folders; for all other entries one rejection for each reason."""
     names, bad_names, no_folders = [], [], []
     with os.scandir(fd) as entries:
         listed, too_many = first_entries(entries, MAX_ENTRIES, living)

@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 import bcrypt
 
 _MAX_PASSWORD = 72
-"""Bytes of a password that bcrypt looks at; the rest is ignored, as htpasswd and Go do."""
+"""Number of bytes of a password that bcrypt reads; the rest is ignored, as htpasswd and Go do."""
 _CONCURRENT_HASHES = 2
 _MAX_WAITING = 32
 
@@ -31,7 +31,7 @@ class VerifiedPasswords:
         self._verified: dict[bytes, bytes] = {}
 
     def digest(self, hashed: bytes, password: bytes) -> bytes:
-        """What is kept of a password; another hash in the file makes another digest."""
+        """The digest of a password; another hash in the file makes another digest."""
         return hmac.digest(self._key, hashed + password, "sha256")  # every hash has 60 bytes
 
     def holds(self, user: bytes, digest: bytes) -> bool:

@@ -1,9 +1,9 @@
-"""``--web.config.file``: what it demands of requests, re-read when it or its certificates change.
+"""``--web.config.file``: its requirements for requests, re-read when it or its certificates change.
 
 A change takes effect within about a second, without a restart: certificates and CAs for new
 connections, everything else for the next request. A file that has become wrong changes nothing:
 the last good one stays in force, the log reports it once, and ``last_reload_ok`` and
-``reload_failures`` say it to whoever publishes them.
+``reload_failures`` can be published.
 
 A reload never takes a protection away. A file caught half-written is often a valid file with its
 end missing, so one that no longer asks for TLS, for passwords, or for client certificates is
@@ -62,7 +62,7 @@ class WebConfigError(Exception):
 
 
 class WebPolicy(msgspec.Struct, frozen=True):
-    """What one version of the file demands.
+    """The requirements of one version of the file.
 
     Attributes:
         tls: how to answer TLS clients; None is plain HTTP.
@@ -95,13 +95,13 @@ OPEN = WebPolicy()
 
 
 class WebConfigFile:
-    """The file at ``path``, loaded now and again whenever it changes.
+    """The file at ``path``, loaded now and after each change.
 
     Attributes:
-        path: as given.
+        path: its path.
         last_reload_ok: whether the newest version of the file is the one in force.
-        reloads: how often a new version took effect.
-        reload_failures: how often a new version was tried and refused.
+        reloads: number of new versions that took effect.
+        reload_failures: number of new versions that were refused.
 
     Raises:
         WebConfigError: the file, or one that it names, is missing or wrong.
@@ -116,7 +116,7 @@ class WebConfigFile:
         self._checking = threading.Lock()
         self._next_check = clock() + _CHECK_SECONDS
         self._problem = ""
-        self._policy, self._seen = _load(path, OPEN)
+        self._policy, self._signatures = _load(path, OPEN)
 
     def current(self) -> WebPolicy:
         """The policy in force; looks for changes at most once a second. Never raises."""
@@ -129,11 +129,13 @@ class WebConfigFile:
         return self._policy
 
     def _reload_if_changed(self) -> None:
-        # After a failure the signatures tell nothing: the new version may name other files.
-        if self.last_reload_ok and all(_signature(p) == seen for p, seen in self._seen.items()):
+        # After a failure the signatures are of no use: the new version may name other files.
+        if self.last_reload_ok and all(
+            _signature(p) == signature for p, signature in self._signatures.items()
+        ):
             return
         try:
-            policy, seen = _load(self.path, self._policy)
+            policy, signatures = _load(self.path, self._policy)
         except Exception as error:  # noqa: BLE001 - serving goes on, whatever a new file does
             self.last_reload_ok = False
             self.reload_failures += 1
@@ -142,7 +144,7 @@ class WebConfigFile:
                 message = "web config not reloaded, the last good one stays"
                 log.error(message, extra={"err": error})  # noqa: TRY400 - no traceback: a typo
             return
-        self._policy, self._seen = policy, seen
+        self._policy, self._signatures = policy, signatures
         self.last_reload_ok = True
         self.reloads += 1
         self._problem = ""
@@ -153,12 +155,12 @@ def _load(path: str, previous: WebPolicy) -> tuple[WebPolicy, dict[str, _Signatu
     """The policy that a file asks for, and the signatures of all files it was made from."""
     from vgpu.web.schema import Invalid, parse  # noqa: PLC0415 - loads YAML
 
-    seen: dict[str, _Signature | None] = {}
+    signatures: dict[str, _Signature | None] = {}
     file = Path(path)
 
     def read(name: str) -> bytes:
         full = str(file.parent / name)
-        content, seen[full] = _read(full)
+        content, signatures[full] = _read(full)
         return content
 
     try:
@@ -169,7 +171,7 @@ def _load(path: str, previous: WebPolicy) -> tuple[WebPolicy, dict[str, _Signatu
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
         raise WebConfigError(path, "", f"cannot be read: {problem}") from None
-    return policy, seen
+    return policy, signatures
 
 
 def _policy(config: "WebConfig", previous: WebPolicy, read: Callable[[str], bytes]) -> WebPolicy:

@@ -3,8 +3,8 @@
 Every wait has an end. A client gets ``Timeouts.head`` seconds to finish the head of a request that
 it has begun, however slowly its bytes drip, ``Timeouts.body`` to send the body, ``Timeouts.idle``
 between two requests, and ``Timeouts.write`` to take a response. A response is taken when all its
-bytes are on their way: what the client has no room for stays here, and no further request of this
-client is answered until then.
+bytes are on their way: bytes that the client cannot take yet stay here, and its next request is not
+answered before they are sent.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Seconds. ``idle`` outlasts the usual scrape intervals, so that scrapes reuse connections."""
+    """Limits in seconds. ``idle`` outlasts usual scrape intervals, which reuse connections."""
 
     head: float = 10.0
     body: float = 10.0
@@ -47,7 +47,7 @@ class ConnectionWait(msgspec.Struct, frozen=True):
     """What a connection waits for.
 
     Attributes:
-        since: when its client last did something, in monotonic seconds.
+        since: when its client last sent or took data, in monotonic seconds.
         for_request: whether the client is to send something (a request, or its goodbye), rather
             than to take a response.
         moves: whether the client has taken some of the response, besides what the kernels took, or
@@ -78,10 +78,10 @@ class ClientConnection:
         self._received = b""
 
     def open(self, tls: "ServerTls | None") -> None:
-        """Prepare the socket, with a TLS handshake where ``tls`` is given.
+        """Prepare the socket, with a TLS handshake if ``tls`` is set.
 
         Raises:
-            BadRequest: a plain HTTP client where TLS is spoken.
+            BadRequest: a plain HTTP client on a TLS port.
             OSError: the handshake failed or the client left.
         """
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -97,7 +97,7 @@ class ClientConnection:
         """The next request up to its empty line; None when the client has no more.
 
         Raises:
-            BadRequest: what has come cannot become a request.
+            BadRequest: the received bytes cannot become a request.
             OSError: time is up, or the connection broke.
         """
         deadline = None
@@ -123,11 +123,11 @@ class ClientConnection:
     def read_body(self, length: int, *, waits_to_send: bool) -> bytes:
         """The ``length`` bytes after the head that was read last.
 
-        A client that ``waits_to_send`` them is told to.
+        A client that ``waits_to_send`` them gets 100 Continue.
 
         Raises:
             BadRequest: time is up.
-            ClientLeft: they will not come.
+            ClientLeft: the client left before.
         """
         deadline = time.monotonic() + self._timeouts.body
         body, self._received = bytearray(self._received[:length]), self._received[length:]
@@ -169,7 +169,7 @@ class ClientConnection:
         self.waiting = None
 
     def linger(self) -> None:
-        """Say goodbye and wait, briefly, until the client has too.
+        """Shut the connection down and wait, briefly, until the client has too.
 
         Closing with unread input makes the kernel send a reset, which can overtake the response.
         """
@@ -185,7 +185,7 @@ class ClientConnection:
                 left -= len(data)
 
     def client_acted(self) -> bool:
-        """Whether the kernel has what is waited for: a request, or room. From any thread."""
+        """Whether the kernel has a request or room, for which it waits. From any thread."""
         try:
             return self._poll(select.POLLOUT if self._writes else select.POLLIN, 0)
         except (OSError, ValueError):  # closed meanwhile
@@ -199,7 +199,7 @@ class ClientConnection:
             self.finish()
 
     def finish(self) -> None:
-        """Take no more requests; what is being served is still answered. From any thread."""
+        """Take no more requests; the present one is still answered. From any thread."""
         self._shutdown(socket.SHUT_RD)
 
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""The open connections: how many there may be, and which one goes when another needs its place."""
+"""The open connections: their maximum, and the one that is closed to make room for another."""
 
 import logging
 import threading
@@ -45,20 +45,20 @@ class Connections:
         return len(self._threads)
 
     def all(self) -> list[tuple[ClientConnection, threading.Thread]]:
-        """The connections of now, with their threads."""
+        """The present connections, with their threads."""
         with self._lock:
             return list(self._threads.items())
 
     def add(self, connection: ClientConnection, thread: threading.Thread) -> bool:
         """Take a new connection; False if there is no place for it.
 
-        From an address that has all its places, a connection of that address makes room.
+        For an address with its maximum of connections, one of these makes room.
         """
-        present = [one for one, _ in self.all()]
-        peers = [one for one in present if one.peer == connection.peer]
+        present = [other for other, _ in self.all()]
+        peers = [other for other in present if other.peer == connection.peer]
         crowd = peers if len(peers) >= self._most_per_address else present
         full = crowd is peers or len(present) >= self._most
-        if full and not self._close_one(crowd, connection.peer):
+        if full and not self._close_first(crowd, connection.peer):
             return False
         with self._lock:
             self._threads[connection] = thread
@@ -71,9 +71,9 @@ class Connections:
 
     def make_room(self) -> bool:
         """Close one connection, if one can be closed."""
-        return self._close_one([one for one, _ in self.all()], "")
+        return self._close_first([connection for connection, _ in self.all()], "")
 
-    def _close_one(self, present: Iterable[ClientConnection], peer: str) -> bool:
+    def _close_first(self, present: Iterable[ClientConnection], peer: str) -> bool:
         victim = first_to_go(present, time.monotonic())
         if victim is None:
             return False
@@ -100,13 +100,15 @@ class Connections:
 def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnection | None:
     """The connection that makes room; None if each one's request is being handled.
 
-    First who has not taken a response for ``STALLED_SECONDS``. Then, of those who are to send a
-    request and those who are to take a response, the larger group gives up the one that has waited
-    longest, before all who have begun to take theirs: a flood of one kind does not reach an
-    ordinary client in the moment of the other. One whose client has acted, and whose thread has
-    only not run since, waits no more.
+    First goes a client that has not taken a response for ``STALLED_SECONDS``. Then, of the clients
+    that are to send a request and those that are to take a response, the larger group loses the one
+    with the longest wait, those that have begun to take a response last: a flood of one kind does
+    not hit an ordinary client of the other. A connection whose client has acted does not wait any
+    more, even if its thread has not run since.
     """
-    waiting = [(wait, one) for one in present if (wait := one.waiting) is not None]
+    waiting = [
+        (wait, connection) for connection in present if (wait := connection.waiting) is not None
+    ]
     sizes = Counter(wait.for_request for wait, _ in waiting)
 
     def rank(item: tuple[ConnectionWait, ClientConnection]) -> tuple[bool, int, bool, float]:
@@ -115,4 +117,4 @@ def first_to_go(present: Iterable[ClientConnection], now: float) -> ClientConnec
         return not stalled, -sizes[wait.for_request], wait.moves, wait.since
 
     ranked = sorted(waiting, key=rank)
-    return next((one for _, one in ranked if not one.client_acted()), None)
+    return next((connection for _, connection in ranked if not connection.client_acted()), None)

@@ -21,7 +21,7 @@ class ListenError(Exception):
     """An address that cannot be listened on.
 
     Attributes:
-        address: as the user gave it.
+        address: as in the flag.
         problem: what is wrong with it.
     """
 
@@ -80,18 +80,18 @@ def listen(address: str) -> socket.socket:
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
     """The first address of a name, IPv4 before IPv6, as Go's listeners choose it."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, target = min(found, key=lambda item: item[0] != socket.AF_INET)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, target = min(addresses, key=lambda item: item[0] != socket.AF_INET)
     return family, target
 
 
 def bound_address(listener: socket.socket) -> str:
-    """Where a socket really listens, as ``host:port`` or ``[host]:port``."""
+    """The address on which a socket really listens, as ``host:port`` or ``[host]:port``."""
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def link_address(bound: str) -> str:
-    """A bound address as somebody on this host reaches it: a wildcard becomes localhost."""
+    """A bound address as a client on this host reaches it: a wildcard becomes localhost."""
     host, _, port = bound.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "[::]") else bound

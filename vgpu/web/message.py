@@ -15,11 +15,11 @@ from http import HTTPStatus
 import msgspec
 
 MAX_HEAD = 16 * 1024
-"""Bytes of the request line and all headers together."""
+"""Maximum size of the request line and all headers together, in bytes."""
 MAX_LINE = 8 * 1024
-"""Bytes of the request line."""
+"""Maximum size of the request line, in bytes."""
 MAX_FIELDS = 100
-"""Header lines in one request."""
+"""Maximum number of header lines in one request."""
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -28,7 +28,7 @@ _VISIBLE = bytes(range(0x21, 0x7F))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SINGLE = frozenset({"host", "content-length", "transfer-encoding", "authorization"})
 _MAX_DIGITS = 18
-"""Digits of a Content-Length that is believed; with more it is longer than any body may be."""
+"""Maximum digits of a Content-Length; with more it is longer than any body may be."""
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _STATUS_LINES = {
@@ -74,7 +74,7 @@ class Head(msgspec.Struct, frozen=True):
         request: without its body.
         keep_alive: whether the client may send another request over this connection.
         body_length: bytes that follow; None if they follow in chunks.
-        waits_to_send: whether the client sends the body only when told to (Expect: 100-continue).
+        waits_to_send: whether the client sends the body only after 100 Continue (Expect).
     """
 
     request: HttpRequest

@@ -20,17 +20,17 @@ def wanted_format(accept: str) -> Format:
     weights: dict[str, float] = {}
     for part in accept.split(","):
         media, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        told = dict(p.split("=", 1) for p in parameters if "=" in p)
-        if media != _OPENMETRICS or told.get("version", "1.0.0") == "1.0.0":
-            weight = told.get("q", "1")
-            known = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
-            weights[media] = max(known, weights.get(media, 0.0))
+        values = dict(p.split("=", 1) for p in parameters if "=" in p)
+        if media != _OPENMETRICS or values.get("version", "1.0.0") == "1.0.0":
+            weight = values.get("q", "1")
+            quality = float(weight) if _WEIGHT.fullmatch(weight) else 0.0
+            weights[media] = max(quality, weights.get(media, 0.0))
     wanted = weights.get(_OPENMETRICS, 0.0)
     return Format.OPENMETRICS if wanted and wanted >= weights.get(_TEXT, 0.0) else Format.TEXT
 
 
 class LiveMetrics:
-    """Tables over a view that is taken anew for each request. Safe to use from several threads."""
+    """Tables over a view that is taken again for each request. Safe to use from several threads."""
 
     def __init__(self, tables: Iterable[FamilyTable], view: Callable[[], Any]) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""What is served under a path: which methods, how large a body, and the answers to all others."""
+"""The route of a path: methods, maximum body, and the answers to all other requests."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,11 +13,11 @@ _NO_LENGTH: Final = plain(411, "send the body with a Content-Length, not in chun
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What is served under one path.
+    """The handler of one path, and its limits.
 
     Attributes:
         handler: answers the requests that are not refused.
-        methods: those that are allowed; HEAD comes with GET. Without any there is nothing here.
+        methods: the allowed methods; HEAD comes with GET. Without any the path does not exist.
         max_body: Maximum size of a request's body, in bytes; 0 takes none.
     """
 
@@ -53,10 +53,10 @@ class Route(msgspec.Struct, frozen=True):
 
 
 NOWHERE: Final = Route(lambda _: _NOT_FOUND, methods=())
-"""What is served under all other paths."""
+"""The route of all other paths."""
 
 Routes = Mapping[str, Handler | Route]
-"""Exact path -> what is served; a bare handler answers GET and HEAD and takes no body."""
+"""Exact path -> its route; a bare handler answers GET and HEAD and takes no body."""
 
 
 def route_of(entry: Handler | Route) -> Route:

@@ -8,7 +8,7 @@ from it, it refuses what the toolkit accepts, never the other way round:
 * a rate limit that lets no request through.
 
 ``http2`` is accepted and has no effect: this server offers HTTP/1.1 only, and HTTP/2 is an offer
-that clients do without. What the TLS settings can and cannot do is said in :mod:`vgpu.web.tls`.
+that clients do without. The limits of the TLS settings are in :mod:`vgpu.web.tls`.
 """
 
 import re
@@ -102,11 +102,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        seen = set()
+        values = set()
         for key in keys:
-            if key.value in seen:
+            if key.value in values:
                 raise yaml.constructor.ConstructorError(None, None, _TWICE, key.start_mark)
-            seen.add(key.value)
+            values.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -2,13 +2,13 @@
 
 It is built on sockets rather than ``http.server``, which has no time-outs that a slow client
 cannot stretch, no limits and no orderly end, writes headers and body apart (40 ms over keep-alive,
-through Nagle), and even with that mended takes about twice the processor for a scrape over
+through Nagle), and even with that repaired takes about twice the processor for a scrape over
 keep-alive (``benchmarks/web.py`` measures both).
 
-Order of what a request meets: syntax (400), rate limit (429), password (401), path (404), method
-(405), length of the body (411, 413), concurrency (503), handler (500). Nobody without a password
-learns which paths exist. A body is read whole before its handler is called; where it was refused
-unread, the connection closes.
+Order of the checks of a request: syntax (400), rate limit (429), password (401), path (404), method
+(405), length of the body (411, 413), concurrency (503), handler (500). A client without a password
+does not learn which paths exist. A body is read whole before its handler is called; where it was
+refused unread, the connection closes.
 """
 
 import errno
@@ -69,10 +69,10 @@ class WebServer:
     """Serves ``routes`` on every address until stopped.
 
     Handlers run on many threads at once. The body of a response to HEAD is dropped after its length
-    was taken. A handler that raises gives a 500, and one line in the log until it works again.
+    was taken. A handler that raises an error answers 500, with one log line until it works again.
 
     Args:
-        routes: by exact path; a bare handler is given GET and HEAD requests without a body.
+        routes: by exact path; a bare handler gets GET and HEAD requests without a body.
         addresses: ``:9394``, ``0.0.0.0:9394``, ``[::1]:0``, ``localhost:9394`` …
         config: the web config file; None serves plain HTTP to everybody.
         max_requests: handlers at work at once; beyond that 503.
@@ -137,9 +137,9 @@ class WebServer:
         self._acceptor.start()
 
     def stop(self, grace: float = 5.0) -> None:
-        """Accept no more, answer what has arrived, and close, within ``grace`` seconds.
+        """Accept no connection, answer what has arrived, and close, within ``grace`` seconds.
 
-        Idle connections close at once. A handler that is still at work after the grace is left to
+        Idle connections close at once. A handler that is still at work after the grace stays in
         its daemon thread; its client sees the connection close.
         """
         deadline = time.monotonic() + grace

@@ -9,7 +9,7 @@ Every setting is honoured or refused, never ignored. Refused, although exporter-
 * TLS 1.0 and 1.1 (RFC 8996), and cipher suites without forward secrecy;
 * more than one entry in ``curve_preferences``: ``ssl`` can set one curve.
 
-As in the toolkit, ``cipher_suites`` applies to TLS 1.2; those of TLS 1.3 are fixed and all good.
+As in the toolkit, ``cipher_suites`` applies to TLS 1.2; those of TLS 1.3 are fixed and all secure.
 """
 
 import ipaddress
@@ -68,10 +68,10 @@ class ServerTls(msgspec.Struct, frozen=True):
     def wrap(self, sock: socket.socket, timeout: float) -> ssl.SSLSocket:
         """The socket for a handshake, which owns ``sock`` from here on.
 
-        Apart from the handshake, so that the connection can be broken while that waits.
+        Separate from the handshake, so that the connection can be closed during it.
 
         Raises:
-            BadRequest: the client speaks plain HTTP and can be told so.
+            BadRequest: the client speaks plain HTTP and gets this answer.
             OSError: the client is gone, too slow, or not a TLS client.
         """
         sock.settimeout(timeout)
@@ -83,7 +83,7 @@ class ServerTls(msgspec.Struct, frozen=True):
         return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def handshake(self, secured: ssl.SSLSocket) -> None:
-        """Do the server's side within the time that ``wrap`` was given.
+        """Do the server's side within the ``timeout`` of ``wrap``.
 
         Raises:
             OSError: the client is gone, too slow, or not admitted.
@@ -94,7 +94,7 @@ class ServerTls(msgspec.Struct, frozen=True):
 
 
 def _names(client: ssl.SSLSocket) -> set[str]:
-    """The object alternative names of a verified client."""
+    """The names (``subjectAltName``) of a verified client."""
     certificate = client.getpeercert() or {}
     names = certificate.get("subjectAltName", ())
     return {_canonical(str(name[1])) for name in names}

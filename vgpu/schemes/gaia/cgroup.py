@@ -1,4 +1,4 @@
-"""Where gpu-manager looks for a container's pids: the kubelet's names of cgroups.
+"""The cgroups in which gpu-manager looks for a container's pids, by the kubelet's names.
 
 Both cgroup drivers, as the kubelet names them (kubernetes ``pkg/kubelet/cm``, gpu-manager
 ``pkg/utils/cgroup``). :mod:`vgpu.sources.runtime` reads such paths; this makes them.

@@ -1,4 +1,4 @@
-"""gpu-manager's checkpoint: the GPUs that it gave to containers, as it remembers them.
+"""gpu-manager's checkpoint: the GPUs that it allocated to containers.
 
 ``/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint``, without the last folder in v1.0.3.
 JSON written by Go: pod UID -> container -> device nodes, cores in percent and memory in bytes. It

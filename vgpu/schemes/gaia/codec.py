@@ -1,4 +1,4 @@
-"""Gaia's language: Tencent's gpu-manager and gpu-admission, as they write it on pods and nodes.
+"""The ``gaia`` scheme: what Tencent's gpu-manager and gpu-admission write on pods and nodes.
 
 A container asks for cores (100 are one GPU) and memory (blocks of 256 MiB): below 100 cores for a
 part of one GPU, from 100 on for whole GPUs. gpu-admission answers with ``predicate-*``
@@ -52,14 +52,14 @@ _PERCENT = re.compile(r"[0-9]{1,9}")
 
 
 class Gaia(BaseCodec, frozen=True):
-    """gaia's language.
+    """The codec of ``gaia``.
 
     Attributes:
         limits_path: ``--virtual-manager-path``: a folder for each pod, where its limits lie.
         driver_path: where gpu-manager keeps the driver's libraries for containers: those that
             enforce limits in ``nvidia``, the others in ``origin``.
         extra_devices: device nodes for every container (``--extra-config``, ``default``).
-        compat32: whether the container's own environment says ``compat32=true``.
+        compat32: whether the container's own environment has ``compat32=true``.
     """
 
     limits_path: str = "/etc/gpu-manager/vm"
@@ -69,12 +69,12 @@ class Gaia(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its row's."""
+        """The name of its row."""
         return "gaia"
 
     @property
     def scheme(self) -> Scheme:
-        """Gaia."""
+        """``gaia``."""
         return Scheme.GAIA
 
     @property
@@ -83,7 +83,7 @@ class Gaia(BaseCodec, frozen=True):
         return (CORE, MEMORY)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: a part of one GPU, or whole GPUs with all their memory.
+        """What each container requests: a part of one GPU, or whole GPUs with all their memory.
 
         Raises ClaimError for cores above 100 that are no multiple of it, and for a part of a GPU
         without cores or without memory: gpu-manager does not find such a pod when it is to serve
@@ -92,18 +92,18 @@ class Gaia(BaseCodec, frozen=True):
         return _requests(pod, _core_limit(pod))
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the pod's annotations say about its devices; None if they say nothing.
+        """The devices in the pod's annotations; None if there are none.
 
-        A container has as many shares as the annotation has GPUs: a GPU that is said to be
-        taken is not free, whatever was asked for. Where that, or the flag, or the time, cannot be
-        right, the claim has a doubt. Raises ClaimError where a GPU cannot be told.
+        A container has as many shares as the annotation has GPUs: a GPU in an annotation is not
+        free, whatever was requested. Where the GPUs, the flag or the time cannot be right, the
+        claim has a remark. Raises ClaimError where a GPU is unknown.
         """
         if not any(_is_claim(key) for key in pod.annotations):
             return None
         requests = {request.container: request for request in _requests(pod, limit=None)}
         apps = pod.apps
-        phase, flag_doubts = _phase(pod)
-        assumed_at, time_doubts = _predicate_time(pod)
+        phase, flag_remarks = _phase(pod)
+        assumed_at, time_remarks = _predicate_time(pod)
         shares = {
             name: _shares(pod, number, requests[name])
             for number, name in enumerate(apps)
@@ -115,7 +115,7 @@ class Gaia(BaseCodec, frozen=True):
             node=pod.annotations.get(PREDICATE_NODE, ""),
             allocations=tuple(Allocation(name, held, phase) for name, held in shares.items()),
             assumed_at=assumed_at,
-            remarks=(*_index_doubts(pod, apps, requests, shares), *flag_doubts, *time_doubts),
+            remarks=(*_index_remarks(pod, apps, requests, shares), *flag_remarks, *time_remarks),
         )
 
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
@@ -125,31 +125,31 @@ class Gaia(BaseCodec, frozen=True):
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:
-        """The annotations of gpu-admission and gpu-manager that say just this claim.
+        """The annotations of gpu-admission and gpu-manager for exactly this claim.
 
         They count containers, so they need ``containers``: the names of the pod's app containers
-        in the spec's order. Raises ClaimError for what cannot be said: phases that differ, a GPU
-        without an index, a container that is not there.
+        in the spec's order. Raises ClaimError for phases that differ, a GPU without an index, and
+        a container that is not there.
         """
         subject = subject_of(claim.pod)
         flag = _flag(claim)
         numbers = positions(containers)
-        told = {}
+        annotations = {}
         for allocation in claim.allocations:
             if allocation.container not in numbers:
                 detail = "not one of the pod's app containers"
                 raise ClaimError(subject, PREDICATE_INDEX, allocation.container, detail)
-            told[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
+            annotations[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
                 str(gaia_grant.card_of(subject, share, devices).index)
                 for share in gaia_grant.checked(subject, allocation)
             )
-        if len(told) < len(claim.allocations):
-            raise ClaimError(subject, PREDICATE_INDEX, str(len(told)), "a container twice")
+        if len(annotations) < len(claim.allocations):
+            raise ClaimError(subject, PREDICATE_INDEX, str(len(annotations)), "a container twice")
         if claim.node:
-            told[PREDICATE_NODE] = claim.node
+            annotations[PREDICATE_NODE] = claim.node
         if claim.assumed_at is not None:
-            told[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
-        return told | {ASSIGNED: flag}
+            annotations[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
+        return annotations | {ASSIGNED: flag}
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
@@ -190,7 +190,7 @@ class Gaia(BaseCodec, frozen=True):
 
 def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
     """Raises ClaimError."""
-    asked = [
+    amounts = [
         (
             container,
             amount(pod, container, CORE, MOST_CORES),
@@ -200,19 +200,19 @@ def _requests(pod: Pod, limit: int | None) -> tuple[Request, ...]:
     ]
     return tuple(
         _request(pod, container, cores, blocks, limit)
-        for container, cores, blocks in asked
+        for container, cores, blocks in amounts
         if cores or blocks
     )
 
 
 def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int | None) -> Request:
-    """Raises ClaimError for what gaia does not allow."""
-    cards, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
-    if cards and rest:
+    """Raises ClaimError for what gpu-manager does not allow."""
+    count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
+    if count and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
         raise ClaimError(subject_of(pod), CORE, str(cores), detail)
-    if cards:
-        return Request(container.name, cards, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
+    if count:
+        return Request(container.name, count, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
     if not cores or not blocks:
         key = MEMORY if cores else CORE
         detail = f"container {container.name}: a part of a GPU needs cores and memory"
@@ -257,7 +257,7 @@ def _shares(pod: Pod, number: int, request: Request) -> tuple[Share, ...]:
     return tuple(Share(index, request.memory_bytes, request.cores_milli) for index in indices)
 
 
-def _index_doubts(
+def _index_remarks(
     pod: Pod,
     apps: Sequence[str],
     requests: Mapping[str, Request],
@@ -267,21 +267,21 @@ def _index_doubts(
     for number, name in enumerate(apps):
         key = f"{PREDICATE_INDEX}{number}"
         if name in requests and name not in shares:
-            yield _doubt(pod, key, f"missing: container {name} asks for GPUs")
+            yield _remark(pod, key, f"missing: container {name} asks for GPUs")
         elif name in shares and len(shares[name]) != requests[name].count:
-            yield _doubt(pod, key, f"container {name} asks for {requests[name].count}")
+            yield _remark(pod, key, f"container {name} asks for {requests[name].count}")
     meant = {f"{PREDICATE_INDEX}{number}" for number, name in enumerate(apps) if name in shares}
     for key in sorted(pod.annotations):
         if key.startswith(PREDICATE_INDEX) and key not in meant:
-            yield _doubt(pod, key, "of no container that asks for GPUs")
+            yield _remark(pod, key, "of no container that asks for GPUs")
 
 
 def _phase(pod: Pod) -> tuple[Phase, tuple[str, ...]]:
-    """As the flag says; not yet assigned, as gpu-manager takes it, where there is none."""
+    """The phase in the flag; without a flag the pod is not yet assigned, as for gpu-manager."""
     flag = pod.annotations.get(ASSIGNED, "false")
     if flag in _PHASES:
         return _PHASES[flag], ()
-    return Phase.ASSUMED, (_doubt(pod, ASSIGNED, "neither true nor false"),)
+    return Phase.ASSUMED, (_remark(pod, ASSIGNED, "neither true nor false"),)
 
 
 def _predicate_time(pod: Pod) -> tuple[float | None, tuple[str, ...]]:
@@ -291,11 +291,11 @@ def _predicate_time(pod: Pod) -> tuple[float | None, tuple[str, ...]]:
         return None, ()
     at = seconds(text)
     if at is None:
-        return None, (_doubt(pod, PREDICATE_TIME, "not a time in nanoseconds"),)
+        return None, (_remark(pod, PREDICATE_TIME, "not a time in nanoseconds"),)
     return at, ()
 
 
-def _doubt(pod: Pod, key: str, detail: str) -> str:
+def _remark(pod: Pod, key: str, detail: str) -> str:
     return remark(key, detail, pod.annotations.get(key, ""))
 
 
@@ -303,7 +303,7 @@ def _doubt(pod: Pod, key: str, detail: str) -> str:
 
 
 def _flag(claim: Claim) -> str:
-    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gaia cannot say."""
+    """``gpu-assigned`` of the whole pod. Raises ClaimError for what gpu-manager cannot express."""
     phases = {allocation.phase for allocation in claim.allocations}
     flags = [flag for flag, phase in _PHASES.items() if phases == {phase}]
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:

@@ -1,4 +1,4 @@
-"""What gpu-manager gives a container for its GPUs: the answer to Allocate, and its limits.
+"""What gpu-manager injects for a container's GPUs: the answer to Allocate, and its limits.
 
 gpu-manager shares GPUs in two ways only: a part of one GPU, in percents of its cores and blocks of
 its memory, with limits enforced by the library ``vcuda``; or whole GPUs, without limits. Names and
@@ -49,10 +49,10 @@ def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
 
 def card_of(subject: str, share: Share, devices: Mapping[str, Device]) -> Device:
     """The share's GPU, whose index is then known. Raises ClaimError."""
-    card = devices.get(share.device)
-    if card is None or card.index is None or not 0 <= card.index <= _MOST_INDEX:
+    gpu = devices.get(share.device)
+    if gpu is None or gpu.index is None or not 0 <= gpu.index <= _MOST_INDEX:
         raise ClaimError(subject, CARDS, share.device, "no GPU of this node with an index")
-    return card
+    return gpu
 
 
 def edits(
@@ -67,15 +67,15 @@ def edits(
 ) -> ContainerEdits:
     """The answer to Allocate; the folders are the host's. Raises ClaimError."""
     shares = checked(subject, allocation)
-    cards = [card_of(subject, share, devices) for share in shares]
-    nodes = tuple(f"{DEVICE_NODE}{card.index}" for card in cards)
-    if not all(card.uuid for card in cards):
+    gpus = [card_of(subject, share, devices) for share in shares]
+    nodes = tuple(f"{DEVICE_NODE}{gpu.index}" for gpu in gpus)
+    if not all(gpu.uuid for gpu in gpus):
         raise ClaimError(subject, CARDS, ",".join(nodes), "a GPU of unknown UUID")
     flavour = "origin" if _is_whole(shares[0]) else "nvidia"
     return ContainerEdits(
         env={
             "LD_LIBRARY_PATH": f"{DRIVER_FOLDER}/{'lib' if compat32 else 'lib64'}",
-            VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
+            VISIBLE_DEVICES: ",".join(gpu.uuid for gpu in gpus),
         },
         mounts=(
             Mount(f"{driver_folder}/{flavour}", DRIVER_FOLDER, read_only=True),
@@ -136,5 +136,5 @@ def _percent(shares: tuple[Share, ...]) -> int:
 
 
 def _bytes(shares: tuple[Share, ...]) -> int:
-    """Memory that was promised; with whole GPUs none is."""
+    """Allocated memory in bytes; 0 with whole GPUs."""
     return sum(share.memory_bytes or 0 for share in shares)

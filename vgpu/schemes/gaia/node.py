@@ -1,7 +1,7 @@
-"""gpu-manager on a node: its GPUs by index, and the device IDs that the kubelet is told.
+"""gpu-manager on a node: its GPUs by index, and the device IDs that it reports to the kubelet.
 
 The API server knows two numbers only, all cores and all memory, so every GPU is counted with the
-average. IDs are units of the node, not of a GPU: which GPU a container gets they do not say.
+average. IDs are units of the node, not of a GPU: they do not name the GPU that a container gets.
 Names and numbers are those of gpu-manager (``pkg/types``, ``pkg/services/allocator``,
 ``pkg/services/watchdog``).
 """
@@ -23,7 +23,7 @@ MEMORY = "tencent.com/vcuda-memory"
 
 MOST_CARDS = MOST_CORES // WHOLE_DEVICE_PERCENT
 MOST_BLOCKS = MOST_MEMORY // GAIA_MEMORY_BLOCK
-"""Of one container or GPU; what is above was not written by gaia."""
+"""Maximum number of blocks of a container or GPU that gpu-manager writes."""
 
 MODEL_LABEL = "gaia.tencent.com/gpu-model"
 
@@ -63,8 +63,8 @@ def model_label(card_name: str) -> str:
 
     The second word of the first GPU's name, if that has more than two.
     """
-    words = _SPACE.split(card_name)
-    return words[1] if len(words) > 2 and _LABEL.fullmatch(words[1]) else ""
+    parts = _SPACE.split(card_name)
+    return parts[1] if len(parts) > 2 and _LABEL.fullmatch(parts[1]) else ""
 
 
 def slot(resource: str, device_id: str) -> Slot:

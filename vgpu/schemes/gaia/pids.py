@@ -12,7 +12,7 @@ from vgpu.reasons import Reason, SourceError
 
 MOST_PIDS = 1024
 PIDS_LIMIT = 4 * MOST_PIDS
-"""Bytes of the whole file."""
+"""Maximum size of the file, in bytes."""
 
 _MOST_PID = 2**31 - 1
 

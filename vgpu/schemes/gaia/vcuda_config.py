@@ -24,7 +24,7 @@ MOST_CORES = 100 * 64
 """Percent; a container of 64 whole GPUs. What is above was not written by gpu-manager."""
 
 MOST_MEMORY = 2**53
-"""Bytes; no GPUs together have that much."""
+"""Maximum memory in bytes; no GPUs together have that much."""
 
 _CONTAINER = re.compile(r"(?:[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?")  # a DNS label, or unknown
 _BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?")

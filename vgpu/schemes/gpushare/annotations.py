@@ -1,10 +1,9 @@
 """gpushare's annotations on a pod, in units: which container has how much of which GPU.
 
-Two forms. The extender's names one GPU for the whole pod, by index, and leaves each container's
-memory to its limits. ACK's scheduler tells memory by container and GPU, both counted from 0. In
-both a flag reports whether the plugin has served the pod, and the one time is that of the flag's
-last
-change: the plugin overwrites when the pod was assumed with when it was assigned.
+There are two forms. The extender's form names one GPU for the whole pod, by index, and leaves each
+container's memory to its limits. The form of ACK's scheduler has memory by container and GPU, both
+counted from 0. In both a flag reports whether the plugin has served the pod, and the one time is
+that of the flag's last change: the plugin overwrites the time of assuming with that of assigning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,7 @@ Units = Mapping[str, Mapping[int, int]]
 _STATES = ((ASSIGNED, CHANGED_AT), (ACK_ASSIGNED, ACK_CHANGED_AT))
 
 FLAGS: Final = (ASSIGNED, ACK_ASSIGNED)
-"""Of either form; a pod that has none is passed over by the original plugin."""
+"""The flags of both forms; the original plugin passes over a pod without a flag."""
 
 _PASSED_OVER = "missing, so the original plugin passes over the pod"
 
@@ -49,13 +48,13 @@ _BY_CONTAINER = msgspec.json.Decoder(dict[str, dict[str, _Amount]])
 
 
 class GpushareAnnotations(msgspec.Struct, frozen=True):
-    """What a pod's annotations say.
+    """The content of a pod's annotations.
 
     Attributes:
         units: of every container that has some.
         phase: assumed or assigned.
         changed_at: when the phase was reached, unix seconds; None if unknown.
-        doubts: what cannot be, see :class:`vgpu.model.Claim`.
+        remarks: what cannot be right, see :class:`vgpu.model.Claim`.
     """
 
     units: Units
@@ -67,102 +66,102 @@ class GpushareAnnotations(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- reading
 
 
-def read(pod: Pod, asked: Mapping[str, int]) -> GpushareAnnotations | None:
-    """What the annotations say; None if they say nothing.
+def read(pod: Pod, requested: Mapping[str, int]) -> GpushareAnnotations | None:
+    """The content of the annotations; None if there are none.
 
-    ``asked`` has the units that containers ask for, of those that ask and run at the same time.
-    Unreadable totals, flags and times are doubts only, since they do not change who has which
-    GPU. Raises ClaimError where no GPU can be told.
+    ``requested`` has the units that containers request, of those that run at the same time.
+    Unreadable totals, flags and times are remarks only, since they do not change who has which
+    GPU. Raises ClaimError where the GPU is unknown.
     """
-    told = pod.annotations
-    if not any(key in told for key in ANNOTATIONS):
+    annotations = pod.annotations
+    if not any(key in annotations for key in ANNOTATIONS):
         return None
-    units = _by_container(pod) or _by_index(pod, asked)
-    phase, changed_at, remarks = _state(told)
+    units = _by_container(pod) or _by_index(pod, requested)
+    phase, changed_at, remarks = _state(annotations)
     return GpushareAnnotations(
-        units, phase, changed_at, (*_contradictions(told, units, asked), *remarks)
+        units, phase, changed_at, (*_contradictions(annotations, units, requested), *remarks)
     )
 
 
 def _by_container(pod: Pod) -> Units:
-    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; nothing of a GPU is left out."""
+    """ACK's form, ``{"<app container>":{"<card>":<units>}}``; 0 units of a GPU are left out."""
     text = pod.annotations.get(ALLOCATION)
     if text is None:
         return {}
     try:
-        told = _BY_CONTAINER.decode(text.encode(errors="replace"))
+        amounts = _BY_CONTAINER.decode(text.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise _refusal(pod, ALLOCATION, text, str(error)) from error
     apps = pod.apps
-    if not {str(number) for number in range(len(apps))}.issuperset(told):
+    if not {str(number) for number in range(len(apps))}.issuperset(amounts):
         raise _refusal(pod, ALLOCATION, text, f"a container that is none of {len(apps)}")
     by_container = {
         apps[int(number)]: {
-            _card(pod, ALLOCATION, card, text): amount
-            for card, amount in told[number].items()
+            _gpu_index(pod, ALLOCATION, index, text): amount
+            for index, amount in amounts[number].items()
             if amount
         }
-        for number in sorted(told, key=int)
+        for number in sorted(amounts, key=int)
     }
-    return {name: dict(sorted(cards.items())) for name, cards in by_container.items() if cards}
+    return {name: dict(sorted(units.items())) for name, units in by_container.items() if units}
 
 
-def _by_index(pod: Pod, asked: Mapping[str, int]) -> Units:
-    """The extender's form: all that is asked for, on one GPU."""
+def _by_index(pod: Pod, requested: Mapping[str, int]) -> Units:
+    """The extender's form: all requested units, on one GPU."""
     text = pod.annotations.get(INDEX)
     if text is None:
         raise _refusal(pod, INDEX, "", "missing, so the GPU is unknown")
-    if not asked:
+    if not requested:
         raise _refusal(pod, INDEX, text, f"no container asks for {MEMORY}")
-    card = _card(pod, INDEX, text, text)
-    return {container: {card: units} for container, units in asked.items()}
+    gpu = _gpu_index(pod, INDEX, text, text)
+    return {container: {gpu: units} for container, units in requested.items()}
 
 
-def _card(pod: Pod, key: str, card: str, text: str) -> int:
-    number = card_number(card)
+def _gpu_index(pod: Pod, key: str, index: str, text: str) -> int:
+    number = card_number(index)
     if number is None:
         raise _refusal(pod, key, text, "not a GPU's index")
     return number
 
 
-def _state(told: Mapping[str, str]) -> tuple[Phase, float | None, list[str]]:
-    """Phase, its time and doubts about both; the flag of either form assigns the pod."""
+def _state(annotations: Mapping[str, str]) -> tuple[Phase, float | None, list[str]]:
+    """Phase, its time and remarks about both; the flag of either form assigns the pod."""
     remarks = [
-        remark(flag, "neither true nor false", told[flag])
+        remark(flag, "neither true nor false", annotations[flag])
         for flag, _ in _STATES
-        if told.get(flag, "true") not in ("true", "false")
+        if annotations.get(flag, "true") not in ("true", "false")
     ]
-    assigned = [state for state in _STATES if told.get(state[0]) == "true"]
+    assigned = [state for state in _STATES if annotations.get(state[0]) == "true"]
     phase = Phase.ASSIGNED if assigned else Phase.ASSUMED
-    times = [at for _, at in assigned or _STATES if at in told]
+    times = [at for _, at in assigned or _STATES if at in annotations]
     if phase is Phase.ASSUMED:
-        if not any(flag in told for flag, _ in _STATES):
+        if not any(flag in annotations for flag, _ in _STATES):
             remarks.append(remark(ASSIGNED, _PASSED_OVER, ""))
         if not times:
             remarks.append(remark(CHANGED_AT, _PASSED_OVER, ""))
     if not times:
         return phase, None, remarks
-    at = seconds(told[times[0]])
+    at = seconds(annotations[times[0]])
     if at is None:
-        remarks.append(remark(times[0], "not a time in nanoseconds", told[times[0]]))
+        remarks.append(remark(times[0], "not a time in nanoseconds", annotations[times[0]]))
     return phase, at, remarks
 
 
 def _contradictions(
-    told: Mapping[str, str], units: Units, asked: Mapping[str, int]
+    annotations: Mapping[str, str], units: Units, requested: Mapping[str, int]
 ) -> Iterator[str]:
     """Where totals and the two forms differ from the limits or from one another."""
-    if {name: sum(cards.values()) for name, cards in units.items()} != asked:
-        limits = ", ".join(f"{name} {units}" for name, units in asked.items())
-        yield remark(ALLOCATION, f"the limits are {limits or 'none'}", told[ALLOCATION])
-    cards = {card for amounts in units.values() for card in amounts}
-    if INDEX in told and {card_number(told[INDEX])} != cards:
-        yield remark(INDEX, f"{ALLOCATION} names {sorted(cards)}", told[INDEX])
-    total = sum(asked.values())
-    if POD_TOTAL in told and number(told[POD_TOTAL], total) != total:
-        yield remark(POD_TOTAL, f"the limits add up to {total}", told[POD_TOTAL])
-    if CARD_TOTAL in told and number(told[CARD_TOTAL], MOST_UNITS) is None:
-        yield remark(CARD_TOTAL, "not a number of units", told[CARD_TOTAL])
+    if {name: sum(amounts.values()) for name, amounts in units.items()} != requested:
+        limits = ", ".join(f"{name} {units}" for name, units in requested.items())
+        yield remark(ALLOCATION, f"the limits are {limits or 'none'}", annotations[ALLOCATION])
+    gpus = {gpu for amounts in units.values() for gpu in amounts}
+    if INDEX in annotations and {card_number(annotations[INDEX])} != gpus:
+        yield remark(INDEX, f"{ALLOCATION} names {sorted(gpus)}", annotations[INDEX])
+    total = sum(requested.values())
+    if POD_TOTAL in annotations and number(annotations[POD_TOTAL], total) != total:
+        yield remark(POD_TOTAL, f"the limits add up to {total}", annotations[POD_TOTAL])
+    if CARD_TOTAL in annotations and number(annotations[CARD_TOTAL], MOST_UNITS) is None:
+        yield remark(CARD_TOTAL, "not a number of units", annotations[CARD_TOTAL])
 
 
 def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
@@ -173,26 +172,26 @@ def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
 
 
 def write_one_card(
-    told: GpushareAnnotations, card: int, card_total: int, subject: str
+    claim: GpushareAnnotations, card: int, card_total: int, subject: str
 ) -> dict[str, str]:
     """The extender's form. ``card_total`` is the GPU's size in units. Raises ClaimError."""
-    total = sum(units[card] for units in told.units.values())
+    total = sum(units[card] for units in claim.units.values())
     return {
         INDEX: str(card),
         CARD_TOTAL: str(card_total),
         POD_TOTAL: str(total),
-        **_write_state(_STATES[0], told, subject),
+        **_write_state(_STATES[0], claim, subject),
     }
 
 
 def write_by_container(
-    told: GpushareAnnotations, numbers: Mapping[str, int], subject: str
+    claim: GpushareAnnotations, numbers: Mapping[str, int], subject: str
 ) -> dict[str, str]:
     """ACK's form. ``numbers`` has every container's, of the app containers. Raises ClaimError."""
-    numbered = {str(numbers[name]): cards for name, cards in told.units.items()}
+    numbered = {str(numbers[name]): amounts for name, amounts in claim.units.items()}
     return {
         ALLOCATION: msgspec.json.encode(numbered).decode(),
-        **_write_state(_STATES[1], told, subject),
+        **_write_state(_STATES[1], claim, subject),
     }
 
 
@@ -201,19 +200,19 @@ def assigned(pod: Pod, now: float) -> dict[str, str]:
 
     Of the forms that the pod has. Raises ClaimError for a time that cannot be written.
     """
-    told = pod.annotations
+    annotations = pod.annotations
     forms = zip((INDEX, ALLOCATION), _STATES, strict=True)
-    states = [state for key, state in forms if key in told or state[0] in told]
+    states = [state for key, state in forms if key in annotations or state[0] in annotations]
     written: dict[str, str] = {}
     for flag, at in states:
-        if told.get(flag) != "true":
+        if annotations.get(flag) != "true":
             written |= {flag: "true", at: nanoseconds(now, subject_of(pod), at)}
     return written
 
 
-def _write_state(keys: tuple[str, str], told: GpushareAnnotations, subject: str) -> dict[str, str]:
+def _write_state(keys: tuple[str, str], claim: GpushareAnnotations, subject: str) -> dict[str, str]:
     flag, at = keys
-    assigned = {flag: "true" if told.phase is Phase.ASSIGNED else "false"}
-    if told.changed_at is None:
+    assigned = {flag: "true" if claim.phase is Phase.ASSIGNED else "false"}
+    if claim.changed_at is None:
         return assigned
-    return assigned | {at: nanoseconds(told.changed_at, subject, at)}
+    return assigned | {at: nanoseconds(claim.changed_at, subject, at)}

@@ -46,7 +46,7 @@ _TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
 class Gpushare(BaseCodec, frozen=True):
-    """gpushare's language.
+    """The codec of gpushare.
 
     Attributes:
         memory_unit: bytes of one unit of aliyun.com/gpu-mem, the plugin's ``-memory-unit``.
@@ -62,7 +62,7 @@ class Gpushare(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its row's."""
+        """The name of its row."""
         return "gpushare"
 
     @property
@@ -76,11 +76,11 @@ class Gpushare(BaseCodec, frozen=True):
         return (MEMORY,)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for: memory of one GPU, or of several with ACK's label.
+        """What each container requests: memory of one GPU, or of several with ACK's label.
 
         The extender places by the sum over the app containers only. Raises ClaimError.
         """
-        count = _cards_asked(pod)
+        count = _requested_gpus(pod)
         requests = []
         for container in pod.containers:
             units = amount(pod, container, MEMORY, MOST_UNITS)
@@ -98,23 +98,23 @@ class Gpushare(BaseCodec, frozen=True):
         """The GPUs that the annotations name, and memory from there or else from the limits.
 
         Init containers have no share of their own: they use their pod's GPUs before the others
-        do. What contradicts the limits, or is only unreadable beside a GPU that is told, is a
-        doubt of the claim. Raises ClaimError where no GPU can be told.
+        do. What contradicts the limits, or is unreadable beside a readable GPU, is a remark of
+        the claim. Raises ClaimError where the GPU is unknown.
         """
-        told = read(pod, _asked_together(pod))
-        if told is None:
+        annotations = read(pod, _requested_together(pod))
+        if annotations is None:
             return None
         return Claim(
             scheme=self.scheme,
             pod=pod.ref,
             node="",
             allocations=tuple(
-                Allocation(container, self._shares(cards), told.phase)
-                for container, cards in told.units.items()
+                Allocation(container, self._shares(units), annotations.phase)
+                for container, units in annotations.units.items()
             ),
-            assumed_at=told.changed_at if told.phase is Phase.ASSUMED else None,
-            assigned_at=told.changed_at if told.phase is Phase.ASSIGNED else None,
-            remarks=told.remarks,
+            assumed_at=annotations.changed_at if annotations.phase is Phase.ASSUMED else None,
+            assigned_at=annotations.changed_at if annotations.phase is Phase.ASSIGNED else None,
+            remarks=annotations.remarks,
         )
 
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
@@ -125,11 +125,11 @@ class Gpushare(BaseCodec, frozen=True):
         """What a bound pod without annotations gets on a node with exactly one GPU.
 
         The original plugin grants that GPU and writes nothing on the pod, so no annotation will
-        ever say it. Assigned are the containers that have started. None if it is not such a case.
-        Raises ClaimError.
+        ever have it. The containers that have started are assigned. None if the pod is no such
+        case. Raises ClaimError.
         """
-        asked = _asked_together(pod)
-        if not pod.node or not asked or len(devices) != 1 or self.claim(pod) is not None:
+        requested = _requested_together(pod)
+        if not pod.node or not requested or len(devices) != 1 or self.claim(pod) is not None:
             return None
         started = {
             status.name
@@ -146,7 +146,7 @@ class Gpushare(BaseCodec, frozen=True):
                     (Share(devices[0].name, units * self.memory_unit),),
                     Phase.ASSIGNED if container in started else Phase.ASSUMED,
                 )
-                for container, units in asked.items()
+                for container, units in requested.items()
             ),
         )
 
@@ -163,30 +163,30 @@ class Gpushare(BaseCodec, frozen=True):
         subject = subject_of(claim.pod)
         phase, changed_at = _state(claim, subject)
         units: dict[str, dict[int, int]] = {}
-        cards: dict[int, Device] = {}
+        gpus: dict[int, Device] = {}
         for allocation in claim.allocations:
             slices = self._slices(allocation, devices, subject)
-            cards |= {index: card for index, card, _ in slices}
+            gpus |= {index: gpu for index, gpu, _ in slices}
             units[allocation.container] = {index: amount for index, _, amount in slices}
         if len(units) != len(claim.allocations):
             raise ClaimError(subject, INDEX, ", ".join(units), "a container twice")
-        told = GpushareAnnotations(units, phase, changed_at)
-        if len(cards) == 1:
-            ((index, card),) = cards.items()
-            card_total = (card.memory_bytes or 0) // self.memory_unit
-            return write_one_card(told, index, card_total, subject)
+        annotations = GpushareAnnotations(units, phase, changed_at)
+        if len(gpus) == 1:
+            ((index, gpu),) = gpus.items()
+            card_total = (gpu.memory_bytes or 0) // self.memory_unit
+            return write_one_card(annotations, index, card_total, subject)
         numbers = positions(containers)
         if not units.keys() <= numbers.keys():
             names = ", ".join(units)
             raise ClaimError(subject, INDEX, names, "several GPUs, and not the app containers")
-        return write_by_container(told, numbers, subject)
+        return write_by_container(annotations, numbers, subject)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
         return gpushare_node.cards(node, self.memory_unit)
 
     def marks_late(self, node: Node | None) -> bool:
-        """True on a node with one GPU, which the plugin gives without a word to whom it misses."""
+        """True on a node with one GPU: the plugin may allocate it without annotations."""
         return node is not None and node.capacity.get(CARDS) == 1
 
     def with_health(
@@ -208,29 +208,29 @@ class Gpushare(BaseCodec, frozen=True):
     ) -> ContainerEdits:
         """The environment of Allocate, see :func:`gpushare_env.environment`. Raises ClaimError."""
         slices = self._slices(allocation, devices, subject_of(pod))
-        cards = [card for _, card, _ in slices]
+        gpus = [gpu for _, gpu, _ in slices]
         units = sum(amount for _, _, amount in slices)
-        return ContainerEdits(environment(cards, units, self.memory_unit, isolation=self.isolation))
+        return ContainerEdits(environment(gpus, units, self.memory_unit, isolation=self.isolation))
 
     def rewritten(self, pod: Pod, claim: Claim, devices: Mapping[str, Device]) -> dict[str, str]:
         """The extender's form, ACK's, or both, as the pod has it. Raises ClaimError."""
         ascending = _ascending(claim, devices)
-        told = self.annotations(ascending, devices, pod.apps)
-        if ALLOCATION not in pod.annotations or ALLOCATION in told:
-            return told
+        annotations = self.annotations(ascending, devices, pod.apps)
+        if ALLOCATION not in pod.annotations or ALLOCATION in annotations:
+            return annotations
         by_container = self._by_container(ascending, devices, pod.apps)
-        return told | by_container if INDEX in pod.annotations else by_container
+        return annotations | by_container if INDEX in pod.annotations else by_container
 
     def _by_container(
         self, claim: Claim, devices: Mapping[str, Device], apps: tuple[str, ...]
     ) -> dict[str, str]:
         """ACK's form, for one GPU too; what cannot be shared was refused. Raises ClaimError."""
         units = {
-            each.container: {
+            allocation.container: {
                 _index(share, devices): (share.memory_bytes or 0) // self.memory_unit
-                for share in each.shares
+                for share in allocation.shares
             }
-            for each in claim.allocations
+            for allocation in claim.allocations
         }
         numbers = positions(apps)
         subject = subject_of(claim.pod)
@@ -240,8 +240,10 @@ class Gpushare(BaseCodec, frozen=True):
         at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
         return write_by_container(GpushareAnnotations(units, phase, at), numbers, subject)
 
-    def _shares(self, cards: Mapping[int, int]) -> tuple[Share, ...]:
-        return tuple(Share(str(card), units * self.memory_unit) for card, units in cards.items())
+    def _shares(self, amounts: Mapping[int, int]) -> tuple[Share, ...]:
+        return tuple(
+            Share(str(index), units * self.memory_unit) for index, units in amounts.items()
+        )
 
     def _slices(
         self, allocation: Allocation, devices: Mapping[str, Device], subject: str
@@ -249,8 +251,8 @@ class Gpushare(BaseCodec, frozen=True):
         """Index, GPU and units of each share. Raises ClaimError for what gpushare cannot share."""
         slices: list[tuple[int, Device, int]] = []
         for share in allocation.shares:
-            card = devices.get(share.device)
-            if card is None or card.index is None or card.memory_bytes is None:
+            gpu = devices.get(share.device)
+            if gpu is None or gpu.index is None or gpu.memory_bytes is None:
                 raise ClaimError(subject, INDEX, share.device, "a GPU of unknown index or memory")
             units, rest = divmod(share.memory_bytes or 0, self.memory_unit)
             if rest or not 0 < units <= MOST_UNITS:
@@ -258,7 +260,7 @@ class Gpushare(BaseCodec, frozen=True):
                 raise ClaimError(subject, POD_TOTAL, str(share.memory_bytes), detail)
             if share.cores_milli is not None:
                 raise ClaimError(subject, INDEX, str(share.cores_milli), "cores are not shared")
-            slices.append((card.index, card, units))
+            slices.append((gpu.index, gpu, units))
         indices = [index for index, _, _ in slices]
         if not indices or indices != sorted(set(indices)):
             raise ClaimError(subject, INDEX, str(indices), "not GPUs in ascending order")
@@ -271,18 +273,19 @@ def _index(share: Share, devices: Mapping[str, Device]) -> int:
 
 
 def _ascending(claim: Claim, devices: Mapping[str, Device]) -> Claim:
-    """With each container's GPUs in the order that gpushare keeps them in."""
+    """The claim with each container's GPUs in gpushare's order."""
     allocations = tuple(
         structs.replace(
-            each, shares=tuple(sorted(each.shares, key=lambda share: _index(share, devices)))
+            allocation,
+            shares=tuple(sorted(allocation.shares, key=lambda share: _index(share, devices))),
         )
-        for each in claim.allocations
+        for allocation in claim.allocations
     )
     return structs.replace(claim, allocations=allocations)
 
 
-def _asked_together(pod: Pod) -> dict[str, int]:
-    """Units by container, of those that ask and run at the same time. Raises ClaimError."""
+def _requested_together(pod: Pod) -> dict[str, int]:
+    """Requested units by container, of those that run at the same time. Raises ClaimError."""
     return {
         container.name: units
         for container in pod.containers
@@ -290,7 +293,7 @@ def _asked_together(pod: Pod) -> dict[str, int]:
     }
 
 
-def _cards_asked(pod: Pod) -> int:
+def _requested_gpus(pod: Pod) -> int:
     """ACK's pod label; 1 where there is none. Raises ClaimError."""
     text = pod.labels.get(CARDS, "1")
     count = number(text, MOST_CARDS)
@@ -300,7 +303,7 @@ def _cards_asked(pod: Pod) -> int:
 
 
 def _state(claim: Claim, subject: str) -> tuple[Phase, float | None]:
-    """Phase and time of a claim, if the annotations can say it. Raises ClaimError."""
+    """Phase and time of a claim, if annotations can express it. Raises ClaimError."""
     phases = {allocation.phase for allocation in claim.allocations}
     if claim.scheme is not Scheme.GPUSHARE or claim.failed or claim.unserved:
         raise ClaimError(

@@ -1,4 +1,4 @@
-"""What gpushare's plugin reports a container in its environment: read, and written.
+"""The environment that gpushare's plugin writes for a container: read, and written.
 
 The names and values are those of gpushare-device-plugin's Allocate. The numbers are in units
 whose size is unknown: GiB or MiB, as the plugin's operator chose it (``-memory-unit``).
@@ -26,7 +26,7 @@ _POISON = re.compile(r"no-gpu-has-[0-9]{1,9}[A-Za-z]{1,8}-to-run")
 
 
 class EnvLimits(msgspec.Struct, frozen=True, gc=False):
-    """One container's share, as it was told; None or "" for what was not told.
+    """One container's share, as the plugin wrote it; None or "" for what it did not write.
 
     Attributes:
         container_units: the container's memory, in units.
@@ -64,7 +64,7 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 def environment(
     cards: Sequence[Device], container_units: int, memory_unit: int, *, isolation: bool
 ) -> dict[str, str]:
-    """What a container is told of its share of ``cards``, whose index and memory are known.
+    """The environment for a share of ``cards``, whose index and memory are known.
 
     GPUs are named by UUID where it is known: the original has named them by index, which moves
     to another GPU when one falls off the bus. The pod's total is the container's, as in the
@@ -72,14 +72,14 @@ def environment(
     original plugin does not serve) the totals are sums, so that a container's part of them is
     its part of each GPU.
     """
-    told = {
-        VISIBLE_DEVICES: ",".join(card.name for card in cards),
-        DEVICE_INDEX: ",".join(str(card.index) for card in cards),
+    env = {
+        VISIBLE_DEVICES: ",".join(gpu.name for gpu in cards),
+        DEVICE_INDEX: ",".join(str(gpu.index) for gpu in cards),
         POD_UNITS: str(container_units),
         CONTAINER_UNITS: str(container_units),
-        DEVICE_UNITS: str(sum((card.memory_bytes or 0) // memory_unit for card in cards)),
+        DEVICE_UNITS: str(sum((gpu.memory_bytes or 0) // memory_unit for gpu in cards)),
     }
-    return told if isolation else told | {NO_ISOLATION: "true"}
+    return env if isolation else env | {NO_ISOLATION: "true"}
 
 
 def legacy_refusal(

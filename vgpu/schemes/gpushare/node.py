@@ -19,19 +19,19 @@ MEMORY = "aliyun.com/gpu-mem"
 """The resource: units of memory, GiB unless the operator chose another."""
 
 CARDS = "aliyun.com/gpu-count"
-"""How many GPUs: written by the plugin into the node's status, no resource of the kubelet's."""
+"""Number of GPUs: the plugin writes it into the node's status; the kubelet has no such resource."""
 
 MOST_CARDS = 1024
-"""Of one node; what is above was not written by gpushare."""
+"""Maximum number of GPUs of a node that gpushare writes."""
 
 MOST_UNITS = 10**9 - 1
 """Units that are read in one number."""
 
 UNHEALTHY_NAMESPACE = "kube-system"
-"""Of the ConfigMap ``unhealthy-gpu-<node>``, see :func:`unhealthy_name`."""
+"""The namespace of the ConfigMap ``unhealthy-gpu-<node>``, see :func:`unhealthy_name`."""
 
 UNHEALTHY_KEY = "gpus"
-"""Of its data."""
+"""The key of the ConfigMap's data."""
 
 _NO_ISOLATION_LABEL = "cgpu.disable.isolation"
 _ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
@@ -71,7 +71,7 @@ def isolation(node: Node) -> bool:
 
 
 def unhealthy_name(node: str) -> str:
-    """Of the ConfigMap that reports which of a node's GPUs are unhealthy."""
+    """The name of the ConfigMap that lists a node's unhealthy GPUs."""
     return f"unhealthy-gpu-{node}"
 
 
@@ -80,14 +80,14 @@ def unhealthy_cards(text: str, node: str) -> frozenset[int]:
 
     Raises ClaimError for anything that is no index. The original takes that for GPU 0.
     """
-    found = set()
+    indices = set()
     for token in text.split(",") if text else ():
-        card = card_number(token.strip(" "))
-        if card is None:
+        index = card_number(token.strip(" "))
+        if index is None:
             subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
             raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a GPU")
-        found.add(card)
-    return frozenset(found)
+        indices.add(index)
+    return frozenset(indices)
 
 
 def unhealthy_data(indices: Iterable[int]) -> dict[str, str]:

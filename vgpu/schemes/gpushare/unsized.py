@@ -7,12 +7,12 @@ from vgpu.schemes.unsized import claim_without_memory, without_memory
 
 
 class UnsizedGpushare(Gpushare, frozen=True):
-    """What pods ask for and have of a GPU's memory is unknown."""
+    """Requests and shares of unknown memory."""
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for. Raises ClaimError."""
+        """What each container requests. Raises ClaimError."""
         return without_memory(super().requests(pod))
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the annotations say. Raises ClaimError."""
+        """The claim in the annotations. Raises ClaimError."""
         return claim_without_memory(super().claim(pod))

@@ -1,4 +1,4 @@
-"""KubeShare's language, of both releases.
+"""The codec of KubeShare, both releases.
 
 A request is two decimals, thousandths of one GPU, and bytes; it is a whole pod's, never one
 container's. Release 1 is asked by SharePods (:mod:`vgpu.schemes.kubeshare.sharepod`), release 2 by
@@ -28,24 +28,24 @@ from vgpu.schemes.kubeshare.text import UUID, resolve
 from vgpu.schemes.text import subject_of
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
-"""What a holder pod asks NVIDIA's plugin for; the IDs are UUIDs, time-sliced ``<uuid>::<i>``."""
+"""What a holder pod requests of NVIDIA's plugin; the IDs are UUIDs, time-sliced ``<uuid>::<i>``."""
 
 LIBRARY: Final = "/kubeshare/library"
 _REPLICA = re.compile(rf"({UUID})(?:::([0-9]{{1,6}}))?")
 
 
 class Release(IntEnum):
-    """Whose annotations are written."""
+    """The release whose annotations are written."""
 
     SHARE_PODS = 1
     LABELS = 2
 
 
 class KubeShare(BaseCodec, frozen=True):
-    """KubeShare's language.
+    """The codec of KubeShare.
 
     Attributes:
-        release: whose annotations are written.
+        release: the release whose annotations are written.
         library: the host's folder with Gemini's hook, the same in containers.
     """
 
@@ -54,7 +54,7 @@ class KubeShare(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its row's."""
+        """The name of its row."""
         return "kubeshare"
 
     @property
@@ -68,11 +68,11 @@ class KubeShare(BaseCodec, frozen=True):
         return ()
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What the whole pod asks for: one request or none. Raises ClaimError."""
+        """What the whole pod requests: one request or none. Raises ClaimError."""
         return kubeshare_sharepod.requests(pod) or kubeshare_labels.requests(pod)
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the pod's annotations say about its devices; None if nothing. Raises ClaimError."""
+        """The devices in the pod's annotations; None if there are none. Raises ClaimError."""
         return kubeshare_sharepod.claim(pod) or kubeshare_labels.claim(pod)
 
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
@@ -80,8 +80,8 @@ class KubeShare(BaseCodec, frozen=True):
 
         A GPUID may be the user's own choice, together with a node; no annotation reports.
         """
-        ours = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
-        return tuple(sorted(ours & pod.annotations.keys()))
+        keys = {kubeshare_sharepod.GPUID, *kubeshare_labels.CLAIM}
+        return tuple(sorted(keys & pod.annotations.keys()))
 
     def annotations(
         self,
@@ -127,7 +127,7 @@ class KubeShare(BaseCodec, frozen=True):
     def edits(
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
     ) -> ContainerEdits:
-        """What every container of the pod is given, but for :func:`manager_env`.
+        """What every container of the pod gets, without :func:`manager_env`.
 
         Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a GPU's
         UUID is not known.

@@ -1,4 +1,4 @@
-"""How KubeShare 1's device manager tells a node's daemon who may use which GPU.
+"""How KubeShare 1's device manager reports to a node's daemon who may use which GPU.
 
 The daemon connects to TCP port 9797, names its owner and which GPUs it has, then ``heartbeat!``
 every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
@@ -44,7 +44,7 @@ _MOST_PORT: Final = 65535
 
 
 class ErrorCode(IntEnum):
-    """What the device manager reports to a SharePod that wants on a virtual GPU."""
+    """The device manager's answer to a SharePod that requests a virtual GPU."""
 
     OK = 0
     WAIT_FOR_HOLDER = 1
@@ -54,7 +54,7 @@ class ErrorCode(IntEnum):
 
     @property
     def words(self) -> str:
-        """As its log and events say it."""
+        """The text in its log and events."""
         return _WORDS[self]
 
 
@@ -83,7 +83,7 @@ class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class CardTenants(msgspec.Struct, frozen=True):
-    """All who may use one GPU; nobody, once its virtual GPU is gone."""
+    """The tenants of one GPU; none once its virtual GPU is gone."""
 
     uuid: str
     pods: tuple[SharedPod, ...] = ()
@@ -134,7 +134,7 @@ def parse_tenants(line: str, subject: str = "manager") -> CardTenants:
 
 
 def _entries(text: str, subject: str) -> list[str]:
-    """What a comma ends, each."""
+    """The entries of a text, each of which ends in a comma."""
     entries = text.split(",", _MOST_PODS)
     if entries.pop():
         detail = f"an entry without a comma, or more than {_MOST_PODS}"

@@ -16,7 +16,7 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.units import WHOLE_DEVICE_MILLI, milli
 
 CONFIG_LIMIT = 256 * 1024
-"""Bytes; KubeShare serves at most 511 pods of one GPU, and a line has at most 400 bytes."""
+"""Maximum size in bytes: KubeShare has at most 511 pods on a GPU, and a line at most 400 bytes."""
 
 _POD = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9][-a-z0-9.]{0,252}")
 _DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,18})?")

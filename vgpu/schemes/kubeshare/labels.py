@@ -39,8 +39,8 @@ CLAIM: Final = (
 def requests(pod: Pod) -> tuple[Request, ...]:
     """0 ≤ request ≤ limit ≤ 1.0, or a whole number of GPUs as both; both zero is nothing.
 
-    Without ``gpu_mem`` a pod gets the request's part of the GPU's memory: that is told in whole
-    percents, rounded up. Raises ClaimError.
+    Without ``gpu_mem`` a pod gets the request's part of the GPU's memory, in whole percents,
+    rounded up. Raises ClaimError.
     """
     subject = subject_of(pod.ref)
     numbers = asked(pod.labels, PREFIX, subject)
@@ -65,7 +65,7 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The GPUs that a pod was given; several are whole ones. Raises ClaimError."""
+    """The GPUs that a pod was allocated; several are whole ones. Raises ClaimError."""
     text = pod.annotations.get(GPU_UUID, "")
     if not text:
         return None
@@ -89,12 +89,12 @@ def claim(pod: Pod) -> Claim | None:
 def written(
     shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
 ) -> dict[str, str]:
-    """The annotations that say shares of GPUs; the cores are the user's label.
+    """The annotations for shares of GPUs; the cores are in the user's label.
 
     Raises ClaimError.
     """
-    cards = [resolve(share, devices, subject, GPU_UUID) for share in shares]
-    uuids = tuple(card.uuid for card in cards)
+    gpus = [resolve(share, devices, subject, GPU_UUID) for share in shares]
+    uuids = tuple(gpu.uuid for gpu in gpus)
     _check(uuids, ",".join(uuids), subject)
     if len(shares) == 1:
         memory, text = shares[0].memory_bytes, uuids[0]
@@ -103,8 +103,8 @@ def written(
             if share.memory_bytes is not None or share.cores_milli != WHOLE_DEVICE_MILLI:
                 detail = "a part of a GPU beside another GPU"
                 raise ClaimError(subject, GPU_UUID, share.device, detail)
-        sizes = [card.memory_bytes for card in cards if card.memory_bytes is not None]
-        memory = sum(sizes) if len(sizes) == len(cards) else None
+        sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+        memory = sum(sizes) if len(sizes) == len(gpus) else None
         text = "".join(f"{uuid}," for uuid in uuids)
     if memory is None:
         raise ClaimError(subject, PREFIX + MEMORY, "", "the memory is not known")

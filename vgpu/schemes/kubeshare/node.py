@@ -1,4 +1,4 @@
-"""KubeShare on a node: its GPUs, and the holder pods that give virtual GPUs to some of them.
+"""KubeShare on a node: its GPUs, and the holder pods that make virtual GPUs of some of them.
 
 A holder pod takes one whole GPU from NVIDIA's device plugin, reports its UUID in its log, and so
 makes a virtual GPU of it: the GPUID in the holder's labels is a name of that GPU for as long as
@@ -24,7 +24,7 @@ GPU_INFO: Final = PREFIX + "gpu_info"
 
 HOLDER_NAMESPACE: Final = "kube-system"
 HOLDER_NAMES: Final = ("kubeshare-vgpu", "kubeshare-dummypod")
-"""What a holder's name begins with, the newest first; its node and its GPUID follow."""
+"""The prefixes of a holder's name, the newest first; its node and its GPUID follow."""
 
 ROLE: Final = PREFIX + "role"
 HOLDER_ROLE: Final = "dummyPod"
@@ -69,7 +69,7 @@ def holder_labels(node: str, gpuid: str) -> dict[str, str]:
 
 
 def uuid_from_log(log: str, subject: str) -> str:
-    """The UUID that a holder has said. Raises ClaimError, also while it has not said it yet."""
+    """The UUID that a holder has reported. Raises ClaimError, also while it has reported none."""
     uuid = log.strip(" \n\t")
     if not is_uuid(uuid):
         raise ClaimError(subject, "log", uuid, "not a UUID")

@@ -34,7 +34,7 @@ _GPUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Locality(msgspec.Struct, frozen=True, gc=False):
-    """With whom a SharePod wants to share: labels of its user's own choice, "" for none.
+    """The pods with which a SharePod may share: labels of its user's choice, "" for none.
 
     Attributes:
         affinity: only with pods of the same label.
@@ -48,13 +48,13 @@ class Locality(msgspec.Struct, frozen=True, gc=False):
 
 
 def locality(pod: Pod) -> Locality:
-    """With whom a SharePod wants to share."""
+    """The locality labels of a SharePod."""
     keys = (AFFINITY, ANTI_AFFINITY, EXCLUSION)
     return Locality(*(pod.annotations.get(key, "") for key in keys))
 
 
 def requests(pod: Pod) -> tuple[Request, ...]:
-    """0 ≤ request ≤ limit ≤ 1.0 and memory, all of them given; all zero is nothing.
+    """0 ≤ request ≤ limit ≤ 1.0 and memory, all of them set; all zero is nothing.
 
     Raises ClaimError.
     """
@@ -82,10 +82,10 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
 
 def claim(pod: Pod) -> Claim | None:
-    """The virtual GPU that a pod was given, by its GPU's UUID if that is told.
+    """The virtual GPU that a pod was allocated, by its GPU's UUID if that is known.
 
-    None without GPUID; without a node too, since KubeShare's scheduler leaves a SharePod alone that
-    comes with a GPUID only. Raises ClaimError.
+    None without GPUID; without a node too, since KubeShare's scheduler skips a SharePod that has
+    a GPUID only. Raises ClaimError.
     """
     gpuid = pod.annotations.get(GPUID, "")
     if not gpuid or not pod.node:
@@ -146,11 +146,11 @@ def join(pods: Iterable[Pod], share_pods: Iterable[Pod]) -> tuple[Pod, ...]:
         owned = pod.owner is not None and pod.owner.kind == OWNER
         share_pod = waiting.pop(pod.owner.uid, None) if pod.owner and owned else None
         if share_pod is not None:
-            known = {
+            annotations = {
                 key: share_pod.annotations[key]
                 for key in (SHARE_POD, BOUND_DEVICE, MANAGER_PORT)
                 if key in share_pod.annotations
             }
-            pod = structs.replace(pod, annotations={**pod.annotations, **known})  # noqa: PLW2901
+            pod = structs.replace(pod, annotations={**pod.annotations, **annotations})  # noqa: PLW2901
         joined.append(pod)
     return (*joined, *waiting.values())

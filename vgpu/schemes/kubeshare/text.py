@@ -1,4 +1,4 @@
-"""What both releases of KubeShare write alike: decimals, bytes, UUIDs, the numbers of a request.
+"""Texts that both releases of KubeShare share: decimals, bytes, UUIDs, the numbers of a request.
 
 Decimals are thousandths of a GPU, exact; they are read without exponents and signs.
 """
@@ -19,7 +19,7 @@ MEMORY: Final = "gpu_mem"
 """Names of the three numbers; a release's prefix stands before them."""
 
 MOST_GPUS: Final = 64
-"""Of one pod, and of one node."""
+"""Maximum number of GPUs of a pod, and of a node."""
 
 _DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}")
 _BYTES = re.compile(r"[0-9]{1,18}")
@@ -30,7 +30,7 @@ _UUID = re.compile(UUID)
 
 
 class NumbersAsked(msgspec.Struct, frozen=True, gc=False):
-    """The three numbers as they were given; None was not, nor was an empty text."""
+    """The three numbers as they were set; None was not set, nor was an empty text."""
 
     request_milli: int | None = None
     limit_milli: int | None = None

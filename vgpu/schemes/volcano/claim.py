@@ -3,9 +3,9 @@
 One annotation has the devices by container: a segment is ``<UUID>,<type>,<memory>,<cores>:`` for
 each device, HAMi ends a segment with ``;`` and Volcano joins them with it. Which containers have a
 segment differs from version to version, see :func:`_containers`. A second one has a copy of it,
-from which the plugin strikes each container as it serves it, in order. A third one tells where the
-pod stands. Only the first decides who has which device; what cannot be read in the others is a
-doubt of the claim.
+from which the plugin strikes each container as it serves it, in order. A third one has the
+phase of the pod. Only the first decides who has which device; what cannot be read in the others
+is a remark of the claim.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32
 from vgpu.units import MILLI_PER_PERCENT
 
 VENDOR: Final = "NVIDIA"
-"""The type of our devices. Those of other vendors in the same annotation are not ours to read."""
+"""The type of NVIDIA's devices. Other vendors' devices in the annotation are ignored."""
 
 ENDED: Final = 2**64 - 1
 """Volcano's ``vgpu-time`` once Allocate is done with the pod, well or not."""
 
 PLACEHOLDER: Final = ",,0,0"
-"""What HAMi 2.4 and 2.5 write for a container that asks for nothing, after one that asks."""
+"""What HAMi 2.4 and 2.5 write for a container without a request, after one with a request."""
 
 ALLOCATING: Final = "allocating"
 SUCCESS: Final = "success"
@@ -46,23 +46,23 @@ _Shares = tuple[Share, ...]
 
 
 def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim | None:
-    """What the annotations say; None if they name no device.
+    """The claim in the annotations; None if they name no device.
 
-    ``unit`` is the bytes of one unit of memory in them, ``asking`` has the containers that ask for
-    devices. Raises ClaimError if the devices, or whose they are, are unknown.
+    ``unit`` is the bytes of one unit of memory in them, ``asking`` has the containers that request
+    devices. Raises ClaimError if the devices, or their containers, are unknown.
     """
     key = key_set.devices if key_set.devices in pod.annotations else key_set.to_allocate
     segments = _segments(pod, key, unit)
-    told = [shares for shares in segments if shares]
-    if not told:
+    shares_in_order = [shares for shares in segments if shares]
+    if not shares_in_order:
         return None
-    known = [one for one in pod.containers if one.name in asking]
+    asking_containers = [container for container in pod.containers if container.name in asking]
     names = (
-        _containers(pod, key, len(told), known)
-        if known
+        _containers(pod, key, len(shares_in_order), asking_containers)
+        if asking_containers
         else _containers_by_position(pod, key, segments, for_all=key_set.for_all)
     )
-    held = list(zip(names, told, strict=True))
+    held = list(zip(names, shares_in_order, strict=True))
     remarks: list[str] = []
     unserved = _unserved(pod, key_set.to_allocate, unit, held, remarks)
     bind_phase = _bind_phase(pod, key_set.bind_phase, remarks)
@@ -100,7 +100,7 @@ def _shares(pod: Pod, key: str, segment: str, unit: int) -> _Shares:
 
 
 def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
-    """One device; None for another vendor's. Fields beyond the fourth are not looked at."""
+    """One device; None for another vendor's. Fields beyond the fourth are ignored."""
     fields = entry.split(",")
     if len(fields) < _FIELDS:
         raise ClaimError(subject_of(pod), key, entry, "not <UUID>,<type>,<memory>,<cores>")
@@ -115,16 +115,16 @@ def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
 
 
 def _containers(pod: Pod, key: str, count: int, asking: Sequence[Container]) -> list[str]:
-    """Whose ``count`` segments with devices are, in their order. Raises ClaimError.
+    """The containers of ``count`` segments with devices, in order. Raises ClaimError.
 
-    Their order is right in every version of every writer; their position is not, as each has other
-    rules for containers that ask for nothing and for other vendors' devices. So it is counted how
-    many ask: HAMi from 2.9 writes a segment for init containers (sidecars among them) and then for
-    app containers; HAMi before that and Volcano write for app containers only. With init containers
-    that ask, the two readings differ in number.
+    The order is right in every version of every writer; the position is not, as each has other
+    rules for containers that request nothing and for other vendors' devices. So the requesting
+    containers are counted: HAMi from 2.9 writes a segment for init containers (sidecars among them)
+    and then for app containers; HAMi before that and Volcano write for app containers only. With
+    init containers that request devices, the two readings differ in number.
     """
-    before = [one.name for one in asking if one.kind is not ContainerKind.APP]
-    apps = [one.name for one in asking if one.kind is ContainerKind.APP]
+    before = [container.name for container in asking if container.kind is not ContainerKind.APP]
+    apps = [container.name for container in asking if container.kind is ContainerKind.APP]
     if count == len(before) + len(apps):
         return before + apps
     if count == len(apps):
@@ -139,16 +139,18 @@ def _containers(pod: Pod, key: str, count: int, asking: Sequence[Container]) -> 
 def _containers_by_position(
     pod: Pod, key: str, segments: Sequence[_Shares], *, for_all: bool
 ) -> list[str]:
-    """Whose the segments with devices are, of a pod in which nobody is known to ask.
+    """The containers of the segments with devices, of a pod without a known request.
 
-    A resource has a name of the operator's then. The position tells only where each container has a
-    segment: of all (HAMi from 2.9), or of the app containers (HAMi 2.7 and 2.8). HAMi 2.10 leaves
-    out those that ask for nothing: as many segments as app containers, none of them empty, may be
-    of either, if there are init containers. And where a container asks for another vendor's device,
-    its segment is in front (HAMi 2.7 to 2.9). Raises ClaimError with both readings.
+    The operator has renamed a resource then. The position is reliable only where each container has
+    a segment: each of all (HAMi from 2.9), or each app container (HAMi 2.7 and 2.8). HAMi 2.10
+    leaves out those that ask for nothing: as many segments as app containers, none of them empty,
+    may be of either, if there are init containers. And where a container asks for another vendor's
+    device, its segment is in front (HAMi 2.7 to 2.9). Raises ClaimError with both readings.
     """
     apps = list(pod.apps)
-    every = [one.name for one in pod.containers if one.kind is not ContainerKind.APP] + apps
+    every = [
+        container.name for container in pod.containers if container.kind is not ContainerKind.APP
+    ] + apps
     text = pod.annotations.get(key, "")
     if PLACEHOLDER not in text and not _of_several_vendors(pod):
         if for_all and len(segments) == len(every):
@@ -165,9 +167,9 @@ def _containers_by_position(
 
 
 def _of_several_vendors(pod: Pod) -> bool:
-    """Whether it may be: there is no resource for which all containers ask that ask for any."""
-    asked = [set(one.limits) for one in pod.containers if one.limits]
-    return bool(asked) and not set.intersection(*asked)
+    """Whether it may be: no resource is requested by all containers that request any."""
+    resources = [set(container.limits) for container in pod.containers if container.limits]
+    return bool(resources) and not set.intersection(*resources)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -178,7 +180,7 @@ def _some(names: Sequence[str]) -> str:
 def _unserved(
     pod: Pod, key: str, unit: int, held: list[tuple[str, _Shares]], remarks: list[str]
 ) -> list[str] | None:
-    """Those that are still to be served, the last ones; None if that is unknown."""
+    """The containers that are still to be served, the last ones; None if that is unknown."""
     if key not in pod.annotations:
         return None
     try:
@@ -202,7 +204,7 @@ def _bind_phase(pod: Pod, key: str, remarks: list[str]) -> str:
 
 
 def _time(pod: Pod, key: str, remarks: list[str]) -> tuple[bool, int | None]:
-    """Whether it is the time of a pod that Allocate is done with, else the time."""
+    """Whether Allocate is done with the pod, else the time in unix seconds."""
     text = pod.annotations.get(key)
     if text is None or text == str(ENDED):
         return text is not None, None
@@ -222,15 +224,15 @@ def write(
     devices: Mapping[str, Device],
     containers: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The annotations that say just this claim, from which :func:`read` makes it again.
+    """The annotations of exactly this claim, from which :func:`read` makes it again.
 
-    Times are written in whole seconds, and there is no place for when it was assigned, nor for
-    doubts. HAMi's have a segment for every container, so they need ``containers``: the names of
-    the pod's app containers in the spec's order, behind those of its init containers if one of
-    them asks. Raises ClaimError for what these annotations cannot say.
+    Times are written in whole seconds; the time of assigning and remarks are not written. HAMi's
+    have a segment for every container, so they need ``containers``: the names of the pod's app
+    containers in the spec's order, behind those of its init containers if one of them asks. Raises
+    ClaimError for what these annotations cannot express.
     """
     subject = subject_of(claim.pod)
-    shares = {each.container: each.shares for each in claim.allocations}
+    shares = {allocation.container: allocation.shares for allocation in claim.allocations}
     names = tuple(containers) if key_set.for_all else tuple(shares)
     if len(set(names)) != len(names) or [name for name in names if name in shares] != [*shares]:
         raise ClaimError(subject, key_set.devices, ", ".join(shares), "not the pod's containers")
@@ -288,7 +290,7 @@ def struck_but(pod: Pod, key: str, unit: int, waiting: Iterable[_Shares]) -> str
     """``to_allocate`` (``key``) as the plugin leaves it while containers with these shares wait.
 
     Entries are struck only, never added. Of containers with equal shares the last ones wait: they
-    are served in their order, and so it is read. Raises ClaimError for entries that are none.
+    are served in their order, and so it is read. Raises ClaimError for malformed entries.
     """
     left = Counter(waiting)
     kept: list[str] = []
@@ -305,20 +307,20 @@ def _is_ours(entry: str) -> bool:
 
 
 def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
-    """The phase, if it reports that of every container. Raises ClaimError."""
-    told = [each.phase for each in claim.allocations]
-    if claim.scheme is not Scheme.VOLCANO or not told:
-        raise ClaimError(subject, key, claim.scheme, f"{len(told)} containers")
-    if not claim.failed and set(told) == {Phase.ASSIGNED}:
+    """The phase, if it is that of every container. Raises ClaimError."""
+    phases = [allocation.phase for allocation in claim.allocations]
+    if claim.scheme is not Scheme.VOLCANO or not phases:
+        raise ClaimError(subject, key, claim.scheme, f"{len(phases)} containers")
+    if not claim.failed and set(phases) == {Phase.ASSIGNED}:
         return SUCCESS
     unserved = frozenset(claim.unserved)
     waiting = [
-        Phase.ASSUMED if each.container in unserved else Phase.ASSIGNED
-        for each in claim.allocations
+        Phase.ASSUMED if allocation.container in unserved else Phase.ASSIGNED
+        for allocation in claim.allocations
     ]
-    if told != waiting:
+    if phases != waiting:
         detail = "exactly the shares that Allocate has not served yet must be assumed"
-        raise ClaimError(subject, key, ", ".join(told), detail)
+        raise ClaimError(subject, key, ", ".join(phases), detail)
     return FAILED if claim.failed else ALLOCATING
 
 

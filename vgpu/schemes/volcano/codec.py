@@ -1,8 +1,8 @@
 """Volcano vGPU and HAMi: slices of GPUs by number, memory and cores, in pod annotations.
 
 The scheduler writes the devices of each container on the pod, the plugin reads them there when the
-kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the whole
-language; its parts are in the modules ``volcano_…``.
+kubelet calls Allocate, and HAMi-core keeps the container to its limits. This is the
+codec; its parts are in the other modules of this package.
 """
 
 import re
@@ -58,13 +58,13 @@ _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor perce
 
 
 class Volcano(BaseCodec, frozen=True):
-    """The language, with its operator's settings.
+    """The codec, with its operator's settings.
 
     Attributes:
-        dialect: Volcano's spellings or HAMi's.
+        key_set: Volcano's spellings or HAMi's.
         memory_factor: MiB of one unit of requested memory (``gpu-memory-factor``); with Volcano
             also of annotations, device IDs and the node's register.
-        paths: where the library's files are; None is the dialect's default.
+        paths: where the library's files are; None is the key set's default.
         oversubscribe: whether memory beyond the GPU may be taken from the host.
         core_policy: HAMi-core's GPU_CORE_UTILIZATION_POLICY: ``disable``, ``force`` or "".
     """
@@ -81,7 +81,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def name(self) -> str:
-        """Volcano and HAMi have a row each."""
+        """The name of its row: Volcano and HAMi have one each."""
         return self.key_set.name
 
     @property
@@ -91,17 +91,17 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """What asks for devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
+        """What requests devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
         legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
     @property
     def unit_bytes(self) -> int:
         """Bytes of one unit of memory in annotations."""
-        return self._asked_unit if self.key_set.counts_units else MIB
+        return self._requested_unit if self.key_set.counts_units else MIB
 
     @property
-    def _asked_unit(self) -> int:
+    def _requested_unit(self) -> int:
         return self.memory_factor * MIB
 
     @property
@@ -111,20 +111,23 @@ class Volcano(BaseCodec, frozen=True):
     # ------------------------------------------------------------ pods
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for.
+        """What each container requests.
 
-        Only app containers are served: Volcano's scheduler does not look at the others at all,
-        and HAMi's only of late. Raises ClaimError.
+        Only app containers are served: Volcano's scheduler ignores the others, and HAMi's
+        includes them only in new versions. Raises ClaimError.
         """
-        asking = (each for each in pod.containers if each.limits or each.broken)
-        found = (self._request(pod, container) for container in asking)
-        return tuple(request for request in found if request and request.count)
+        requests = (
+            self._request(pod, container)
+            for container in pod.containers
+            if container.limits or container.broken
+        )
+        return tuple(request for request in requests if request and request.count)
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the annotations say, of either plugin's and any age. Raises ClaimError."""
-        said = self.key_set
+        """The claim in the annotations of either plugin, of any age. Raises ClaimError."""
+        keys = self.key_set
         if pod.annotations.keys().isdisjoint(
-            (said.devices, said.to_allocate, volcano_legacy.INDEX)
+            (keys.devices, keys.to_allocate, volcano_legacy.INDEX)
         ):
             return None
         requests = self.requests(pod)
@@ -142,33 +145,33 @@ class Volcano(BaseCodec, frozen=True):
     def annotations(
         self, claim: Claim, devices: Mapping[str, Device], containers: Sequence[str] = ()
     ) -> dict[str, str]:
-        """The annotations that say just this claim, see :func:`volcano_claim.write`."""
+        """The annotations of exactly this claim, see :func:`volcano_claim.write`."""
         return volcano_claim.write(claim, self.key_set, self.unit_bytes, devices, containers)
 
     def struck(self, pod: Pod, waiting: Collection[str]) -> str:
-        """What is left to be allocated while these containers of the pod's claim still wait.
+        """The text of ``to_allocate`` while these containers of the pod's claim still wait.
 
         See :func:`volcano_claim.struck_but`. Raises ClaimError.
         """
         key = self.key_set.to_allocate
         claim = self.claim(pod)
         held = claim.allocations if claim else ()
-        shares = (each.shares for each in held if each.container in waiting)
+        shares = (allocation.shares for allocation in held if allocation.container in waiting)
         return volcano_claim.struck_but(pod, key, self.unit_bytes, shares)
 
     def leftover(self, pod: Pod) -> LeftoverClaim | None:
-        """What ``devices-to-allocate`` still has.
+        """The rest of ``devices-to-allocate``.
 
-        Struck, the annotation stays with its separators: that is what everybody who reads it knows.
+        The struck annotation keeps its separators, which every reader of it expects.
         """
-        said, text = self.key_set, pod.annotations.get(self.key_set.to_allocate, "")
+        keys, text = self.key_set, pod.annotations.get(self.key_set.to_allocate, "")
         rest = volcano_claim.struck(text) if text else text
         if rest == text:
             return None
-        success = pod.annotations.get(said.bind_phase) == volcano_claim.SUCCESS
-        told = success and said.devices in pod.annotations
-        served = f"{said.bind_phase}: {volcano_claim.SUCCESS}" if told else ""
-        return LeftoverClaim(said.to_allocate, text, rest, served)
+        success = pod.annotations.get(keys.bind_phase) == volcano_claim.SUCCESS
+        is_served = success and keys.devices in pod.annotations
+        served = f"{keys.bind_phase}: {volcano_claim.SUCCESS}" if is_served else ""
+        return LeftoverClaim(keys.to_allocate, text, rest, served)
 
     def edits(
         self,
@@ -179,7 +182,7 @@ class Volcano(BaseCodec, frozen=True):
         cache_name: str = "vgpu",
         preload: bool = True,
     ) -> ContainerEdits:
-        """What Allocate answers, see :func:`volcano_env.edits`. Raises ClaimError.
+        """The answer of Allocate, see :func:`volcano_env.edits`. Raises ClaimError.
 
         The originals make up a ``cache_name`` for each call.
         """
@@ -195,26 +198,26 @@ class Volcano(BaseCodec, frozen=True):
         )
 
     def _request(self, pod: Pod, container: Container) -> Request | None:
-        """Of what is asked in both memory and percentage, one counts. Raises ClaimError."""
-        said = self.key_set
-        asked = _amounts(pod, container, said.quantities)
-        if not asked.keys() & {said.number, *said.implied_by}:
+        """Of a request with both memory and percentage, one counts. Raises ClaimError."""
+        keys = self.key_set
+        requested = _amounts(pod, container, keys.quantities)
+        if not requested.keys() & {keys.number, *keys.implied_by}:
             return self._legacy_request(pod, container)
-        memory: int | None = asked.get(said.memory) or None
-        percentage: int | None = asked.get(said.percentage, PERCENT_UNSET)
+        memory: int | None = requested.get(keys.memory) or None
+        percentage: int | None = requested.get(keys.percentage, PERCENT_UNSET)
         if percentage == PERCENT_UNSET:
             percentage = _WHOLE if memory is None else None
-        elif memory is not None and said.percentage_wins:
+        elif memory is not None and keys.percentage_wins:
             memory = None
         elif memory is not None:
             percentage = None
-        cores = asked.get(said.cores, 0)
+        cores = requested.get(keys.cores, 0)
         return Request(
             container.name,
-            asked.get(said.number, 1),
-            memory_bytes=None if memory is None else memory * self._asked_unit,
+            requested.get(keys.number, 1),
+            memory_bytes=None if memory is None else memory * self._requested_unit,
             memory_percent=percentage,
-            cores_milli=min(cores, said.most_cores or cores) * MILLI_PER_PERCENT,
+            cores_milli=min(cores, keys.most_cores or cores) * MILLI_PER_PERCENT,
             kind=container.kind,
         )
 
@@ -223,7 +226,7 @@ class Volcano(BaseCodec, frozen=True):
             return None
         names = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
         memory, number = map(_amounts(pod, container, names).get, names)
-        return volcano_legacy.request(container, memory, number, self._asked_unit)
+        return volcano_legacy.request(container, memory, number, self._requested_unit)
 
     # ------------------------------------------------------------ nodes
 
@@ -231,13 +234,13 @@ class Volcano(BaseCodec, frozen=True):
         """The registered GPUs; without a register those that the older plugin counts."""
         registered = volcano_node.registrations(node, self.key_set)
         if not registered and self._has_legacy:
-            return volcano_legacy.devices(node, self._asked_unit)
+            return volcano_legacy.devices(node, self._requested_unit)
         return volcano_node.devices(registered, self.unit_bytes)
 
     def register(self, devices: tuple[Device, ...], mode: str = HAMI_CORE) -> dict[str, str]:
         """The node's annotation that registers these devices. Raises ClaimError."""
-        cards = (volcano_node.registered(device, self.unit_bytes, mode) for device in devices)
-        return {self.key_set.register: volcano_node.registration(cards, self.key_set)}
+        gpus = (volcano_node.registered(device, self.unit_bytes, mode) for device in devices)
+        return {self.key_set.register: volcano_node.registration(gpus, self.key_set)}
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:
         """The node locks in force; a lock that cannot be read is still one."""
@@ -262,13 +265,13 @@ class Volcano(BaseCodec, frozen=True):
 
     def device_ids(self, resource: str, devices: tuple[Device, ...]) -> Iterator[str]:
         """Shares, units of memory or percents of cores of each device; none of another resource."""
-        said = self.key_set
-        kind = dict(said.advertised).get(resource)
+        keys = self.key_set
+        kind = dict(keys.advertised).get(resource)
         for device in devices if kind is not None else ():
             amounts = {
-                said.number: SPLIT_COUNT if device.slots is None else device.slots,
-                said.memory: (device.memory_bytes or 0) // self.unit_bytes,
-                said.cores: device.cores_milli // MILLI_PER_PERCENT,
+                keys.number: SPLIT_COUNT if device.slots is None else device.slots,
+                keys.memory: (device.memory_bytes or 0) // self.unit_bytes,
+                keys.cores: device.cores_milli // MILLI_PER_PERCENT,
             }
             for ordinal in range(amounts[resource]):
                 yield f"{device.uuid}{kind}-{ordinal}"
@@ -280,7 +283,7 @@ class Volcano(BaseCodec, frozen=True):
 
 
 def _amounts(pod: Pod, container: Container, resources: Sequence[str]) -> dict[str, int]:
-    """How much of each resource the container asks for. Raises ClaimError."""
+    """The requested amount of each resource. Raises ClaimError."""
     return {
         name: amount(pod, container, name, MOST)
         for name in resources

@@ -1,5 +1,4 @@
-"""What Volcano's and HAMi's device plugins report a container in the environment, and mount into
-it.
+"""What Volcano's and HAMi's plugins inject into a container: environment and mounts.
 
 The names are those of HAMi-core and of both plugins' Allocate: ``NVIDIA_VISIBLE_DEVICES`` lists the
 devices, ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` the memory limit of the i-th.
@@ -87,7 +86,7 @@ def edits(
     oversubscribe: bool,
     core_policy: str,
 ) -> ContainerEdits:
-    """What Allocate answers for a container.
+    """The answer of Allocate for a container.
 
     A MIG slot is a device by itself: nothing has to be limited there, so the library stays out.
     ``cache_name`` is the region file's, ``preload`` whether the library is loaded into every

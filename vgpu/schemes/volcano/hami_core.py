@@ -26,7 +26,7 @@ FULL_PERCENT = 100  # a process cannot keep a device busier than this
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """What the file size alone decides; offsets and sizes in bytes.
+    """The part of a layout that follows from the file size; offsets and sizes in bytes.
 
     ``versioned`` frames have version words behind the magic and ``last_kernel_time`` in the
     trailer. The trailer begins with ``proc_num``.
@@ -90,7 +90,7 @@ LAYOUTS = {layout.id: layout for layout in (
 )}
 # fmt: on
 
-# V1.1b is the only layout that neither size nor version tells apart; V1.1 is tried before it.
+# V1.1b is the only layout without a size or version of its own; V1.1 is tried before it.
 _V11, _V11B = LAYOUTS["v1.1"], LAYOUTS["v1.1b"]
 _BY_WORDS = {
     (layout.frame.file_size, layout.version): layout
@@ -134,7 +134,7 @@ def layout_for(size: int, major: int, minor: int, subject: str = "region") -> La
 
 
 def body_size(frame: Frame, trailer: bytes) -> int:
-    """How many bytes from the file's start hold the header and the slots in use.
+    """Number of bytes from the file's start that hold the header and the slots in use.
 
     A ``proc_num`` out of range counts as none: ``decode`` refuses it.
     """
@@ -145,7 +145,7 @@ def body_size(frame: Frame, trailer: bytes) -> int:
 def decode(frame: Frame, body: bytes, trailer: bytes, subject: str = "region") -> Region:
     """A region from its first ``body_size(frame, trailer)`` bytes and its trailer.
 
-    A ``sm_util`` beyond 100 % is None: it was not read, whatever it is.
+    A ``sm_util`` beyond 100 % is None: it is no measurement.
 
     Raises:
         SourceError: INITIALIZING, BAD_MAGIC, UNKNOWN_LAYOUT, DEVICE_COUNT, PROCESS_COUNT,
@@ -215,7 +215,7 @@ def _uuid(field: bytes) -> str:
 def _processes(
     layout: Layout, devices: int, body: bytes, proc_num: int, subject: str
 ) -> tuple[Layout, tuple[RegionProcess, ...]]:
-    """The slots in use, and the layout they turn out to have: V1.1 may prove to be V1.1b."""
+    """The slots in use, and their layout: V1.1 may prove to be V1.1b."""
     slots = range(
         layout.frame.slots,
         layout.frame.slots + layout.frame.slot_size * proc_num,
@@ -288,7 +288,7 @@ def encode(region: Region, layout_id: str) -> bytes:
 
 
 def creation(region: Region, layout_id: str) -> list[Patch]:
-    """What turns a file of zeros (a sparse one will do) into ``region``; the magic comes last."""
+    """The writes that turn a file of zeros (also a sparse one) into ``region``; the magic last."""
     layout = LAYOUTS[layout_id]
     frame = layout.frame
     count = len(region.devices)
@@ -308,7 +308,7 @@ def creation(region: Region, layout_id: str) -> list[Patch]:
 
 
 def patches(region: Region, layout_id: str, generation: int = 1) -> list[Patch]:
-    """What changes while a container runs, to be written in this order: slots, then the trailer.
+    """The writes while a container runs, in this order: slots, then the trailer.
 
     Where the layout has a seqlock each slot's is made odd before and even after. ``generation``
     counts the updates from 1, so that a reader who straddles one sees another number.

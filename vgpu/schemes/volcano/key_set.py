@@ -1,4 +1,4 @@
-"""The two spellings of one language: Volcano vGPU's and HAMi's names, side by side.
+"""The two spellings of one scheme: Volcano vGPU's and HAMi's names, side by side.
 
 Both are scheduler and device plugin around the same library, HAMi-core, and say the same things
 under other keys. What differs is in the table below and nowhere else. The names are those of
@@ -37,20 +37,20 @@ class ShimPaths(msgspec.Struct, frozen=True):
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    """One spelling.
+    """The spellings of one system.
 
     Attributes:
-        name: whose it is: ``volcano`` or ``hami``.
+        name: the system: ``volcano`` or ``hami``.
         number, memory, percentage, cores: the extended resources.
-        implied_by: those that ask for one GPU where no number is asked.
+        implied_by: those that request one GPU where no number is requested.
         advertised: those that the plugin reports to the kubelet, with what its device IDs have
             between the GPU's UUID and the ordinal.
-        percentage_wins: which decides where a container asks for both memory and percentage.
+        percentage_wins: whether percentage counts where a container requests memory too.
         counts_units: whether annotations count memory in ``memory_factor`` MiB, as requests do,
             or in MiB.
-        most_cores: percent of a GPU's cores that a container is given at most; None is as asked.
+        most_cores: percent of a GPU's cores that a container gets at most; None is as requested.
         devices: the pod annotation with the devices by container.
-        for_all: whether that has a segment for every container, or only for those that ask.
+        for_all: whether ``devices`` has a segment for every container, or only if it requests some.
         to_allocate: the pod annotation with what Allocate has still to allocate.
         node, time, bind_time, bind_phase: further pod annotations.
         time_ends: whether ``time`` is overwritten when Allocate is done.

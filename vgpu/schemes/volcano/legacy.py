@@ -1,7 +1,7 @@
 """The older plugin volcano-sh/devices: memory of one GPU, or whole GPUs, by index.
 
-It has its own resources and annotations, and is still met. It is read only: what is written is in
-the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
+It has its own resources and annotations, and is still in use. It is read only: claims are written
+in the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
 volcano-sh/devices.
 """
 
@@ -30,46 +30,46 @@ _NEVER = str(2**64 - 1)
 
 
 def request(container: Container, memory: int | None, number: int | None, unit: int) -> Request:
-    """What a container asks for: memory of one GPU, or else that many whole GPUs."""
+    """What a container requests: memory of one GPU, or else ``number`` whole GPUs."""
     if memory:
         return Request(container.name, 1, memory_bytes=memory * unit, kind=container.kind)
     return Request(container.name, number or 0, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
 
 
 def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
-    """What the annotations say, with the amounts from ``requests``; None if they name no GPU.
+    """The claim in the annotations, with the amounts from ``requests``; None without a GPU.
 
-    Memory is of the pod's one GPU; whole GPUs are given to the containers in their order. Init
+    Memory is of the pod's one GPU; whole GPUs belong to the containers in their order. Init
     containers use their pod's GPUs before the others do. Raises ClaimError.
     """
     text = pod.annotations.get(INDEX)
     if text is None:
         return None
-    cards = _indices(text, subject_of(pod), INDEX)
+    gpus = _indices(text, subject_of(pod), INDEX)
     phase = Phase.ASSIGNED if pod.annotations.get(ASSIGNED) == "true" else Phase.ASSUMED
     allocations, taken = [], 0
-    for asked in requests:
-        if asked.kind is not ContainerKind.INIT:
-            whole = asked.memory_bytes is None
-            mine = cards[taken : taken + asked.count] if whole else cards[:1]
-            taken += asked.count if whole else 0
-            if len(mine) != asked.count:
-                detail = f"not the {asked.count} GPUs that {asked.container} asks for"
+    for request in requests:
+        if request.kind is not ContainerKind.INIT:
+            whole = request.memory_bytes is None
+            indices = gpus[taken : taken + request.count] if whole else gpus[:1]
+            taken += request.count if whole else 0
+            if len(indices) != request.count:
+                detail = f"not the {request.count} GPUs that {request.container} asks for"
                 raise ClaimError(subject_of(pod), INDEX, text, detail)
-            cores = asked.cores_milli if whole else None
-            shares = tuple(Share(str(card), asked.memory_bytes, cores) for card in mine)
-            allocations.append(Allocation(asked.container, shares, phase))
+            cores = request.cores_milli if whole else None
+            shares = tuple(Share(str(gpu), request.memory_bytes, cores) for gpu in indices)
+            allocations.append(Allocation(request.container, shares, phase))
     if not allocations:
         raise ClaimError(subject_of(pod), INDEX, text, f"no container asks for {MEMORY}")
-    told = pod.annotations.get(TIME, _NEVER)
-    at = seconds(told)
+    time = pod.annotations.get(TIME, _NEVER)
+    at = seconds(time)
     return Claim(
         scheme=Scheme.VOLCANO,
         pod=pod.ref,
         node="",
         allocations=tuple(allocations),
         assumed_at=at,
-        remarks=() if at is not None or told == _NEVER else (remark(TIME, "not a time", told),),
+        remarks=() if at is not None or time == _NEVER else (remark(TIME, "not a time", time),),
     )
 
 
@@ -80,17 +80,17 @@ def devices(node: Node, unit: int) -> tuple[Device, ...]:
     if not 0 <= count <= _MOST_CARDS or not 0 <= memory <= MOST:
         raise ClaimError(subject, NUMBER, str(count), f"GPUs with {memory} of {MEMORY}")
     text = node.annotations.get(UNHEALTHY, "").removesuffix(",")
-    ill = _indices(text, subject, UNHEALTHY) if text else []
+    unhealthy = _indices(text, subject, UNHEALTHY) if text else []
     return tuple(
-        Device(index=index, memory_bytes=memory // count * unit, healthy=index not in ill)
+        Device(index=index, memory_bytes=memory // count * unit, healthy=index not in unhealthy)
         for index in range(count)
     )
 
 
 def _indices(text: str, subject: str, key: str) -> list[int]:
     """GPU indices joined by commas; a bad one is never GPU 0. Raises ClaimError."""
-    words = text.split(",", _MOST_CARDS)
-    indices = [index for word in words if (index := number(word, _MOST_CARDS)) is not None]
-    if len(indices) < len(words) or len(words) > _MOST_CARDS:
+    fields = text.split(",", _MOST_CARDS)
+    indices = [index for field in fields if (index := number(field, _MOST_CARDS)) is not None]
+    if len(indices) < len(fields) or len(fields) > _MOST_CARDS:
         raise ClaimError(subject, key, text, "not indices of GPUs")
     return indices

@@ -1,8 +1,8 @@
-"""What a node reports in Volcano's and HAMi's language: its GPUs, heartbeat, locks.
+"""What a node has in Volcano's and HAMi's annotations: its GPUs, heartbeat, locks.
 
-The plugin registers the GPUs in one annotation. Plugin and scheduler then tell one another in a
-second one that they live (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a
-third one while a pod is being served.
+The plugin registers the GPUs in one annotation. A second one has the heartbeat of plugin and
+scheduler (Volcano up to 1.15, HAMi), and the scheduler may lock the node in a third one while a
+pod is being served.
 """
 
 from collections.abc import Callable, Iterable
@@ -76,22 +76,22 @@ def _numa(text: str) -> int | None:
     return -value if value is not None and text.startswith("-") else value
 
 
-def _word(text: str) -> str | None:
+def _word_cell(text: str) -> str | None:
     return text if is_word(text) else None
 
 
 _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
-    "uuid": _word,
+    "uuid": _word_cell,
     "index": int32,
     "slots": int32,
     "memory": int32,
     "cores": int32,
-    "type": _word,
+    "type": _word_cell,
     "numa": _numa,
-    "mode": _word,
+    "mode": _word_cell,
     "healthy": BOOLEANS.get,
 }
-"""How each column of a GPU is read; None is a text that is none."""
+"""How each column of a GPU is read; None is a malformed text."""
 
 
 # ---------------------------------------------------------------- GPUs
@@ -102,43 +102,43 @@ def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
     text = node.annotations.get(key_set.register, "")
     subject = f"node {node.name}"
     read = _from_json if text.startswith("[") else _from_columns
-    cards = read(text, key_set, subject)
-    seen: set[str] = set()
-    for card in cards:
-        flaw = "twice the same GPU" if card.uuid in seen else _flaw(card)
+    gpus = read(text, key_set, subject)
+    uuids: set[str] = set()
+    for gpu in gpus:
+        flaw = "twice the same GPU" if gpu.uuid in uuids else _flaw(gpu)
         if flaw:
-            raise ClaimError(subject, key_set.register, text, f"{card.uuid[:40]!r}: {flaw}")
-        seen.add(card.uuid)
-    return cards
+            raise ClaimError(subject, key_set.register, text, f"{gpu.uuid[:40]!r}: {flaw}")
+        uuids.add(gpu.uuid)
+    return gpus
 
 
 def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 0) -> str:
     """The annotation's text: in its newest form, or in the older one with that many columns.
 
-    Raises ClaimError for what the form cannot say.
+    Raises ClaimError for what the form cannot express.
     """
-    said = tuple(cards)
-    for card in said:
-        if flaw := _flaw(card):
-            raise ClaimError("registration", key_set.register, card.uuid, flaw)
+    gpus = tuple(cards)
+    for gpu in gpus:
+        if flaw := _flaw(gpu):
+            raise ClaimError("registration", key_set.register, gpu.uuid, flaw)
     if key_set.json and not columns:
-        return msgspec.json.encode(said).decode()
+        return msgspec.json.encode(gpus).decode()
     names = key_set.columns[: columns or None]
-    return "".join(",".join(_cell(card, name, key_set) for name in names) + ":" for card in said)
+    return "".join(",".join(_cell(gpu, name, key_set) for name in names) + ":" for gpu in gpus)
 
 
 def _from_json(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
     try:
-        cards = _JSON.decode(text.encode(errors="replace"))
+        gpus = _JSON.decode(text.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise ClaimError(subject, key_set.register, text, str(error)) from error
     # Go leaves out zeros.
-    return tuple(structs.replace(card, index=card.index or 0) for card in cards)
+    return tuple(structs.replace(gpu, index=gpu.index or 0) for gpu in gpus)
 
 
 def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
-    """``<column>,…:<column>,…:``; columns beyond the known ones are not looked at."""
-    cards = []
+    """``<column>,…:<column>,…:``; columns beyond the known ones are ignored."""
+    gpus = []
     for part in filter(None, text.split(":")):
         cells = part.split(",")
         if len(cells) < key_set.least_columns:
@@ -148,24 +148,24 @@ def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registratio
             values[column] = _COLUMNS[column](cell)
             if values[column] is None:
                 raise ClaimError(subject, key_set.register, part, f"{column} is {cell[:40]!r}")
-        cards.append(structs.replace(Registration(), **values))
-    return tuple(cards)
+        gpus.append(structs.replace(Registration(), **values))
+    return tuple(gpus)
 
 
-def _flaw(card: Registration) -> str:
-    """What the annotation, in either form, cannot say of the GPU; "" if nothing."""
-    numbers = (card.index or 0, card.slots, card.memory, card.cores, card.numa + 1)
+def _flaw(gpu: Registration) -> str:
+    """What the annotation, in either form, cannot express of the GPU; "" if nothing."""
+    numbers = (gpu.index or 0, gpu.slots, gpu.memory, gpu.cores, gpu.numa + 1)
     if not all(0 <= value <= MOST for value in numbers):
         return f"a number outside 0..{MOST}"
-    if not is_device(card.uuid):
+    if not is_device(gpu.uuid):
         return "not a GPU's UUID"
-    return "" if is_word(card.type) and is_word(card.mode) else "not a type and a mode"
+    return "" if is_word(gpu.type) and is_word(gpu.mode) else "not a type and a mode"
 
 
-def _cell(card: Registration, column: str, key_set: KeySet) -> str:
-    value = getattr(card, column)
+def _cell(gpu: Registration, column: str, key_set: KeySet) -> str:
+    value = getattr(gpu, column)
     if value is None:
-        raise ClaimError("registration", key_set.register, card.uuid, f"{column} is missing")
+        raise ClaimError("registration", key_set.register, gpu.uuid, f"{column} is missing")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -173,15 +173,15 @@ def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
     """The registered GPUs as devices; ``unit`` is the bytes of one unit of memory."""
     return tuple(
         Device(
-            uuid=card.uuid,
-            index=card.index,
-            memory_bytes=card.memory * unit,
-            cores_milli=card.cores * MILLI_PER_PERCENT,
-            slots=card.slots,
-            healthy=card.healthy,
-            model=card.type.removeprefix(VENDOR),
+            uuid=gpu.uuid,
+            index=gpu.index,
+            memory_bytes=gpu.memory * unit,
+            cores_milli=gpu.cores * MILLI_PER_PERCENT,
+            slots=gpu.slots,
+            healthy=gpu.healthy,
+            model=gpu.type.removeprefix(VENDOR),
         )
-        for card in cards
+        for gpu in cards
     )
 
 
@@ -211,28 +211,28 @@ _RFC3339: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def handshake(node: Node, key_set: KeySet) -> Handshake | None:
-    """The last heartbeat; None without one. Raises ClaimError for a state that is none.
+    """The last heartbeat; None without one. Raises ClaimError for an unknown state.
 
-    Its time is None if it cannot be read. The scheduler writes it without a zone, in its own;
-    schedulers run in UTC, and so it is read.
+    Its time is None if it cannot be read. The scheduler writes local time without a zone; it is
+    read as UTC, in which schedulers run.
     """
     for key in key_set.handshake:
         text = node.annotations.get(key)
         if text is not None:
-            word = next((each for each in _STATES if text.startswith(each)), None)
-            if word is None:
+            name = next((state for state in _STATES if text.startswith(state)), None)
+            if name is None:
                 raise ClaimError(f"node {node.name}", key, text, "not a handshake")
-            at = stamp(text.removeprefix(word).removeprefix("_").removeprefix(" "))
-            return Handshake(key, _STATES[word], at)
+            at = stamp(text.removeprefix(name).removeprefix("_").removeprefix(" "))
+            return Handshake(key, _STATES[name], at)
     return None
 
 
 def handshake_text(state: HandshakeState, at: float, key_set: KeySet) -> str:
     """A heartbeat at a whole unix second, as its side writes it."""
-    word = next(word for word, each in _STATES.items() if each is state)
+    name = next(name for name, meaning in _STATES.items() if meaning is state)
     if state is HandshakeState.REPORTED:
-        return f"{word} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
-    return f"{word}_{moment(at):{key_set.stamp}}"
+        return f"{name} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
+    return f"{name}_{moment(at):{key_set.stamp}}"
 
 
 def locks(node: Node, key_set: KeySet) -> tuple[NodeLock, ...]:

@@ -1,4 +1,4 @@
-"""What Volcano's and HAMi's annotations are made of: 32-bit numbers, device names, points in time.
+"""The parts of Volcano's and HAMi's annotations: 32-bit numbers, device names, points in time.
 
 Each reader gives None for any other text, however long. The limits are those of the originals:
 their numbers are Go's int32.
@@ -22,7 +22,7 @@ BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
 }
-"""What Go's ``strconv.ParseBool`` reads."""
+"""The texts that Go's ``strconv.ParseBool`` reads."""
 
 _WORD = re.compile("[^,;:\x00-\x1f\x7f\ud800-\udfff]{0,128}")
 

@@ -10,11 +10,11 @@ class UnsizedVolcano(Volcano, frozen=True):
     """All amounts of memory are unknown."""
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
-        """What each container asks for. Raises ClaimError."""
+        """What each container requests. Raises ClaimError."""
         return without_memory(super().requests(pod))
 
     def claim(self, pod: Pod) -> Claim | None:
-        """What the annotations say. Raises ClaimError."""
+        """The claim in the annotations. Raises ClaimError."""
         return claim_without_memory(super().claim(pod))
 
     def devices(self, node: Node) -> tuple[Device, ...]:

@@ -7,10 +7,10 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 HAMI_MARK: Final = "hami.io/"
-"""How HAMi's annotations begin."""
+"""The prefix of HAMi's annotations."""
 
 _MIG: Final = "nvidia.com/mig-"
-"""How the names of MIG profiles begin, which nobody but NVIDIA's own plugin offers."""
+"""The prefix of resources for MIG profiles, which only NVIDIA's own plugin advertises."""
 
 
 def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
@@ -22,13 +22,13 @@ def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
     registered = {node.name for node in nodes if HAMI.register in node.annotations}
 
     def is_whole(pod: Pod) -> bool:
-        asked = {name for container in pod.containers for name in container.limits}
-        instances = any(name.startswith(_MIG) for name in asked)
-        if asked & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
+        resources = {name for container in pod.containers for name in container.limits}
+        instances = any(name.startswith(_MIG) for name in resources)
+        if resources & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
             return False
         if any(key.startswith(HAMI_MARK) for key in pod.annotations):
             return False
-        if HAMI.number not in asked:
+        if HAMI.number not in resources:
             return instances
         return pod.node not in registered if pod.node else not registered
 
