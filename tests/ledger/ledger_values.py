@@ -112,6 +112,10 @@ def any_slices(random):
     )
 
 
+OF_WHOLE_PODS = {Source.ANNOTATIONS, Source.LIMIT_FILE, Source.PROCESS}
+"""Sources that may name no container; the others' formats name one always."""
+
+
 def any_statement(random):
     source = random.choice([*Source])
     process = source is Source.PROCESS
@@ -121,7 +125,7 @@ def any_statement(random):
     return Statement(
         source=source,
         pod=PodRef(uid, "", random.choice(["", uid])),
-        container=random.choice(["main", "main", "side", ""]),
+        container=random.choice(["main", "side", "" if source in OF_WHOLE_PODS else "main"]),
         shares=tuple(any_share(random) for _ in range(count)),
         scheme=Scheme.NONE if process else random.choice([*Scheme]),
         phase=Phase.ASSIGNED if process else random.choice([*Phase]),
