@@ -120,7 +120,7 @@ def test_a_failure_that_may_pass_is_tried_again_with_an_event_once_a_minute():
         next(events)
         asked.append(server.asked)
     assert asked == [1, 2, 2, 3, 3]
-    assert (api.told.node, api.told.rejections) == (Node("n"), ())
+    assert (api.last_read.node, api.last_read.rejections) == (Node("n"), ())
 
 
 def test_a_missing_right_is_not_asked_for_again_with_every_event():
