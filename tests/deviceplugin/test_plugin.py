@@ -75,6 +75,7 @@ def hami_pod(bench, name, memory, phase="Pending"):
     return uid
 
 
+@pytest.mark.slow
 def test_hamis_node_is_locked_no_longer_than_its_owner_may_be_asked_for(tmp_path):
     """21 of 24 pods of a wave could not be scheduled for five minutes: an owner had failed."""
     flags = ("--volcano.dialect=hami", "--health.interval=200ms")

@@ -64,6 +64,7 @@ def looks(seen, random):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @for_all(seen=SNAPSHOTS, random=st.randoms(use_true_random=False))
 def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
