@@ -61,6 +61,9 @@ GPU1    PIX      X      SYS     0-15
 """
 NODE = "node"
 
+POOL = (("grpc.use_local_subchannel_pool", 1),)
+"""The library's own pool remembers for a while that a path refused."""
+
 
 def card(number, parent="", **info):
     return Gpu(
@@ -420,7 +423,7 @@ def serving(tmp_path, *arguments):
 
 
 def ask(path, method, answer):
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with grpc.insecure_channel(f"unix:{path}", options=POOL) as channel:
         return channel.unary_unary(
             f"/display.GPUDisplay/{method}",
             request_serializer=Empty.SerializeToString,

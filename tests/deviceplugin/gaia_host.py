@@ -73,7 +73,9 @@ class Host:
 
 def register(socket, timeout=WAIT_SECONDS, **fields):
     """What ``gpu-client`` does; the status code and its text where the call fails."""
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
+    # A pool of its own: the library's would remember for a while that this path refused before.
+    pool = (("grpc.use_local_subchannel_pool", 1),)
+    with grpc.insecure_channel(f"unix:{socket}", options=pool) as channel:
         call = channel.unary_unary(
             "/vcuda.VCUDAService/RegisterVDevice",
             pb.VDeviceRequest.SerializeToString,

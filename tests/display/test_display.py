@@ -77,6 +77,9 @@ USAGE = (
 )
 """As grpc-gateway v1.12.1 with golang/protobuf v1.5.0 encodes the same messages."""
 
+POOL = (("grpc.use_local_subchannel_pool", 1),)
+"""The library's own pool remembers for a while that a path refused."""
+
 
 def broken():
     raise SourceError(Reason.TIMEOUT, "nvml", "no answer before the deadline")
@@ -164,7 +167,7 @@ def start(path):
 
 
 def call(path, method, answer):
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    with grpc.insecure_channel(f"unix:{path}", options=POOL) as channel:
         ask = channel.unary_unary(
             f"/display.GPUDisplay/{method}",
             request_serializer=Empty.SerializeToString,
