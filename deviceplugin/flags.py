@@ -108,11 +108,6 @@ class PluginOptions(msgspec.Struct, frozen=True):
         """Folders of limit files, by the name of their row in the registry."""
         return {"gaia": self.gaia_limits_dir}
 
-    @property
-    def kubelet_socket(self) -> str:
-        """Where the kubelet takes plugins."""
-        return f"{self.kubelet_dir}/kubelet.sock"
-
 
 DEFAULTS: Final = PluginOptions()
 
