@@ -16,6 +16,7 @@ from deviceplugin.health.rules import HealthRules, parse_xids, rules
 from deviceplugin.health.watch import TopologyDriver
 from vgpu.cli import version_option
 from vgpu.program import logs
+from vgpu.program.failures import wrong_value
 from vgpu.program.host import ProgramHost
 from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
@@ -92,7 +93,7 @@ def _rules(ctx: click.Context, options: PluginOptions) -> HealthRules:
     try:
         ignored = parse_xids(options.health_ignore_xids)
     except ValueError as error:
-        raise click.UsageError(f"--health.ignore-xids: {error}", ctx) from error
+        raise wrong_value(ctx, "--health.ignore-xids", str(error)) from error
     try:
         return rules(ignored, os.environ, options.health_recovery)
     except ValueError as error:

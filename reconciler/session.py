@@ -115,7 +115,9 @@ class Session(msgspec.Struct, frozen=True):
 @contextmanager
 def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator[Session]:
     """A session; ``continuous`` watches instead of listing. Raises click.ClickException."""
-    with connected(options.kubeconfig, options.context) as cluster:
+    with connected(
+        options.kubeconfig, options.context, options.request_timeout, waits=continuous
+    ) as cluster:
         observer = LateObserver(
             lambda: _observer(options, cluster, continuous=continuous),
             lambda: expect_right_clock(cluster, options.settings.policy.ages.clock_skew),

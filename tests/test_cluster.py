@@ -550,7 +550,7 @@ def test_a_proxys_error_page_is_quoted(waits):
 def test_only_the_beginning_of_a_long_page_is_quoted():
     with serving(answer(b"x" * 10_000, 400)) as (cluster, _), pytest.raises(ClusterError) as info:
         list(cluster.pods())
-    assert len(info.value.message) == 200
+    assert info.value.message.endswith(": " + "x" * 200)
 
 
 def test_a_login_page_is_not_followed():
@@ -694,7 +694,7 @@ def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer
     with serving(hangs) as (cluster, server):
         events = cluster.watch(PODS, "1")
         assert next(events).object.ref.name == "a"
-        with pytest.raises(ClusterError, match="timed out"):
+        with pytest.raises(ClusterError, match=r"no answer within 1\.05 s"):
             next(events)
     assert server.requests[0][2]["timeoutSeconds"] == ["1"]
 

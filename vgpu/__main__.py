@@ -1,5 +1,32 @@
-"""`python -m vgpu` is `vgpu`."""
+"""The start of `vgpu`, which `python -m vgpu` is, too.
 
-from vgpu.cli import main
+Importing it is starting it: from then on Ctrl-C prints no traceback, also while the rest is
+imported. Before that Python itself starts, which prints its own.
+"""
 
-main(prog_name="vgpu")
+import os
+import signal
+
+EXIT_INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 and the number of SIGINT."""
+
+is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if is_default:  # else the caller ignores it
+    signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+
+
+def main(prog_name: str | None = None) -> None:
+    """Run the command line, and end the process."""
+    from vgpu.cli import main as command_line  # noqa: PLC0415  # Ctrl-C is handled from here on
+
+    if is_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        command_line(prog_name=prog_name)
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main("vgpu")

@@ -4,6 +4,7 @@ The table maps a name to ``module:function`` and its one-line help, so that ``vg
 imports none of them.
 """
 
+import difflib
 import importlib
 import platform
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 from vgpu import __version__
+from vgpu.program.failures import name_standard_output, status_of
 
 PLUGIN = "kubectl-vgpu"
 """The program name by which kubectl finds the plugin ``kubectl vgpu``."""
@@ -49,11 +51,30 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 class LazyGroup(click.Group):
     """A group that knows its commands by name and loads one when it is called."""
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run under the name with which the program was called."""
-        if Path(sys.argv[0]).name == PLUGIN:
-            kwargs.setdefault("prog_name", PLUGIN.replace("-", " "))
-        return super().main(*args, **kwargs)
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run under the name with which the program was called; ends the process by default."""
+        if kwargs.get("prog_name") is None and Path(sys.argv[0]).name == PLUGIN:
+            kwargs["prog_name"] = PLUGIN.replace("-", " ")
+
+        def run() -> Any:
+            kwargs["standalone_mode"] = False
+            return super(LazyGroup, self).main(*args, **kwargs)
+
+        if not standalone_mode:
+            return run()
+        name_standard_output()
+        sys.exit(status_of(run))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; an unknown name gets the similar ones."""
+        name = args[0]
+        near = difflib.get_close_matches(name, COMMANDS)
+        if name not in COMMANDS and near and not ctx.resilient_parsing:
+            similar = " or ".join(map(repr, near))
+            raise click.UsageError(f"No such command {name!r}. Did you mean {similar}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """The names, in the order of the table."""

@@ -31,7 +31,7 @@ from reconciler.policy import Mode
 from reconciler.report.document import json_text, plan_document
 from reconciler.report.table import show_plan
 from reconciler.session import session
-from vgpu.kube.flags import read_dump
+from vgpu.kube.flags import API_FLAGS, not_a_dump, read_dump
 from vgpu.program.flags import composed, is_typed, log_flags
 from vgpu.reasons import SourceError
 from vgpu.terminal import standard_output
@@ -103,9 +103,9 @@ def plan(ctx: click.Context, /, *, dump: str, taken: float | None, output: str, 
     if taken is not None and not dump:
         raise click.UsageError("--at is of a dump: it needs --from", ctx)
     if dump:
-        named = [name for name in ("kubeconfig", "context") if is_typed(ctx, name)]
+        named = [name for name in API_FLAGS if is_typed(ctx, name)]
         if named or options.scope is Scope.NODE:
-            wrong = f"--{named[0]}" if named else "--scope node"
+            wrong = f"--{named[0].replace('_', '-')}" if named else "--scope node"
             raise click.UsageError(f"--from asks no cluster: drop {wrong}", ctx)
         made, requests = _from_dump(options, dump, taken), {}
     else:
@@ -130,8 +130,7 @@ def _from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> Ma
     try:
         return Cycles(observer, options.settings.policy, clock=lambda: now).make()
     except SourceError as error:
-        hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
-        raise click.ClickException(f"--from {error}\n{hint}") from error
+        raise not_a_dump(str(error)) from error
 
 
 def _wanted(made: Made) -> bool:

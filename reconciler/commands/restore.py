@@ -83,6 +83,7 @@ def restore_command(
     audit: str,
     kubeconfig: str,
     context: str,
+    request_timeout: float | None,
     own_audit: str,
     server_dry_run: bool,
     yes: bool,
@@ -106,7 +107,7 @@ def restore_command(
     edits = sum(isinstance(record.action, Edit) for record in todo)
     with (
         opened_audit(own_audit if edits and not server_dry_run else "") as book,
-        connected(kubeconfig, context) as cluster,
+        connected(kubeconfig, context, request_timeout) as cluster,
     ):
         if edits and not (yes or server_dry_run) and on_a_terminal():
             show_undoable(console, todo)

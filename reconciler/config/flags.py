@@ -4,6 +4,7 @@ Each flag is also an environment variable: --state-namespace is VGPU_STATE_NAMES
 flag takes a space-separated list there. Flags win over the configuration file.
 """
 
+import difflib
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ from reconciler.model import Scope
 from vgpu.inventory import Units
 from vgpu.kube.flags import kubeconfig_flags
 from vgpu.program import logs
+from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
@@ -60,6 +62,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
     Attributes:
         scope: the sources to read.
         kubeconfig, context: how to reach the API server.
+        request_timeout: maximum time to wait for its answer, in seconds; None is the default.
         node: this node's name.
         places, driver: the paths of the node's sources, and whether its driver is read.
         units: the amounts of the schemes' units.
@@ -70,6 +73,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
     scope: Scope
     kubeconfig: str
     context: str
+    request_timeout: float | None
     node: str
     places: NodePaths
     driver: bool
@@ -256,7 +260,9 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
     try:
         settings_read = settings(_file(params["config"]), dict(_flag_settings(params)))
     except ConfigError as error:
-        raise click.UsageError(str(error), ctx) from error
+        if not error.place.startswith("--") or error.place == "--config":
+            raise click.UsageError(str(error), ctx) from error
+        raise wrong_value(ctx, error.place, error.problem) from error
     if params["print_config"]:
         click.echo(config_text(settings_read), nl=False)
         ctx.exit()
@@ -269,6 +275,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
         scope=scope,
         kubeconfig=params["kubeconfig"],
         context=params["context"],
+        request_timeout=params["request_timeout"],
         node=params["node_name"] or socket.gethostname(),
         places=NodePaths(
             shim_roots=params["shim_root"] or _PLACES.shim_roots,
@@ -314,7 +321,9 @@ def _flag_settings(params: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
     for text in params["rule"]:
         name, equals, mode = text.partition("=")
         if not equals or name not in _RULES:
-            problem = f"must be NAME=MODE, not {text!r}; names are {', '.join(_RULES)}"
+            near = difflib.get_close_matches(name, _RULES, n=1) if equals else ()
+            names = f"did you mean {near[0]}?" if near else f"names are {', '.join(_RULES)}"
+            problem = f"must be NAME=MODE, not {text!r}; {names}"
             raise ConfigError(_RULE_FLAG, "", problem)
         key = _RULES[name]
         yield key.name, from_flag(key, (mode,), _RULE_FLAG)

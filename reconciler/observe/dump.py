@@ -18,10 +18,10 @@ from reconciler.observe.lock_owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep
-from vgpu.kube.dump import decode_dump
+from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
-from vgpu.reasons import SourceError
+from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 
 
@@ -48,6 +48,9 @@ class DumpObserver:
     def view(self, now: float) -> ClusterView:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
         dump = decode_dump(self._content, self._subject, keep=Keep.ALL)
+        ignored = ignored_text(dump.others)
+        if dump.is_foreign:
+            raise SourceError(Reason.MALFORMED, self._subject, nothing_in_it(ignored))
         nodes = tuple({node.name: node for node in dump.nodes}.values())
         objects = Objects(
             nodes,
@@ -74,6 +77,7 @@ class DumpObserver:
         }
         cut = self._is_cut()
         notes = [note for note in missing.values() if note]
+        notes += [f"{ignored} ignored"] if ignored else []
         if cut:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))

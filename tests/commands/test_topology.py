@@ -315,7 +315,7 @@ def test_usage_is_the_json_of_gpu_managers_gateway():
     [
         (["--simulate", "--matrix", "/nowhere"], "--matrix: /nowhere: "),
         (["--simulate", "--matrix", "/dev/null"], "the output of: nvidia-smi topo -m"),
-        (["serve", "--simulate", "--socket=", "--listen=x"], "--listen 'x': must end in a port"),
+        (["serve", "--simulate", "--socket=", "--listen=x"], "'--listen': 'x': must end in a port"),
         (["--simulate", "--shim.root=/x"], "--shim.root: --simulate brings its own node"),
         (["--simulate", "serve"], "--simulate: give flags after 'serve'"),
         (["--shim.root=/x", "serve"], "--shim.root: give flags after 'serve'"),

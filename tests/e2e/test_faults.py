@@ -309,7 +309,7 @@ def test_the_log_says_a_lasting_fault_once(live):
 
 
 def test_json_logs_are_one_object_a_line(tmp_path):
-    flags = ("--log.format=json", "--web.listen-address=:nonsense")
+    flags = ("--log.format=json", "--web.listen-address=no.such.host.invalid:1")
     lines = refused_start(LiveExporter(tmp_path, demo()), *flags).strip().splitlines()
     assert lines
     assert all(json.loads(line)["level"] for line in lines)

@@ -483,7 +483,11 @@ class Server:
 @pytest.mark.parametrize(("ahead", "margin"), [(61.0, 60.0), (-61.0, 60.0), (6.0, 0.0)])
 def test_by_a_wrong_clock_nothing_is_judged(ahead, margin):
     observer = LateObserver(
-        lambda: DumpObserver(b'{"kind": "List", "items": []}', "dump", Units()),
+        lambda: DumpObserver(
+            b'{"kind": "List", "items": [{"kind": "Pod", "metadata": {"name": "a", "uid": "u"}}]}',
+            "dump",
+            Units(),
+        ),
         lambda: expect_right_clock(Server(ahead), margin),
     )
     cycle = Cycles(observer, Policy(), apply=lambda *_: pytest.fail("applied")).run()

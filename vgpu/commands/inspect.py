@@ -16,8 +16,13 @@ import msgspec
 
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.dump import decode_dump
-from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
+from vgpu.kube.dump import Dump, decode_dump, ignored_text, nothing_in_it
+from vgpu.kube.flags import (
+    connected,
+    kubeconfig_flags,
+    not_a_dump,
+    read_dump,
+)
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.model import PodRef, Scheme
 from vgpu.program.flags import AUTO, ChoiceOf, MemoryUnit
@@ -84,14 +89,15 @@ def from_files(paths: Sequence[str]) -> Read:
     malformed: dict[tuple[str, PodRef], MalformedObject] = {}
     seen = 0
     times: list[float] = []
+    dumps: list[Dump] = []
     for path in paths:
         content, written = read_dump(path)
         try:
             dump = decode_dump(content, path)
         except SourceError as error:
-            hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
-            raise click.ClickException(f"--from {error}\n{hint}") from error
+            raise not_a_dump(str(error)) from error
         times.append(written)
+        dumps.append(dump)
         nodes |= {node.name: node for node in dump.nodes}
         pods |= {pod.ref.uid: pod for pod in dump.pods}
         share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
@@ -99,7 +105,10 @@ def from_files(paths: Sequence[str]) -> Read:
         malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
         seen += dump.total
-    notes = []
+    ignored = ignored_text(others)
+    if dumps and all(dump.is_foreign for dump in dumps):
+        raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
+    notes = [f"{ignored} ignored"] if ignored else []
     if not nodes:
         notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
     if not seen:
@@ -279,6 +288,7 @@ def command(
     files: tuple[str, ...],
     kubeconfig: str,
     context: str,
+    request_timeout: float | None,
     output: str,
     scheme: str | None,
     volcano_factor: int,
@@ -292,7 +302,10 @@ def command(
     plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare.
     """
     for wrong, complaint in (
-        (files and (kubeconfig or context), "--from asks no cluster: drop --kubeconfig, --context"),
+        (
+            files and (kubeconfig or context or request_timeout),
+            "--from asks no cluster: drop --kubeconfig, --context, --request-timeout",
+        ),
         (legacy and scheme != Scheme.GPUSHARE, "--legacy needs --scheme gpushare"),
         (legacy and output != "table", "--legacy has its own form: drop --output"),
         (details and not legacy, "--details needs --legacy; without it every GPU is shown"),
@@ -305,7 +318,7 @@ def command(
         if node and node not in (names := [found.name for found in read.objects.nodes]):
             raise no_such_node(node, names)
     else:
-        with connected(kubeconfig, context) as cluster:
+        with connected(kubeconfig, context, request_timeout) as cluster:
             read = from_cluster(cluster, node)
     if legacy:
         _print_legacy(read, node, details=details)

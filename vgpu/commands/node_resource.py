@@ -108,14 +108,20 @@ def _setting(ctx: click.Context, param: click.Parameter, value: str) -> tuple[st
 
 
 def _change(
-    node: str, name: str, count: int | None, kubeconfig: str, context: str, *, yes: bool, dry: bool
+    node: str,
+    name: str,
+    count: int | None,
+    *,
+    yes: bool,
+    dry: bool,
+    **api: Any,
 ) -> None:
     """Show the change, ask for confirmation, and make it."""
     if not (yes or dry or sys.stdin.isatty()):
         raise click.UsageError(
             "cannot ask for confirmation: standard input is not a terminal; pass --yes"
         )
-    with connected(kubeconfig, context) as cluster:
+    with connected(**api) as cluster:
         from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
         capacity = cluster.capacity(node)

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlencode
 
-import msgspec
 import urllib3
 
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
+from vgpu.kube.refusals import refusal, unreachable
 from vgpu.kube.retries import AGAIN, ONCE, READ_TIMEOUT
 from vgpu.kube.verbs import WATCH, ApiVerb
 from vgpu.reasons import Reason, SourceError
@@ -42,46 +42,29 @@ LONGEST_LINE: Final = 32 * 1024 * 1024
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 _SUCCESSES: Final = range(200, 300)
-_QUOTED: Final = 200
-"""Maximum number of quoted bytes of an answer that is not a Status, such as a proxy's page."""
-
-
-class _ListMeta(msgspec.Struct, frozen=True):
-    continue_token: str = msgspec.field(name="continue", default="")
-
-
-class _Cause(msgspec.Struct, frozen=True):
-    message: str = ""
-
-
-class _Details(msgspec.Struct, frozen=True):
-    causes: tuple[_Cause, ...] | None = None
-
-
-class _Status(msgspec.Struct, frozen=True):
-    """A Kubernetes Status, which is the body of a refusal."""
-
-    reason: str = ""
-    message: str = ""
-    metadata: _ListMeta = _ListMeta()
-    details: _Details | None = None
 
 
 class ApiConnection:
     """One API server, as one user. A context manager: it closes its connections at the end."""
 
     def __init__(
-        self, access: Access, *, gather: float = GATHER_SECONDS, patience: float = 0.0
+        self,
+        access: Access,
+        *,
+        gather: float = GATHER_SECONDS,
+        patience: float = 0.0,
+        retries: urllib3.Retry | None = None,
     ) -> None:
         """Use this server.
 
         ``gather``: seconds for which a stream's reader without waiting lines lets lines gather;
         0 reads each line as soon as it arrives. ``patience``: seconds of silence after which a
         request fails and is not tried again; 0 means READ_TIMEOUT, and reads are tried again.
+        ``retries`` replaces these rules for reads.
         """
         self._access = access
         self._timeout = urllib3.Timeout(patience, patience) if patience else READ_TIMEOUT
-        self._again = ONCE if patience else AGAIN
+        self._again = retries or (ONCE if patience else AGAIN)
         self._gather = gather
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -98,20 +81,22 @@ class ApiConnection:
         *,
         gather: float = GATHER_SECONDS,
         patience: float = 0.0,
+        retries: urllib3.Retry | None = None,
     ) -> Self:
         """The cluster of a kubeconfig, or of the pod that this runs in.
 
         The order is: ``kubeconfig``; ``$KUBECONFIG``; ``~/.kube/config`` if there is one; the pod's
         ServiceAccount. A kubeconfig that is named and cannot be used is never skipped.
-        ``gather`` and ``patience`` are as in ``__init__``.
+        ``gather``, ``patience`` and ``retries`` are as in ``__init__``.
 
         Raises:
             ClusterError: NoConfiguration.
         """
         try:
-            return cls(find(kubeconfig, context), gather=gather, patience=patience)
+            access = find(kubeconfig, context)
         except NoAccess as error:
             raise ClusterError(0, NO_CONFIGURATION, str(error)) from error
+        return cls(access, gather=gather, patience=patience, retries=retries)
 
     def close(self) -> None:
         """Close all connections."""
@@ -177,7 +162,7 @@ class ApiConnection:
                 missing = f"{response.length_remaining} bytes are missing"
                 raise ClusterError(0, "Unreachable", f"{self.server}: {missing}")
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.server, error, silence) from error
         finally:
             response.close()
 
@@ -201,6 +186,7 @@ class ApiConnection:
         }
         if body is not None:
             headers["Content-Type"] = verb.content_type
+        patience = timeout or self._timeout
         sent_at = time.time()
         try:
             response = self._access.pool.request(
@@ -210,29 +196,25 @@ class ApiConnection:
                 headers=headers,
                 retries=self._again if verb.method == "GET" else ONCE,
                 redirect=False,  # an API server does not send us elsewhere; a login page would
-                timeout=timeout or self._timeout,
+                timeout=patience,
                 preload_content=preload,
             )
         except urllib3.exceptions.HTTPError as error:
             self._count(verb, 0)
-            raise self._unreachable(error) from error
+            raise unreachable(self.server, error, patience) from error
         self.clock_ahead = clock_ahead(response.headers.get("Date", ""), sent_at, time.time())
         tries = response.retries.history if response.retries else ()
         self._count(verb, response.status, *(tried.status or 0 for tried in tries))
         if response.status in _SUCCESSES:
             return response
         try:
-            raise _refusal(response)
+            raise refusal(self.server, response)
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.server, error, patience) from error
 
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
-
-    def _unreachable(self, error: urllib3.exceptions.HTTPError) -> ClusterError:
-        cause = getattr(error, "reason", None) or error  # the cause of the last try's failure
-        return ClusterError(0, "Unreachable", f"{self.server}: {cause}")
 
 
 def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
@@ -247,23 +229,3 @@ def clock_ahead(date: str, sent_at: float, received_at: float) -> float:
     if server_time + 1 < sent_at:
         return sent_at - server_time - 1
     return min(0.0, received_at - server_time)
-
-
-def _refusal(response: urllib3.BaseHTTPResponse) -> ClusterError:
-    """The error in an answer; a body that is not a Status (a proxy's page) is quoted in part."""
-    body = response.data
-    try:
-        status = msgspec.json.decode(body, type=_Status)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        status = _Status(message=body[:_QUOTED].decode("utf-8", "replace"))
-    if response.status == GONE:
-        return ExpiredError(status.message, status.metadata.continue_token)
-    retry_after = response.headers.get("Retry-After", "")
-    causes = (status.details.causes if status.details else None) or ()
-    return ClusterError(
-        response.status,
-        status.reason or f"HTTP {response.status}",
-        status.message,
-        float(retry_after) if retry_after.isdecimal() else None,
-        tuple(cause.message for cause in causes if cause.message),
-    )

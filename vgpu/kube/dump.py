@@ -9,12 +9,25 @@ import msgspec
 from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, unread
 from vgpu.kube.decode import Content, decode
 from vgpu.kube.documents import Keep
+from vgpu.kube.errors import one_line
 from vgpu.kube.kinds import API_VERSIONS, CONFIG_MAPS, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.reasons import Reason, SourceError
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """Prefix of the names of gpushare's ConfigMaps; the node's name follows."""
+
+
+_QUOTED: Final = 60
+"""Maximum number of quoted bytes of a file that is no JSON."""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+_STATUS: Final = msgspec.json.Decoder(_Status)
 
 
 class Dump(msgspec.Struct, frozen=True):
@@ -37,16 +50,56 @@ class Dump(msgspec.Struct, frozen=True):
     others: Mapping[str, int] = {}
     malformed: tuple[MalformedObject, ...] = ()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it has no object that can be used."""
+        used = self.nodes or self.total or self.share_pods or self.unhealthy or self.malformed
+        return not used and CONFIG_MAPS.name not in self.others
+
+
+def ignored_text(others: Mapping[str, int]) -> str:
+    """The objects of a dump that are not used, such as "2 Services and 1 Deployment"; "" if none.
+
+    ConfigMaps belong to a dump: some of them list unhealthy GPUs.
+    """
+    kinds = sorted(kind for kind in others if kind != CONFIG_MAPS.name)
+    parts = [f"{others[kind]} {_plural(kind, others[kind])}" for kind in kinds]
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+def nothing_in_it(ignored: str) -> str:
+    """The problem of a dump without any object that is used."""
+    return f"it has neither nodes nor pods, only {ignored}" if ignored else "it has no objects"
+
+
+def _plural(kind: str, count: int) -> str:
+    if count == 1 or kind.endswith("points"):
+        return kind
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
+
 
 def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
     The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
-    MALFORMED for anything else.
+    MALFORMED for anything else, such as the Status of a refusal, which it quotes.
     """
-    decoded = decode(content, ANY_LIST, subject)
+    try:
+        decoded = decode(content, ANY_LIST, subject)
+    except SourceError as error:
+        if content.lstrip()[:1] in (b"{", b""):
+            raise
+        start = one_line(content[:_QUOTED].decode("utf-8", "replace"))
+        detail = f"it is not JSON, and begins with {start!r}"
+        raise SourceError(Reason.MALFORMED, subject, detail) from error
     if not decoded.kind:
         raise SourceError(Reason.MALFORMED, subject, "not a Kubernetes object: it has no kind")
+    if decoded.kind == "Status":
+        status = decode(content, _STATUS, subject)
+        refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
+        raise SourceError(Reason.MALFORMED, subject, f"the API server refused it: {refusal}")
     items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
     kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
     nodes: list[Node] = []

@@ -41,3 +41,8 @@ class ExpiredError(ClusterError):
     def __init__(self, message: str, token: str) -> None:
         super().__init__(GONE, "Expired", message)
         self.token = token
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without control characters."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vgpu.reasons import SourceError
+from vgpu.program.flags import Duration
+from vgpu.reasons import Reason, SourceError
 
 if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
     from vgpu.kube.client import ApiClient
@@ -23,10 +24,25 @@ HINTS: Final[Mapping[str, str]] = {
 }
 """Hints for the user, by the reason of a ClusterError."""
 
+_NOT_KUBERNETES: Final = "Check the server of the --context, and the proxies before it."
+
+API_FLAGS: Final = ("kubeconfig", "context", "request_timeout")
+"""The Python names of the flags of :func:`kubeconfig_flags`."""
+
+REQUEST_SECONDS: Final = 30.0
+"""Default of --request-timeout for a command that a person waits for, in seconds."""
+
 
 def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --kubeconfig and --context."""
+    """Add --kubeconfig, --context and --request-timeout."""
     for option in (
+        click.option(
+            "--request-timeout",
+            type=Duration(),
+            metavar="DURATION",
+            help="Maximum time to wait for an answer of the API server.  [default: 30s; for"
+            " `reconcile run` 1m]",
+        ),
         click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig."),
         click.option(
             "--kubeconfig",
@@ -41,20 +57,41 @@ def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
-    """A connection; a failure on it ends the command with status 1 and a hint what to do."""
+def connected(
+    kubeconfig: str, context: str, request_timeout: float | None = None, *, waits: bool = False
+) -> Iterator["ApiClient"]:
+    """A connection; a failure on it ends the command with status 1 and a hint what to do.
+
+    ``request_timeout`` is in seconds; without it a program that ``waits`` for a busy server has
+    the long one of :mod:`vgpu.kube.retries`, and any other REQUEST_SECONDS.
+    """
     from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
     from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
+    from vgpu.kube.retries import AGAIN, UNLESS_SILENT  # noqa: PLC0415  # see above
 
+    patience = request_timeout or (0.0 if waits else REQUEST_SECONDS)
+    retries = AGAIN if waits else UNLESS_SILENT
+    server = ""
     try:
-        with ApiClient.connect(kubeconfig, context) as cluster:
+        with ApiClient.connect(kubeconfig, context, patience=patience, retries=retries) as cluster:
+            server = cluster.server
             yield cluster
     except ClusterError as error:
         message = str(error) if error.status else error.message
-        hint = HINTS.get(error.reason)
+        if server not in message:
+            message = f"{server}: {message}"
+        is_foreign = error.reason.startswith("HTTP ")
+        hint = _NOT_KUBERNETES if is_foreign else HINTS.get(error.reason)
         raise click.ClickException(f"{message}\n{hint}" if hint else message) from error
     except SourceError as error:
-        raise click.ClickException(f"{error}\nThat is no answer of Kubernetes.") from error
+        hint = f"\n{_NOT_KUBERNETES}" if error.reason is Reason.MALFORMED else ""
+        raise click.ClickException(f"{error}{hint}") from error
+
+
+def not_a_dump(problem: str) -> click.ClickException:
+    """The error for a file of ``--from`` that is no dump."""
+    hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
+    return click.ClickException(f"--from {problem}\n{hint}")
 
 
 def read_dump(path: str) -> tuple[bytes, float]:

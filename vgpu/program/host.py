@@ -28,6 +28,7 @@ from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import OwnView, own_tables
 from vgpu.program import logs, signals
 from vgpu.program.ending import EXIT_FAILURE, exit_now, outlasting
+from vgpu.program.failures import report
 from vgpu.program.flags import Decorator, composed, log_flags
 from vgpu.program.process import build_info, own_numbers
 from vgpu.program.web_flags import WebOptions, web_flags
@@ -182,8 +183,8 @@ class ProgramHost:
 
 def _report(error: BaseException) -> int:
     """Report an error that ends the program; returns the exit status."""
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
-    log.critical("ended by a defect", exc_info=error)
-    return EXIT_FAILURE
+    status = report(error)
+    if status is None:
+        log.critical("ended by a defect", exc_info=error)
+        return EXIT_FAILURE
+    return status

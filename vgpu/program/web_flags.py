@@ -8,6 +8,7 @@ import msgspec
 
 from vgpu.program.flags import Decorator, env, field
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.server import MAX_REQUESTS
 
 LISTEN_FLAG = "--web.listen-address"
@@ -30,6 +31,20 @@ class WebOptions(msgspec.Struct, frozen=True):
         return cls(**{names[key]: value for key, value in params.items() if key in names})
 
 
+class ListenAddress(click.ParamType[str]):
+    """``host:port``; whether it can be listened on is found at the start."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is; refuses what is no address."""
+        try:
+            parse_address(str(value))
+        except ListenError as error:
+            self.fail(f"{error.address!r}: {error.problem}", param, ctx)
+        return str(value)
+
+
 class WebFlags(NamedTuple):
     """The group, in the order of the help."""
 
@@ -46,6 +61,7 @@ def web_flags(address: str, *aliases: str) -> WebFlags:
             LISTEN_FLAG,
             "Address to serve on; repeatable. An empty host is every address.",
             *aliases,
+            type=ListenAddress(),
             multiple=True,
             default=(address,),
             show_default=True,
