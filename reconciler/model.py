@@ -51,6 +51,17 @@ class ShimFolder(msgspec.Struct, frozen=True, gc=False):
     mapped: bool
 
 
+class KernelLaunch(msgspec.Struct, frozen=True, gc=False):
+    """When a container last launched a kernel, by the sharing library; 0 if it never did.
+
+    ``pod_uid`` is the pod's UID on the node, ``at`` unix seconds.
+    """
+
+    pod_uid: str
+    container: str
+    at: float
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The state of a cluster, or of one node, at one time.
 
@@ -69,6 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         folders: the shims' folders.
         owners: the owners of Failed pods whose own policy decides.
         usage: what containers use of devices, where that is known for certain.
+        last_kernels: when containers last launched a kernel, where their library reports it.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
         notes: what a reader must know, in words.
@@ -87,6 +99,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     ledgers: Mapping[str, Ledger] = {}
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
+    last_kernels: tuple[KernelLaunch, ...] = ()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     notes: tuple[str, ...] = ()

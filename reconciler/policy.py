@@ -28,7 +28,17 @@ REPORTED: Final = frozenset(
 )
 """Rules that only report unless they are set to apply: then they evict, running pods too."""
 
-_ASKED_FOR: Final = REPORTED | {Rule.KUBESHARE, Rule.TERMINATED, Rule.MALFORMED_OBJECT}
+_WITHOUT_ACTION: Final = frozenset(
+    {
+        Rule.STUCK_TERMINATING,
+        Rule.HELD_FOR_NOTHING,
+        Rule.IDLE_HOLDER,
+        Rule.MALFORMED_OBJECT,
+    }
+)
+"""Rules that only report, whatever their mode."""
+
+_ASKED_FOR: Final = REPORTED | _WITHOUT_ACTION | {Rule.KUBESHARE, Rule.TERMINATED}
 
 DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
     rule: Mode.PLAN if rule in _ASKED_FOR else Mode.APPLY for rule in Rule
@@ -66,7 +76,9 @@ class Ages(msgspec.Struct, frozen=True):
     schedulers' locks (300 s), so that they give up before us. ``lock``: a lock whose owner is gone.
     ``handshake``: a node abandoned although its plugin is alive. ``drift``: a disagreement about a
     GPU. ``over_limit``: more memory used than allocated; as long as the alert waits. ``orphan``: an
-    object without its owner. ``clock_skew`` is added to all of them: another machine's clock may
+    object without its owner. ``terminating``: a pod whose deletion is due. ``held``: a share of a
+    container that cannot run. ``idle``: a share without a kernel; 0 switches that rule off.
+    ``clock_skew`` is added to all of them: another machine's clock may
     differ by this much without an action being too early.
     """
 
@@ -77,6 +89,9 @@ class Ages(msgspec.Struct, frozen=True):
     drift: float = 60.0
     over_limit: float = 300.0
     orphan: float = 300.0
+    terminating: float = 600.0
+    held: float = 1800.0
+    idle: float = 0.0
     clock_skew: float = 60.0
 
 

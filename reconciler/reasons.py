@@ -56,6 +56,18 @@ class Rule(Explained):
         "a folder of the sharing library whose pod no longer exists",
     )
     KUBESHARE = "kubeshare", "a holder pod or SharePod that KubeShare no longer tracks"
+    STUCK_TERMINATING = (
+        "stuck_terminating",
+        "the pod is being deleted, does not end, and keeps its share of a GPU",
+    )
+    HELD_FOR_NOTHING = (
+        "held_for_nothing",
+        "the container cannot run, and its share of a GPU is of no use to any pod",
+    )
+    IDLE_HOLDER = (
+        "idle_holder",
+        "the container holds a share of a GPU, and has launched no kernel for a long time",
+    )
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
@@ -183,6 +195,23 @@ class Cause(Explained):
     )
     VANISHED_GPUID = "vanished_gpuid", "the virtual GPU no longer has a holder pod"
     COMPLETED_FOR_EVER = "completed_for_ever", "the pod completes and is recreated, for ever"
+    # stuck_terminating
+    CONTAINERS_REMAIN = (
+        "containers_remain",
+        "the kubelet has not ended the pod's containers, or not reported their end",
+    )
+    NODE_AWAY = (
+        "node_away",
+        "the pod's node is not ready or does not exist, so nothing confirms the end of the pod",
+    )
+    # held_for_nothing
+    CANNOT_START = (
+        "cannot_start",
+        "the kubelet cannot start the container: its image, its device or its configuration",
+    )
+    CRASH_LOOP = "crash_loop", "the container ends soon after every start"
+    # idle_holder
+    NO_KERNEL = "no_kernel", "the sharing library has seen no kernel of the container"
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"
 

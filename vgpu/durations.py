@@ -35,3 +35,14 @@ def duration_text(seconds: float) -> str:
         count, rest = divmod(rest, length)
         parts.append(f"{count}{unit}" if count else "")
     return "".join(parts) + (f"{rest}s" if rest else "")
+
+
+_AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit; "" for one below 0."""
+    for length, unit in _AGES:
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return "0s" if seconds >= 0 else ""

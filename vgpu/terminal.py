@@ -52,14 +52,3 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-_AGES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def age(seconds: float) -> str:
-    """A duration in its largest unit; "" for one below 0."""
-    for length, unit in _AGES:
-        if seconds >= length:
-            return f"{int(seconds // length)}{unit}"
-    return "0s" if seconds >= 0 else ""

@@ -52,7 +52,9 @@ _LIMIT_DIRS: Final = {files.flag: files.folder for files in registry().limit_fil
 _RULE_FLAG: Final = "--rule"
 _FLAGGED: Final = {key.flag: key for key in KEYS if key.flag and key.flag != _RULE_FLAG}
 _OF_RUN: Final = frozenset({"--mode", "--every", "--cron"})
-_METAVARS: Final = {"mode": "[plan|apply]", "every": "DURATION", "cron": "EXPRESSION"}
+_METAVARS: Final = {"mode": "[plan|apply]", "every": "DURATION", "cron": "EXPRESSION"} | {
+    "ages.idle": "DURATION"
+}
 _RULES: Final = {key.name.split(".")[1]: key for key in KEYS if key.flag == _RULE_FLAG}
 
 

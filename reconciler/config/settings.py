@@ -213,6 +213,15 @@ KEYS: Final = (
         "Minimum time for which a container uses more memory than was allocated to it.",
     ),
     Key("ages.orphan", _AGE, "Minimum age of an object that has lost its owner."),
+    Key("ages.terminating", _AGE, "Time after which a pod whose deletion is due is reported."),
+    Key("ages.held", _AGE, "Time after which a share whose container cannot run is reported."),
+    Key(
+        "ages.idle",
+        _AGE,
+        "Time without a kernel after which a container with a share is reported, with --scope node;"
+        " 0s never.",
+        "--idle-after",
+    ),
     Key(
         "ages.clock_skew",
         _AGE,

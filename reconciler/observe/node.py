@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from reconciler.cluster_index import is_holder
-from reconciler.model import Coverage, Scope, Snapshot
+from reconciler.model import Coverage, KernelLaunch, Scope, Snapshot
 from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
 from vgpu.facts import GpuSource
@@ -135,6 +135,7 @@ class NodeObserver:
                 ledgers={self._node: ledger},
                 folders=shim_folders.folders,
                 usage=usage or (),
+                last_kernels=tuple(_last_kernels(seen, now)),
                 live_pods=seen.process.live_pods if seen.process else None,
                 continuous=self._continuous,
                 notes=(*notes, *schemes.notes),
@@ -271,6 +272,14 @@ def _usage(seen: Observation) -> tuple[Usage, ...] | None:
     names = seen.kubelet.containers if seen.kubelet else {}
     usage = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
     return tuple(certain(usage))
+
+
+def _last_kernels(seen: Observation, now: float) -> Iterator[KernelLaunch]:
+    """When each container last launched a kernel; no time that is still to come."""
+    for file in seen.shim.files if seen.shim else ():
+        at = file.region.last_kernel_time
+        if at is not None and 0 <= at <= now:
+            yield KernelLaunch(file.pod_uid, file.container, float(at))
 
 
 def _live_pods(seen: Observation) -> frozenset[str]:

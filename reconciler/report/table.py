@@ -19,6 +19,7 @@ from reconciler.model import ActionResult, Edit, Entry, ObjectKind, ObjectRef, P
 from reconciler.reasons import ActionOutcome, Effect, SkipReason
 from reconciler.report.document import AS_BEFORE, Most, ReportDocument, doing, moment
 from reconciler.report.document import GOOD as ACHIEVED
+from vgpu.durations import age
 from vgpu.terminal import (
     BAD,
     BOLD,
@@ -29,7 +30,6 @@ from vgpu.terminal import (
     PLAIN,
     Line,
     Piece,
-    age,
     write,
 )
 

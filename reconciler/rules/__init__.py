@@ -21,6 +21,7 @@ from reconciler.rules.conflicts import (
     unowned_process,
 )
 from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
 from reconciler.rules.malformed_object import malformed_object
@@ -71,6 +72,9 @@ RULES: Final = (
         Rule.ORPHAN_SHIM_DIR, orphan_shim_dir, NODE, frozenset({Coverage.PODS, Coverage.FOLDERS})
     ),
     RuleEntry(Rule.KUBESHARE, kubeshare, needs=frozenset({Coverage.PODS, Coverage.SHARE_PODS})),
+    RuleEntry(Rule.STUCK_TERMINATING, stuck_terminating),
+    RuleEntry(Rule.HELD_FOR_NOTHING, held_for_nothing),
+    RuleEntry(Rule.IDLE_HOLDER, idle_holder, NODE),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

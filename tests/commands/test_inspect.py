@@ -1,5 +1,6 @@
 """`vgpu inspect` as a person calls it: on dumps, in all its forms, and with wrong flags."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -13,14 +14,14 @@ from rich.console import Console
 
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
-from tests.support.sample_cluster import NOW
+from tests.support.sample_cluster import HOUR, NOW
 from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
 from vgpu.commands.inspect_table import layout_for, show, size
+from vgpu.durations import age
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
 from vgpu.legacy_inspect import details, summary
-from vgpu.terminal import age
 from vgpu.units import GIB, MIB
 
 NODES = (
@@ -209,6 +210,67 @@ def test_ages_for_people(seconds, text):
     assert age(seconds) == text
 
 
+# ---------------------------------------------------------------- the state of a pod
+
+
+def stuck(name, state=None, *, restarts=0, deleted=None, **options):
+    pod = sample.volcano_pod(name, "gpu-1", 1, 1000, state=state, **options)
+    pod["status"]["containerStatuses"][0]["restartCount"] = restarts
+    if deleted is not None:
+        at = sample.stamp(NOW - deleted + 30)  # it is due 30 s after the request
+        pod["metadata"] |= {"deletionTimestamp": at, "deletionGracePeriodSeconds": 30}
+    return pod
+
+
+def waits(reason, message=""):
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+STUCK = (
+    sample.volcano_node("gpu-1", 1, healthy=(True,)),
+    stuck("a-ends", deleted=2 * HOUR),
+    stuck("b-crashes", waits("CrashLoopBackOff", "back-off 5m0s restarting"), restarts=40),
+    stuck("c-cdi", waits("CreateContainerError", "unresolvable CDI\ndevices x")),
+    stuck("d-image", waits("ImagePullBackOff"), deleted=60),
+    stuck("e-begins", waits("ContainerCreating")),
+    stuck("f-runs", restarts=3),
+)
+
+
+def test_a_pod_that_does_not_run_has_its_state_beside_its_phase(tmp_path):
+    lines = [line.strip() for line in shown(tmp_path, STUCK, width=100).splitlines()]
+    states = {
+        name.split()[0]: state
+        for name, state in itertools.pairwise(lines)
+        if name.startswith("ml/") and "assigned" in name
+    }
+    assert states["ml/a-ends"] == "Terminating for 2h"
+    assert states["ml/b-crashes"] == "CrashLoopBackOff, 40 restarts"
+    assert states["ml/c-cdi"] == "CreateContainerError: unresolvable CDI devices x"
+    assert states["ml/d-image"] == "Terminating for 1m; ImagePullBackOff"
+    assert states["ml/e-begins"] == "ContainerCreating"
+    assert "restarts" not in states["ml/f-runs"]
+
+
+def test_the_json_has_the_state_of_every_pod(dump):
+    told = json.loads(run("--from", dump(*STUCK), "-o", "json").output)
+    states = {
+        holding["pod"]["name"]: holding["podState"]
+        for holding in told["nodes"][0]["devices"][0]["holdings"]
+    }
+    assert states["a-ends"] == {
+        "phase": "Running",
+        "deletingSince": sample.stamp(NOW - 2 * HOUR),
+        "waitingReason": "",
+        "waitingMessage": "",
+        "restarts": 0,
+    }
+    assert states["b-crashes"]["waitingReason"] == "CrashLoopBackOff"
+    assert states["b-crashes"]["restarts"] == 40
+    assert states["c-cdi"]["waitingMessage"] == "unresolvable CDI devices x"
+    assert states["f-runs"]["restarts"] == 3
+
+
 # ---------------------------------------------------------------- json and yaml
 
 
@@ -228,7 +290,7 @@ def test_the_json_follows_its_documented_shape(dump):
 
 KEYS_OF_JSON = {
     "nodes": "name known ready unschedulable schemes devices unplaced",
-    "pending": "pod container scheme node reason explanation detail device since request",
+    "pending": "pod container scheme node reason explanation detail device since request podState",
     "conflicts": "node type explanation device pod container detail statements",
     "rooms": "scheme devices memoryBytes memoryHeldBytes memoryFreeBytes memoryUsableBytes fits"
     " probe",
@@ -244,7 +306,7 @@ def test_the_documentation_names_every_field_of_the_json(dump):
     for part in (*KEYS_OF_JSON,):
         fields |= set(told[part][0])
     card = told["nodes"][0]["devices"][0]
-    fields |= {*card, *card["holdings"][0]}
+    fields |= {*card, *card["holdings"][0], *card["holdings"][0]["podState"]}
     assert {field for field in fields if f"`{field}`" not in text} == set()
 
 

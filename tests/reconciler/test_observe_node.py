@@ -179,6 +179,15 @@ def test_what_a_container_uses_is_what_the_driver_counts_of_its_processes(bench)
     assert pids.issuperset(usage.pids)
 
 
+def test_when_a_container_last_launched_a_kernel_is_what_its_library_reports(bench):
+    launches = bench.view().last_kernels
+    assert launches
+    assert {launch.pod_uid for launch in launches} <= {
+        pod.kubelet_uid for pod in bench.pods.values()
+    }
+    assert all(0 <= launch.at <= bench.sim.start + 5 for launch in launches)
+
+
 def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tmp_path):
     """Neither by the kubelet's links nor by the API server."""
     snapshot = bench.view(places={"log_dir": str(tmp_path / "nothing")}, told=None)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, Probe
+from vgpu.kube.pod_state import PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import PodRef, Request
 
@@ -28,6 +29,16 @@ class PodName(_Document, frozen=True):
     uid: str
 
 
+class PodStateDocument(_Document, frozen=True):
+    """The state of the pod; reason, message and restarts are the container's."""
+
+    phase: str
+    deleting_since: datetime | None
+    waiting_reason: str
+    waiting_message: str
+    restarts: int
+
+
 class HoldingDocument(_Document, frozen=True):
     """One container's share of one device."""
 
@@ -41,6 +52,7 @@ class HoldingDocument(_Document, frozen=True):
     cores_milli: int | None
     shares: int
     sources: list[str]
+    pod_state: PodStateDocument | None
 
 
 class DeviceDocument(_Document, frozen=True):
@@ -96,6 +108,7 @@ class PendingDocument(_Document, frozen=True):
     device: str
     since: datetime | None
     request: RequestDocument | None
+    pod_state: PodStateDocument | None
 
 
 class StatementDocument(_Document, frozen=True):
@@ -162,8 +175,8 @@ def document(whole: Inventory, as_of: float) -> InventoryDocument:
         api_version=API_VERSION,
         kind="Inventory",
         as_of=datetime.fromtimestamp(as_of, UTC),
-        nodes=[_node(view) for view in whole.nodes],
-        pending=[_pending(pending) for pending in whole.pending],
+        nodes=[_node(view, whole) for view in whole.nodes],
+        pending=[_pending(pending, whole) for pending in whole.pending],
         conflicts=[
             _conflict(view.node.name, conflict)
             for view in whole.nodes
@@ -174,19 +187,19 @@ def document(whole: Inventory, as_of: float) -> InventoryDocument:
     )
 
 
-def _node(view: NodeView) -> NodeDocument:
+def _node(view: NodeView, whole: Inventory) -> NodeDocument:
     return NodeDocument(
         name=view.node.name,
         known=view.known,
         ready=view.node.ready,
         unschedulable=view.node.unschedulable,
         schemes=[scheme.value for scheme in view.schemes],
-        devices=[_device(entry) for entry in view.ledger.devices],
-        unplaced=_holdings(view.ledger.unplaced),
+        devices=[_device(entry, whole) for entry in view.ledger.devices],
+        unplaced=_holdings(view.ledger.unplaced, whole),
     )
 
 
-def _device(entry: DeviceEntry) -> DeviceDocument:
+def _device(entry: DeviceEntry, whole: Inventory) -> DeviceDocument:
     device = entry.device
     return DeviceDocument(
         name=device.name,
@@ -202,11 +215,11 @@ def _device(entry: DeviceEntry) -> DeviceDocument:
         cores_free_milli=entry.free_cores_milli,
         shares=device.slots,
         shares_held=entry.held.slots,
-        holdings=_holdings(entry.holdings),
+        holdings=_holdings(entry.holdings, whole),
     )
 
 
-def _holdings(holdings: Iterable[Holding]) -> list[HoldingDocument]:
+def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocument]:
     return [
         HoldingDocument(
             pod=_pod(holding.pod),
@@ -219,12 +232,13 @@ def _holdings(holdings: Iterable[Holding]) -> list[HoldingDocument]:
             cores_milli=holding.share.cores_milli,
             shares=holding.slots,
             sources=[source.value for source in holding.sources],
+            pod_state=_state(whole.state(holding.pod, holding.container)),
         )
         for holding in holdings
     ]
 
 
-def _pending(pending: Pending) -> PendingDocument:
+def _pending(pending: Pending, whole: Inventory) -> PendingDocument:
     request = pending.request
     return PendingDocument(
         pod=_pod(pending.pod),
@@ -237,6 +251,19 @@ def _pending(pending: Pending) -> PendingDocument:
         device=pending.device,
         since=_time(pending.since),
         request=None if request is None else _request(request),
+        pod_state=_state(whole.state(pending.pod, pending.container)),
+    )
+
+
+def _state(state: PodState | None) -> PodStateDocument | None:
+    if state is None:
+        return None
+    return PodStateDocument(
+        phase=state.phase,
+        deleting_since=_time(state.deleting_since),
+        waiting_reason=state.waiting_reason,
+        waiting_message=state.waiting_message,
+        restarts=state.restarts,
     )
 
 

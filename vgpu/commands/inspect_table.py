@@ -12,11 +12,13 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
+from vgpu.durations import age
 from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending
+from vgpu.kube.pod_state import STARTING, PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request
 from vgpu.schemes.registry import registry
-from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, age, write
+from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, write
 from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
 
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
@@ -96,8 +98,8 @@ def show(
         width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
     )
     glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
-    table = _Table(layout, glyphs, names, width, as_of, nothing)
-    write(console, table.lines(inventory))
+    table = _Table(layout, glyphs, names, width, as_of, nothing, inventory)
+    write(console, table.lines())
 
 
 class _Names:
@@ -145,9 +147,11 @@ class _Table(msgspec.Struct, frozen=True):
     width: int
     as_of: float
     nothing: str
+    inventory: Inventory
 
-    def lines(self, inventory: Inventory) -> Iterator[Line]:
+    def lines(self) -> Iterator[Line]:
         """All lines."""
+        inventory = self.inventory
         if inventory.nodes:
             yield self._header()
         for view in inventory.nodes:
@@ -191,11 +195,11 @@ class _Table(msgspec.Struct, frozen=True):
         for entry in entries:
             yield self._gpu(entry, cores=_shares_cores(view))
             for holding in entry.holdings:
-                yield self._holding(holding)
+                yield from self._holding(holding)
         if view.ledger.unplaced:
             yield [("  on no known GPU", BAD)]
             for holding in view.ledger.unplaced:
-                yield self._holding(holding)
+                yield from self._holding(holding)
         yield []
 
     def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
@@ -228,7 +232,7 @@ class _Table(msgspec.Struct, frozen=True):
             pieces.append((f"  {size(entry.free_memory_bytes)} free", DIM))
         return pieces
 
-    def _holding(self, holding: Holding) -> Line:
+    def _holding(self, holding: Holding) -> Iterator[Line]:
         layout, share = self.layout, holding.share
         name = self._cut(self.names.of(holding.pod, holding.container), layout.pod, layout.pod // 2)
         memory = self.glyphs.none if share.memory_bytes is None else size(share.memory_bytes)
@@ -241,7 +245,15 @@ class _Table(msgspec.Struct, frozen=True):
         if layout.wide:
             sources = ", ".join(holding.sources)
             pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
-        return pieces
+        yield pieces
+        yield from self._state(holding)
+
+    def _state(self, holding: Holding) -> Iterator[Line]:
+        """A line about a pod that does not simply run."""
+        state = self.inventory.state(holding.pod, holding.container)
+        text = "" if state is None else state_text(state, self.as_of)
+        if text:
+            yield from self._wrapped(text, "      ", BAD if state and is_stuck(state) else DOUBTFUL)
 
     def _bar(self, width: int, held: int, assumed: int, total: int | None) -> Iterator[Piece]:
         """A bar: held, with the assumed part last, then free; red if more than all is held."""
@@ -370,6 +382,25 @@ def _shares_cores(view: NodeView) -> bool:
 
 def _percent(milli: int) -> str:
     return f"{milli / MILLI_PER_PERCENT:.4g}"
+
+
+def state_text(state: PodState, as_of: float) -> str:
+    """The state of a pod that does not simply run; "" for one that does."""
+    parts = []
+    if state.deleting_since is not None:
+        parts.append(f"Terminating for {age(as_of - state.deleting_since) or '0s'}")
+    if state.waiting_reason:
+        message = f": {state.waiting_message}" if state.waiting_message else ""
+        restarts = f", {state.restarts} restarts" if state.restarts > 1 else ""
+        parts.append(f"{state.waiting_reason}{restarts}{message}")
+    elif state.phase not in ("Running", "Pending", ""):
+        parts.append(f"pod {state.phase}")
+    return "; ".join(parts)
+
+
+def is_stuck(state: PodState) -> bool:
+    """Whether the pod waits for more than its start."""
+    return state.deleting_since is not None or state.waiting_reason not in STARTING
 
 
 def wanted(request: Request) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import Ledger
 from vgpu.model import PodRef, Request, Scheme
 from vgpu.reasons import Explained
@@ -151,9 +152,16 @@ class Inventory(msgspec.Struct, frozen=True):
         pending: the pending containers, by namespace and name of the pod.
         rooms: the free capacity, by scheme.
         notes: what a reader must know to trust the numbers, as sentences.
+        pods: the pods of holdings and of pending containers, by the UID on the node.
     """
 
     nodes: tuple[NodeView, ...]
     pending: tuple[Pending, ...]
     rooms: tuple[FreeCapacity, ...]
     notes: tuple[str, ...] = ()
+    pods: Mapping[str, Pod] = {}
+
+    def state(self, pod: PodRef, container: str) -> PodState | None:
+        """The state of a container's pod; None if the API server does not have the pod."""
+        known = self.pods.get(pod.uid)
+        return None if known is None else pod_state(known, container)

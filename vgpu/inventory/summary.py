@@ -11,6 +11,7 @@ from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
+from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Scheme
 from vgpu.schemes.registry import registry
 
@@ -30,7 +31,8 @@ def inventory(objects: Objects, units: Units) -> Inventory:
             "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
             f" none, are not shown: {len(schemes.nvidia)}"
         )
-    return Inventory(views, pending, tuple(free_capacities(views, pending)), tuple(notes))
+    rooms = tuple(free_capacities(views, pending))
+    return Inventory(views, pending, rooms, tuple(notes), pods_by_node_uid(schemes.pods))
 
 
 def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:

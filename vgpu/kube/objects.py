@@ -78,6 +78,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     restarts: int = 0
     last_reason: str = ""
     last_message: str = ""
+    last_finished_at: float | None = None
 
     @property
     def has_succeeded(self) -> bool:
@@ -113,6 +114,9 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         status_at: when the kubelet last wrote the status, by metadata.managedFields; if the kubelet
             never did, when any manager did. Known only for Pending and Failed pods, and for no
             SharePod.
+        unready_at: when the pod became not ready (the condition ContainersReady, or Ready); None
+            while it is ready.
+        grace_seconds: time that its deletion leaves its containers (deletionGracePeriodSeconds).
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
         tracked: whether a Job has still to count it, by its finalizer.
@@ -137,6 +141,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     started_at: float | None = None
     status_at: float | None = None
     gated: bool = False
+    unready_at: float | None = None
+    grace_seconds: int = 0
     restart_policy: str = "Always"
     tracked: bool = False
 

@@ -6,7 +6,7 @@ that repeat from pod to pod are kept once.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -115,9 +115,20 @@ def _project(
         started_at=seconds(status.start_time),
         status_at=status_at,
         gated=bool(spec.scheduling_gates),
+        unready_at=_unready_at(status.conditions or ()),
+        grace_seconds=max(0, meta.deletion_grace_period_seconds or 0),
         restart_policy=sys.intern(spec.restart_policy or "Always"),
         tracked=TRACKED in (meta.finalizers or ()),
     )
+
+
+def _unready_at(conditions: Iterable[wire.Condition]) -> float | None:
+    """Since when the pod's containers are not ready; None if they are, or if that is unknown."""
+    by_type = {condition.type: condition for condition in conditions}
+    condition = by_type.get("ContainersReady") or by_type.get("Ready")
+    if condition is None or condition.status == "True":
+        return None
+    return seconds(condition.last_transition_time)
 
 
 def _status_at(managed_fields: msgspec.Raw) -> float | None:
@@ -220,4 +231,5 @@ def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
         restarts=status.restart_count,
         last_reason=sys.intern(last.reason),
         last_message=last.message if last.reason in NEVER_STARTED else "",
+        last_finished_at=seconds(last.finished_at),
     )

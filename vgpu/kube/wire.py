@@ -73,6 +73,7 @@ class PodMeta(Meta, frozen=True, kw_only=True):
     uid: str
     creation_timestamp: Time = None
     deletion_timestamp: Time = None
+    deletion_grace_period_seconds: int | None = None
     owner_references: list[OwnerFields] | None = None
     finalizers: list[str] | None = None
     managed_fields: msgspec.Raw = msgspec.Raw(b"null")
