@@ -83,6 +83,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         last_kernels: when containers last launched a kernel, where their library reports it.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
+        dated_by_status: a finding without a time of its own counts from the newest time in the
+            pod's status; else it counts from our first sight.
         notes: what a reader must know, in words.
     """
 
@@ -102,6 +104,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     last_kernels: tuple[KernelLaunch, ...] = ()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
+    dated_by_status: bool = False
     notes: tuple[str, ...] = ()
 
 

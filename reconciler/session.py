@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import click
 import msgspec
 
 from reconciler.apply.applier import Applier, ApplyOptions, AuditSink
@@ -20,6 +21,12 @@ from reconciler.state_store import CONFIG_MAP, ConfigMapStateStore
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.flags import connected
+from vgpu.kube.kinds import LEASES
+from vgpu.kube.reader import Reader
+from vgpu.reasons import SourceError
+
+LEASE: Final = "vgpu-reconciler"
+"""The Lease that the acting reconciler holds; a node's own is named after the node too."""
 
 LEAST_MARGIN_SECONDS: Final = 5.0
 """Minimum tolerance for our clock, in seconds; clocks that NTP keeps differ by far less."""
@@ -123,9 +130,35 @@ def session(options: ReconcilerOptions, *, continuous: bool = False) -> Iterator
             lambda: expect_right_clock(cluster, options.settings.policy.ages.clock_skew),
         )
         try:
-            yield Session(options, cluster, observer)
+            found = options if continuous else with_state_namespace(options, cluster)
+            yield Session(found, cluster, observer)
         finally:
             observer.close()
+
+
+def with_state_namespace(options: ReconcilerOptions, cluster: Reader) -> ReconcilerOptions:
+    """The options with the namespace in which a running reconciler keeps its state.
+
+    Its Lease is there. Where the namespace cannot be found, a line on standard error asks for it.
+    """
+    if not options.finds_state:
+        return options
+    try:
+        pages = tuple(cluster.pages(LEASES, field_selector=f"metadata.name={LEASE}"))
+    except (ClusterError, SourceError) as error:
+        problem = str(error)
+    else:
+        namespaces = sorted({lease.namespace for page in pages for lease in page.objects})
+        if len(namespaces) < 2:
+            namespace = namespaces[0] if namespaces else options.state_namespace
+            return msgspec.structs.replace(options, state_namespace=namespace)
+        problem = f"there are several: {', '.join(namespaces)}"
+    click.echo(
+        "the running reconciler's namespace is not known, so ages begin now; pass"
+        f" --state-namespace ({problem})",
+        err=True,
+    )
+    return options
 
 
 def expect_right_clock(cluster: ApiClient, margin: float) -> None:

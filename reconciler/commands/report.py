@@ -15,6 +15,7 @@ from reconciler.commands.common import (
     print_metrics,
     refuse_blindness,
 )
+from reconciler.commands.from_dump import Moment, from_flags, is_from_dump, made_from_dump
 from reconciler.config.flags import (
     CONTEXT,
     options_from,
@@ -40,6 +41,8 @@ from vgpu.terminal import standard_output
 Examples:
   vgpu reconcile report
   vgpu reconcile report --audit /var/lib/vgpu/audit/today.jsonl -o json | jq .done
+  vgpu reconcile report --since 24h
+  vgpu reconcile report --from dump.json
   vgpu reconcile report -o prometheus > /var/lib/node_exporter/reconcile.prom
 
 \b
@@ -53,18 +56,39 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
     help=f"The audit file that `apply` and `run` have written.  [default: {AUDIT_FILE}, if there is"
     " one]",
 )
+@click.option(
+    "--since",
+    type=Moment(ago=True),
+    metavar="TIME",
+    allow_from_autoenv=False,
+    help="Only past actions since then: a duration such as 24h, or 2026-11-21T03:00:00Z.",
+)
+@from_flags
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
 @composed(*log_flags("warn"))
 @click.pass_context
-def report(ctx: click.Context, /, *, audit: str, output: str, **_: Any) -> None:
+def report(
+    ctx: click.Context,
+    /,
+    *,
+    audit: str,
+    since: float | None,
+    dump: str,
+    taken: float | None,
+    output: str,
+    **_: Any,
+) -> None:
     """Show what is wrong, rule by rule, who has the most of it, and what was done about it."""
     options = options_from(ctx)
-    done = _done(audit)
-    with session(options) as opened:
-        made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
-        requests = dict(opened.cluster.requests)
+    done = _done(audit, since)
+    if is_from_dump(ctx, options, dump, taken):
+        made, requests = made_from_dump(options, dump, taken), {}
+    else:
+        with session(options) as opened:
+            made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
+            requests = dict(opened.cluster.requests)
     if output == PROMETHEUS:
         print_metrics(options, Mode.PLAN, planned(made), requests)
     else:
@@ -76,15 +100,17 @@ def report(ctx: click.Context, /, *, audit: str, output: str, **_: Any) -> None:
     refuse_blindness(made)
 
 
-def _done(path: str) -> tuple[Done, ...] | None:
-    """The actions of an audit; None if there is none. Raises click.ClickException."""
+def _done(path: str, since: float | None) -> tuple[Done, ...] | None:
+    """The actions of an audit since then; None if there is none. Raises click.ClickException."""
     if not path and not Path(AUDIT_FILE).exists():
         return None
     try:
         return done_of(
             (record.rule, record.outcome, record.time)
             for record in read_audit(path or AUDIT_FILE)
-            if record.event is AuditEvent.RESULT and record.outcome is not None
+            if record.event is AuditEvent.RESULT
+            and record.outcome is not None
+            and (since is None or record.time.timestamp() >= since)
         )
     except AuditError as error:
         raise click.ClickException(f"--audit {error}") from error

@@ -15,14 +15,11 @@ from reconciler.model import Scope
 from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
-from reconciler.session import NoAudit, Session, session
+from reconciler.session import LEASE, NoAudit, Session, session
 from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.flags import composed, log_flags
 from vgpu.program.host import ProgramHost
 from vgpu.program.web_flags import WebOptions, web_flags
-
-LEASE: Final = "vgpu-reconciler"
-"""The Lease that the acting reconciler holds; a node's own is named after the node too."""
 
 DEFAULT_PORT: Final = 9396
 

@@ -70,6 +70,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
         units: the amounts of the schemes' units.
         settings: of the configuration file, with the flags.
         state_namespace: the namespace of the Lease and of the state's ConfigMap.
+        finds_state: whether a command by hand looks for the namespace of a running reconciler.
     """
 
     scope: Scope
@@ -82,6 +83,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
     units: Units
     settings: ReconcilerSettings
     state_namespace: str
+    finds_state: bool = False
 
 
 # ---------------------------------------------------------------- declared
@@ -222,7 +224,7 @@ policy_flags: Final = composed(
         default="",
         metavar="NAMESPACE",
         help="Where the Lease and what is remembered are kept.  [default: that of the pod this"
-        " runs in, else kube-system]",
+        " runs in; by hand that of the running reconciler, else kube-system]",
     ),
     click.option(
         "--print-config",
@@ -296,6 +298,9 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
         units=Units(params["volcano_memory_factor"], params["gpushare_memory_unit"]),
         settings=settings_read,
         state_namespace=params["state_namespace"] or _own_namespace(),
+        finds_state=not params["state_namespace"]
+        and scope is Scope.CLUSTER
+        and not POD_NAMESPACE.exists(),
     )
 
 

@@ -4,12 +4,12 @@ A dump does not show that it is complete; parts that it certainly lacks are repo
 no SharePods, they count as seen only if no object in it uses KubeShare.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 
-from reconciler.cluster_index import is_holder
+from reconciler.cluster_index import PENDING, is_holder
 from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, ObjectKind, Snapshot
 from reconciler.observe import ClusterView
@@ -78,11 +78,18 @@ class DumpObserver:
         cut = self._is_cut()
         notes = [note for note in missing.values() if note]
         notes += [f"{ignored} ignored"] if ignored else []
+        notes += _undated(dump.pods)
         if cut:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))
         return cluster_view(
-            Snapshot(now=now, complete=complete, lock_owners=owners, notes=tuple(notes)),
+            Snapshot(
+                now=now,
+                complete=complete,
+                lock_owners=owners,
+                dated_by_status=True,
+                notes=tuple(notes),
+            ),
             objects,
             schemes,
             LedgerCache(),
@@ -99,6 +106,24 @@ class DumpObserver:
         except SourceError:
             return False
         return bool(metadata and metadata.continue_token)
+
+
+def _undated(pods: Iterable[Pod]) -> Iterator[str]:
+    """The note about waiting pods whose last change is not in the dump: kubectl leaves it out.
+
+    Pods that have ended have the time of their end.
+    """
+    undated = {
+        pod.ref.uid
+        for pod in pods
+        if pod.phase == PENDING and pod.node and pod.status_at is None and shares_gpus(pod)
+    }
+    if undated:
+        who = f"{len(undated)} waiting pods" if len(undated) > 1 else "1 waiting pod"
+        yield (
+            f"the time of the last change is missing of {who}, and is estimated from conditions"
+            " and starts: kubectl get --show-managed-fields prints it"
+        )
 
 
 def _each(pods: Iterable[Pod]) -> tuple[Pod, ...]:

@@ -15,6 +15,7 @@ from reconciler.policy import Mode, Policy
 from reconciler.reasons import SkipReason
 from reconciler.reconciler_state import ReconcilerState, remember
 from reconciler.rules import RULES, RuleEntry
+from reconciler.rules.findings import changed_at
 from vgpu.schemes.codec import SchemeCodec
 
 
@@ -43,11 +44,20 @@ def found_by(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> I
     if policy.mode(entry.rule) is Mode.OFF or cluster_index.snapshot.scope not in entry.scopes:
         return
     blind = not cluster_index.has(*entry.needs)
-    for finding in entry.find(cluster_index, policy):
+    for undated in entry.find(cluster_index, policy):
+        finding = _dated(undated, cluster_index)
         if blind and finding.objection is None:
             yield replace(finding, objection=SkipReason.INCOMPLETE_VIEW)
         else:
             yield finding
+
+
+def _dated(finding: Finding, cluster_index: ClusterIndex) -> Finding:
+    """The finding; in a dump one without a time has that of its pod's last known change."""
+    if finding.since is not None or not cluster_index.snapshot.dated_by_status:
+        return finding
+    pod = cluster_index.pod_of(finding.subject)
+    return finding if pod is None else replace(finding, since=changed_at(pod))
 
 
 def resolve(

@@ -59,6 +59,17 @@ def ended_at(pod: Pod) -> float | None:
     return latest((pod.status_at, *finished, pod.started_at, pod.created_at))
 
 
+def changed_at(pod: Pod) -> float | None:
+    """When the status of the pod last changed, by the times in it; None if it has none."""
+    times = (
+        time
+        for status in pod.statuses
+        for time in (status.started_at, status.finished_at, status.last_finished_at)
+    )
+    own = (pod.status_at, pod.unready_at, pod.scheduled_at, pod.started_at, pod.created_at)
+    return latest((*own, *times))
+
+
 def is_due(cluster_index: ClusterIndex, policy: Policy, since: float | None, grace: float) -> bool:
     """Whether a state that is normal for ``grace`` seconds is a finding now.
 

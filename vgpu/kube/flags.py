@@ -88,10 +88,10 @@ def connected(
         raise click.ClickException(f"{error}{hint}") from error
 
 
-def not_a_dump(problem: str) -> click.ClickException:
-    """The error for a file of ``--from`` that is no dump."""
+def not_a_dump(problem: str, flag: str = "--from") -> click.ClickException:
+    """The error for a file of the flag that is no dump."""
     hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
-    return click.ClickException(f"--from {problem}\n{hint}")
+    return click.ClickException(f"{flag} {problem}\n{hint}")
 
 
 def read_dump(path: str) -> tuple[bytes, float]:

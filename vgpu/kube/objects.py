@@ -63,9 +63,9 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 class Status(msgspec.Struct, frozen=True, gc=False):
     """A container's status; times are unix seconds.
 
-    ``id`` has no ``<runtime>://`` in front. ``finished_at`` is None while it runs, ``reason`` and
-    ``message`` are those of the current state. ``last_…`` are those of the previous end, with the
-    message only if the runtime wrote it.
+    ``id`` has no ``<runtime>://`` in front. ``started_at`` is set while it runs, ``finished_at``
+    once it has ended; ``reason`` and ``message`` are those of the current state. ``last_…`` are
+    those of the previous end, with the message only if the runtime wrote it.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     last_reason: str = ""
     last_message: str = ""
     last_finished_at: float | None = None
+    started_at: float | None = None
 
     @property
     def has_succeeded(self) -> bool:

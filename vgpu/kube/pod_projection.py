@@ -232,4 +232,5 @@ def _status(status: wire.StatusFields, kind: ContainerKind) -> Status:
         last_reason=sys.intern(last.reason),
         last_message=last.message if last.reason in NEVER_STARTED else "",
         last_finished_at=seconds(last.finished_at),
+        started_at=seconds(detail.started_at) if state is ContainerState.RUNNING else None,
     )

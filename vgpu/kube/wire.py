@@ -137,6 +137,7 @@ class StateDetail(Wire, frozen=True):
 
     reason: str = ""
     message: str = ""
+    started_at: Time = None
     finished_at: Time = None
 
 
