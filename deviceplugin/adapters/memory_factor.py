@@ -13,11 +13,9 @@ from vgpu.list_size import SharedMemory, smallest_unit
 from vgpu.model import Device
 from vgpu.schemes.text import number
 from vgpu.schemes.volcano.codec import VOLCANO
+from vgpu.schemes.volcano.row import PUBLISHED_FACTOR as ANNOTATION
 from vgpu.schemes.volcano.text import MOST
 from vgpu.units import MIB
-
-ANNOTATION: Final = "vgpu.dev/memory-factor"
-"""The annotation on every node of ours that counts memory in units."""
 
 _NAMED: Final = 8
 """Maximum number of nodes that a message names."""

@@ -6,7 +6,7 @@ pods, so that the list of pods has the pod that a node's lock serves, and pods b
 that the list of SharePods has a holder pod's SharePod.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -19,10 +19,18 @@ from reconciler.observe import ClusterView
 from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
 from reconciler.observe.lock_owners import LockOwnerReader, named_owners
 from reconciler.observe.owners import read_owners
-from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.inventory import (
+    DetectedSchemes,
+    Objects,
+    Units,
+    detect_schemes,
+    doubt_notes,
+    doubts_of,
+)
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Node, Pod
+from vgpu.ledger.from_api import read_pod
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 
@@ -123,6 +131,8 @@ def cluster_view(
     pods = tuple(pod for pod in objects.pods if _shares(pod, schemes.nvidia))
     others = tuple(pod for pod in objects.pods if not _shares(pod, schemes.nvidia))
     notes = [*known.notes, *schemes.notes]
+    if not known.continuous:
+        notes += _unit_notes(objects, schemes)
     if others:
         what = "with GPUs or MIG instances of NVIDIA's own device plugin"
         notes.append(f"{len(others)} pods {what}: only rules on pods that have Failed look at them")
@@ -145,6 +155,22 @@ def cluster_view(
         ),
         schemes.codecs,
     )
+
+
+def _unit_notes(objects: Objects, schemes: DetectedSchemes) -> Iterator[str]:
+    """What contradicts the units of memory in force, for a plan by hand."""
+    shares: dict[str, dict[str, list[int]]] = {}
+    for pod in schemes.pods:
+        claims = read_pod(pod, schemes.codecs).claims if pod.node else ()
+        for claim in claims:
+            sizes = shares.setdefault(pod.node, {}).setdefault(claim.scheme, [])
+            sizes += (
+                share.memory_bytes
+                for allocation in claim.allocations
+                for share in allocation.shares
+                if share.memory_bytes is not None
+            )
+    yield from doubt_notes(doubts_of(objects.nodes, shares, registry().rows, schemes.unit_bytes))
 
 
 def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:

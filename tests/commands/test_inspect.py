@@ -289,7 +289,7 @@ def test_the_json_follows_its_documented_shape(dump):
 
 
 KEYS_OF_JSON = {
-    "nodes": "name known ready unschedulable schemes devices unplaced",
+    "nodes": "name known ready unschedulable schemes devices unplaced unitConfirmed",
     "pending": "pod container scheme node reason explanation detail device since request podState",
     "conflicts": "node type explanation device pod container detail statements",
     "rooms": "scheme devices memoryBytes memoryHeldBytes memoryFreeBytes memoryUsableBytes fits"

@@ -75,7 +75,10 @@ class DeviceDocument(_Document, frozen=True):
 
 
 class NodeDocument(_Document, frozen=True):
-    """A node; ``known`` is false if only pods name it, and the API server does not have it."""
+    """A node; ``known`` is false if only pods name it, and the API server does not have it.
+
+    ``unit_confirmed`` is false if all sizes may be wrong, by a unit that its data contradicts.
+    """
 
     name: str
     known: bool
@@ -84,6 +87,7 @@ class NodeDocument(_Document, frozen=True):
     schemes: list[str]
     devices: list[DeviceDocument]
     unplaced: list[HoldingDocument]
+    unit_confirmed: bool
 
 
 class RequestDocument(_Document, frozen=True):
@@ -196,6 +200,7 @@ def _node(view: NodeView, whole: Inventory) -> NodeDocument:
         schemes=[scheme.value for scheme in view.schemes],
         devices=[_device(entry, whole) for entry in view.ledger.devices],
         unplaced=_holdings(view.ledger.unplaced, whole),
+        unit_confirmed=view.unit_confirmed,
     )
 
 

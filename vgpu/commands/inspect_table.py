@@ -189,6 +189,8 @@ class _Table(msgspec.Struct, frozen=True):
             head.append(("  not a node of this cluster", BAD))
         elif not view.node.ready:
             head.append(("  NotReady", BAD))
+        if not view.unit_confirmed:
+            head.append(("  unit unconfirmed", BAD))
         if view.node.unschedulable:
             head.append(("  cordoned", DOUBTFUL))
         yield head

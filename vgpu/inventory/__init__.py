@@ -17,6 +17,7 @@ from vgpu.inventory.model import (
     WaitingReason,
 )
 from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
+from vgpu.inventory.unit_check import doubt_notes, doubts_of
 
 __all__ = [
     "DetectedSchemes",
@@ -29,6 +30,8 @@ __all__ = [
     "Units",
     "WaitingReason",
     "detect_schemes",
+    "doubt_notes",
+    "doubts_of",
     "inventory",
     "of_node",
     "only_node",

@@ -1,14 +1,11 @@
 """Which schemes share the GPUs of a cluster, which pods use them, and in which units."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-
 import msgspec
 
-from vgpu.inventory.model import NodeView, Objects, Units
+from vgpu.inventory.model import Objects, Units
 from vgpu.kube.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import UnitBytes, registry
 
 
 class DetectedSchemes(msgspec.Struct, frozen=True):
@@ -19,12 +16,14 @@ class DetectedSchemes(msgspec.Struct, frozen=True):
         codecs: those of the schemes that some node or pod uses, in their units.
         nvidia: UIDs of pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which
             shares none.
+        unit_bytes: bytes of one unit of memory in force, by the name of the registry's row.
         notes: the assumptions about the units, as sentences.
     """
 
     pods: tuple[Pod, ...]
     codecs: tuple[SchemeCodec, ...]
     nvidia: frozenset[str] = frozenset()
+    unit_bytes: UnitBytes = {}
     notes: tuple[str, ...] = ()
 
 
@@ -37,20 +36,4 @@ def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
     pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
     unit_bytes, notes = schemes.assumed_units(units.by_row, objects.nodes)
     codecs = schemes.used(schemes.codecs(unit_bytes), objects.nodes, pods)
-    return DetectedSchemes(pods, codecs, nvidia, notes)
-
-
-def unit_notes(views: Iterable[NodeView], units: Units) -> Iterator[str]:
-    """Notes on GPUs whose size contradicts the unit, one for each scheme."""
-    unit_bytes = registry().default_units(units.by_row)
-    for row in registry().rows:
-        if row.unit and row.unit.suspicion:
-            notes = (
-                row.unit.suspicion(
-                    view.node.name, entry.device.memory_bytes or 0, unit_bytes[row.name] or 0
-                )
-                for view in views
-                if row.scheme in view.schemes
-                for entry in view.ledger.devices
-            )
-            yield from islice(filter(None, notes), 1)
+    return DetectedSchemes(pods, codecs, nvidia, unit_bytes, notes)

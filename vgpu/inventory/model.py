@@ -96,13 +96,15 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 class NodeView(msgspec.Struct, frozen=True, gc=False):
     """A node, the schemes that share its GPUs, and its ledger.
 
-    ``known`` is False if only pods name the node.
+    ``known`` is False if only pods name the node; ``unit_confirmed`` is False if its data
+    contradicts the unit of memory in force, so that all its sizes may be wrong.
     """
 
     node: Node
     schemes: tuple[Scheme, ...]
     ledger: Ledger
     known: bool = True
+    unit_confirmed: bool = True
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):

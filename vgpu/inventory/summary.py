@@ -5,9 +5,10 @@ from typing import Final
 
 import msgspec
 
-from vgpu.inventory.detection import detect_schemes, unit_notes
+from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
+from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
@@ -25,7 +26,13 @@ def inventory(objects: Objects, units: Units) -> Inventory:
     ledgers = cluster(objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy)
     views = tuple(sorted(_views(objects.nodes, ledgers), key=lambda view: view.node.name))
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
-    notes = [*_malformed_note(objects.malformed), *schemes.notes, *unit_notes(views, units)]
+    doubts = _doubts(views, schemes)
+    doubtful = {doubt.node for doubt in doubts}
+    views = tuple(
+        msgspec.structs.replace(view, unit_confirmed=view.node.name not in doubtful)
+        for view in views
+    )
+    notes = [*_malformed_note(objects.malformed), *schemes.notes, *doubt_notes(doubts)]
     if schemes.nvidia:
         notes.append(
             "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
@@ -33,6 +40,19 @@ def inventory(objects: Objects, units: Units) -> Inventory:
         )
     rooms = tuple(free_capacities(views, pending))
     return Inventory(views, pending, rooms, tuple(notes), pods_by_node_uid(schemes.pods))
+
+
+def _doubts(views: Iterable[NodeView], schemes: DetectedSchemes) -> tuple[NodeDoubt, ...]:
+    """What contradicts the units in force, by the registers and shares of all nodes."""
+    views = tuple(views)
+    shares: dict[str, dict[str, list[int]]] = {}
+    for view in views:
+        by_scheme = shares.setdefault(view.node.name, {})
+        for holding in view.ledger.holdings:
+            if holding.share.memory_bytes is not None:
+                by_scheme.setdefault(holding.scheme, []).append(holding.share.memory_bytes)
+    nodes = (view.node for view in views)
+    return doubts_of(nodes, shares, registry().rows, schemes.unit_bytes)
 
 
 def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:

@@ -36,6 +36,17 @@ class KeyPrefixes(msgspec.Struct, frozen=True):
     share_pods: tuple[str, ...] = ()
 
 
+class UnitDoubt(msgspec.Struct, frozen=True):
+    """What contradicts a unit of memory, and the units that would fit, in MiB.
+
+    ``problem`` is the beginning of a sentence that ends with the unit in force.
+    """
+
+    problem: str
+    least: int = 1
+    most: int | None = None
+
+
 class UnitSetting(msgspec.Struct, frozen=True):
     """What one unit of the system's memory means: its operator's choice.
 
@@ -44,14 +55,15 @@ class UnitSetting(msgspec.Struct, frozen=True):
         default: bytes, where the flag is not set.
         assumed: the nodes -> bytes, and a sentence for each assumption; None where the default
             holds.
-        suspicion: what is wrong with a GPU of this node, so many bytes and this unit in bytes; ""
-            if nothing is. None where no size is suspicious.
+        doubt: a node and the unit in bytes -> what contradicts the unit. None where nothing can.
+        most: a node -> the largest unit with which its GPUs can exist, in MiB; None if unknown.
     """
 
     flag: str
     default: int
     assumed: Callable[[Iterable[Node]], tuple[int, tuple[str, ...]]] | None = None
-    suspicion: Callable[[str, int, int], str] | None = None
+    doubt: Callable[[Node, int], Iterable[UnitDoubt]] | None = None
+    most: Callable[[Node], int | None] | None = None
 
 
 class LimitLayout(StrEnum):

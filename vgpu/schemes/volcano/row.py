@@ -1,10 +1,11 @@
 """The registry's rows of Volcano vGPU and HAMi, which use the same library."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from vgpu.kube.objects import Node
 from vgpu.model import Scheme
-from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectSign,
@@ -12,17 +13,27 @@ from vgpu.schemes.row import (
     NodeEvidence,
     SchedulerDefect,
     SchemeRow,
+    UnitDoubt,
     UnitSetting,
 )
+from vgpu.schemes.text import number
 from vgpu.schemes.volcano import legacy
 from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
+from vgpu.schemes.volcano.node import registrations
+from vgpu.schemes.volcano.text import MOST
 from vgpu.schemes.volcano.unsized import UnsizedVolcano
 from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, whole_gpus
 from vgpu.units import GIB, MIB
 
 _FLAG: Final = "--volcano.memory-factor"
+
+PUBLISHED_FACTOR: Final = "vgpu.dev/memory-factor"
+"""The annotation by which our own device plugin publishes its factor on its node."""
+
+_MOST_MEMORY: Final = 1024 * GIB
+"""Maximum plausible memory of a GPU in bytes, oversold ones included."""
 
 
 def _volcano(unit_bytes: int | None) -> SchemeCodec:
@@ -43,14 +54,36 @@ def _is_hamis(node: Node) -> bool:
     return bool(node.annotations.get(HAMI.register))
 
 
-def _suspicion(node: str, memory: int, unit_bytes: int) -> str:
-    """A GPU so small that the unit must be larger."""
-    if not 0 < memory < GIB:
-        return ""
-    return (
-        f"{node} has a GPU of {memory // MIB} MiB: with what gpu-memory-factor does Volcano's"
-        f" plugin run? It was read with {_FLAG} {unit_bytes // MIB}"
-    )
+def _doubts(node: Node, unit_bytes: int) -> Iterator[UnitDoubt]:
+    """A GPU that is too small, other units than those advertised, another factor than published."""
+    memory = _registered(node)
+    advertised = node.capacity.get(VOLCANO.memory)
+    if memory and advertised and abs(sum(memory) - advertised) > len(memory):
+        problem = f"its GPUs register {sum(memory)} units, and it advertises {advertised},"
+        least = -(-sum(memory) // (advertised + len(memory)))
+        yield UnitDoubt(problem, max(1, least), max(1, least, sum(memory) // advertised))
+    if memory and min(memory) * unit_bytes < GIB:
+        problem = f"a GPU has {min(memory) * unit_bytes // MIB} MiB"
+        yield UnitDoubt(problem, -(-GIB // (min(memory) * MIB)))
+    published = number(node.annotations.get(PUBLISHED_FACTOR, ""), MOST)
+    if published and published * MIB != unit_bytes:
+        yield UnitDoubt(
+            f"its device plugin publishes a factor of {published},", published, published
+        )
+
+
+def _largest_unit(node: Node) -> int | None:
+    """MiB of the unit with which the largest GPU has _MOST_MEMORY."""
+    memory = _registered(node)
+    return max(1, _MOST_MEMORY // MIB // max(memory)) if memory else None
+
+
+def _registered(node: Node) -> list[int]:
+    """The memory of the node's GPUs in units; none if that cannot be read."""
+    try:
+        return [gpu.memory for gpu in registrations(node, VOLCANO) if gpu.memory]
+    except ClaimError:
+        return []
 
 
 def _repair(key_set: KeySet, read_only: tuple[str, ...] = ()) -> AnnotationRepair:
@@ -84,7 +117,7 @@ VOLCANO_ROW: Final = SchemeRow(
         spoken=("volcano.sh/",),
         passing=(*VOLCANO.handshake, *VOLCANO.locks),
     ),
-    unit=UnitSetting(_FLAG, MIB, suspicion=_suspicion),
+    unit=UnitSetting(_FLAG, MIB, doubt=_doubts, most=_largest_unit),
     evidence=NodeEvidence(
         region_roots=(
             "/usr/local/vgpu/containers",  # HAMi, whose library is the same
