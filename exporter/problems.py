@@ -17,7 +17,7 @@ RECENT_XID_SECONDS = 3600.0
 SHORT_UUID = len("GPU-") + 8
 """Characters of a UUID that identify a device for people."""
 
-MAX_PARTIES = 4
+MAX_PARTIES = 2
 """Maximum number of quoted statements of a conflict; the others are counted."""
 
 SERIOUS = frozenset(

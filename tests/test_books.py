@@ -68,7 +68,7 @@ def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
     ("share", "words"),
     [
         (Share("0", 17 * GIB), "asked 17.0 GiB, free 16.0 GiB"),
-        (Share("0", 16 * GIB + 1), f"asked 16.0 GiB ({16 * GIB + 1} bytes), free 16.0 GiB"),
+        (Share("0", 16 * GIB + 1), "asked 16.0 GiB (over 16384 MiB), free 16.0 GiB"),
         (Share("0", GIB, 1001), "asked 100.1 %, free 100 %"),
         (Share("2", GIB), "asked 1.0 GiB, free unknown"),
     ],

@@ -34,13 +34,23 @@ def milli(decimal: str) -> int:
 
 
 def size(amount: int) -> str:
-    """Bytes for people, in GiB or MiB; exact, in brackets where one decimal of GiB is not."""
-    mebibytes, rest = divmod(amount, MIB)
-    exact = f"{amount} bytes" if rest else f"{mebibytes} MiB"
+    """Bytes for people, in GiB or MiB; also in MiB where one decimal of GiB is not exact.
+
+    "over 16384 MiB" is some bytes more than that.
+    """
+    if 0 < amount < MIB:
+        return "less than 1 MiB"
+    mebibytes = f"{'over ' if amount % MIB else ''}{amount // MIB} MiB"
     if amount < GIB:
-        return exact
+        return mebibytes
     gibibytes = f"{amount / GIB:.1f} GiB"
-    return gibibytes if amount * 10 % GIB == 0 else f"{gibibytes} ({exact})"
+    return gibibytes if amount * 10 % GIB == 0 else f"{gibibytes} ({mebibytes})"
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things, such as "1 pod" and "2 pods"; the first word of ``noun`` is counted."""
+    first, _, rest = noun.partition(" ")
+    return f"{number} {first}{'' if number == 1 else 's'}{f' {rest}' if rest else ''}"
 
 
 def percentage(thousandths: int) -> str:

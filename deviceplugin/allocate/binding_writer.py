@@ -14,6 +14,7 @@ from deviceplugin.allocate.injection_writer import InjectionWriter
 from deviceplugin.failpoints import Step
 from deviceplugin.model import AdmittedPod, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
+from vgpu.units import percentage, size
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +99,9 @@ class BindingWriter:
 
 
 def _shares(binding: Binding) -> str:
-    """The container's shares with exact amounts, for the log."""
+    """The container's shares, for the log."""
     return "; ".join(
-        f"{share.device} {share.memory_bytes} bytes, {share.cores_milli} thousandths of cores"
+        f"{share.device} {size(share.memory_bytes or 0)}, {percentage(share.cores_milli or 0)} of"
+        " cores"
         for share in binding.shares
     )

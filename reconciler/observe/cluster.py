@@ -33,6 +33,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.ledger.from_api import read_pod
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
+from vgpu.units import count
 
 _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
@@ -134,8 +135,8 @@ def cluster_view(
     if not known.continuous:
         notes += _unit_notes(objects, schemes)
     if others:
-        what = "with GPUs or MIG instances of NVIDIA's own device plugin"
-        notes.append(f"{len(others)} pods {what}: only rules on pods that have Failed look at them")
+        what = "pod with GPUs or MIG instances of NVIDIA's own device plugin"
+        notes.append(f"{count(len(others), what)}: only rules on Failed pods look at them")
     kinds = frozenset(ObjectKind)
     notes += (str(malformed) for malformed in objects.malformed if malformed.kind not in kinds)
     ledgers = {}

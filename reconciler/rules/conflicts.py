@@ -203,10 +203,10 @@ def _evidence(
     yield f"node {ledger.node}{on}: {conflict.kind.explanation}{detail}"
     for entry in ledger.devices:
         if entry.device.name == conflict.device:
-            yield of_device(entry.device)
+            yield of_device(entry.device, conflict.device)
     if parties:
-        yield from at_most([of_holding(holding) for holding in parties])
+        yield from at_most([of_holding(holding, conflict.device) for holding in parties])
     else:
-        yield from of_statements(conflict.statements)
+        yield from of_statements(conflict.statements, conflict.device)
     if objection is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
         yield "the node was not read: it may offer more than the device has, and mean to"

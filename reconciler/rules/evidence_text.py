@@ -10,7 +10,7 @@ from reconciler.rules.findings import of_pod
 from vgpu.kube.objects import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
 from vgpu.model import Device, PodRef, Share
-from vgpu.units import percent, size
+from vgpu.units import count, percent, size
 
 MOST_NAMED: Final = 16
 """Maximum number of parties named in the evidence of a finding; the others are counted."""
@@ -55,26 +55,27 @@ def of_share_pod(pod: Pod) -> ObjectRef:
 # ---------------------------------------------------------------- in words
 
 
-def of_device(device: Device) -> str:
-    """A device and its capacity."""
+def of_device(device: Device, here: str = "") -> str:
+    """A device and its capacity; ``here`` as in of_holding."""
     parts = [] if device.memory_bytes is None else [size(device.memory_bytes)]
     parts.append(f"{percent(device.cores_milli)} % of cores")
     if device.slots is not None:
-        parts.append(f"{device.slots} slots")
-    return f"{device.name} has {', '.join(parts)} to share"
+        parts.append(count(device.slots, "slot"))
+    name = "this GPU" if device.name == here else device.name
+    return f"{name} has {', '.join(parts)} to share"
 
 
-def of_holding(holding: Holding) -> str:
-    """A holder and its share."""
+def of_holding(holding: Holding, here: str = "") -> str:
+    """A holder and its share; the device ``here`` has been named, and is "this GPU"."""
     times = f"{holding.slots} shares, together " if holding.slots > 1 else ""
     sources = ", ".join(holding.sources)
     who = _who(holding.pod, holding.container)
-    return f"{who} holds {times}{_share(holding.share)} ({sources})"
+    return f"{who} holds {times}{_share(holding.share, here)} ({sources})"
 
 
-def of_statement(statement: Statement) -> str:
-    """A source's report of a container, and where it was read."""
-    shares = ", ".join(_share(share) for share in statement.shares) or "nothing"
+def of_statement(statement: Statement, here: str = "") -> str:
+    """A source's report of a container, and where it was read; ``here`` as in of_holding."""
+    shares = ", ".join(_share(share, here) for share in statement.shares) or "nothing"
     where = f" ({statement.where})" if statement.where else ""
     return f"{statement.source}: {_who(statement.pod, statement.container)}: {shares}{where}"
 
@@ -86,9 +87,9 @@ def at_most(lines: Sequence[str]) -> Iterator[str]:
         yield f"and {len(lines) - MOST_NAMED} more"
 
 
-def of_statements(statements: Iterable[Statement]) -> Iterator[str]:
-    """The statements in words, at most :data:`MOST_NAMED`."""
-    return at_most([of_statement(statement) for statement in statements])
+def of_statements(statements: Iterable[Statement], here: str = "") -> Iterator[str]:
+    """The statements in words, at most :data:`MOST_NAMED`; ``here`` as in of_holding."""
+    return at_most([of_statement(statement, here) for statement in statements])
 
 
 def _who(pod: PodRef, container: str) -> str:
@@ -98,8 +99,9 @@ def _who(pod: PodRef, container: str) -> str:
     return f"{name}/{container}" if container else name
 
 
-def _share(share: Share) -> str:
+def _share(share: Share, here: str = "") -> str:
     parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
-    return f"{', '.join(parts) or 'a share'} of {share.device or 'an unknown device'}"
+    device = share.device or "an unknown device"
+    return f"{', '.join(parts) or 'a share'} of {'this GPU' if here == device else device}"

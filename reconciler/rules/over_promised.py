@@ -49,7 +49,7 @@ def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Findi
             *finding.evidence,
             cause.explanation,
             of_device(entry.device),
-            *at_most([of_holding(holding) for holding in entry.holdings]),
+            *at_most([of_holding(holding, entry.device.name) for holding in entry.holdings]),
         )
         yield replace(finding, cause=cause, evidence=evidence)
 

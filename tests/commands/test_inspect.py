@@ -22,7 +22,7 @@ from vgpu.durations import age
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
 from vgpu.legacy_inspect import details, summary
-from vgpu.units import GIB, MIB
+from vgpu.units import GIB, MIB, count
 
 NODES = (
     sample.volcano_node("gpu-1", 1, healthy=(True, False)),
@@ -46,7 +46,8 @@ Without a device: 2
       no node fits the pod: no room
 
 Free capacity
-  volcano    2 GPUs, 58.7 GiB free of 90.0 GiB
+  volcano    2 GPUs, 13.7 GiB free of 90.0 GiB
+             45.0 GiB more on unhealthy GPUs: gpu-1 GPU-00000002
              room for 0 more of 31.2 GiB, 80% of cores (as ml/waits wants): 0.0
              GiB of the free memory (0%) usable
 
@@ -210,6 +211,33 @@ def test_ages_for_people(seconds, text):
     assert age(seconds) == text
 
 
+def test_free_memory_that_no_share_can_have_stands_apart_by_name(tmp_path):
+    nodes = (
+        sample.volcano_node("gpu-1", 1, healthy=(True, False)),
+        sample.volcano_node("gpu-2", 3, cordoned=True),
+        sample.volcano_node("gpu-3", 5, ready=False),
+    )
+    lines = [line.strip() for line in shown(tmp_path, nodes, width=100).splitlines()]
+    at = lines.index("volcano    6 GPUs, 45.0 GiB free of 269.9 GiB")
+    assert lines[at + 1 : at + 4] == [
+        "45.0 GiB more on unhealthy GPUs: gpu-1 GPU-00000002",
+        "90.0 GiB more on nodes that are not ready: gpu-3",
+        "90.0 GiB more on cordoned nodes: gpu-2",
+    ]
+
+
+def test_a_pod_on_no_known_gpu_keeps_the_name_that_its_annotation_has(tmp_path):
+    lost = sample.volcano_pod("lost", "gpu-1", 77, 1000)
+    text = shown(tmp_path, (sample.volcano_node("gpu-1", 1), lost), width=80)
+    assert f"annotations name {sample.uuid(77)}" in text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 pods"), (1, "1 pod"), (2, "2 pods")])
+def test_one_thing_is_not_several(number, text):
+    assert count(number, "pod") == text
+    assert count(number, "pod with GPUs") == f"{text} with GPUs"
+
+
 # ---------------------------------------------------------------- the state of a pod
 
 
@@ -293,7 +321,7 @@ KEYS_OF_JSON = {
     "pending": "pod container scheme node reason explanation detail device since request podState",
     "conflicts": "node type explanation device pod container detail statements",
     "rooms": "scheme devices memoryBytes memoryHeldBytes memoryFreeBytes memoryUsableBytes fits"
-    " probe",
+    " probe unavailable",
 }
 
 

@@ -430,3 +430,13 @@ def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_ev
                 assert finding.evidence
                 assert finding.action is None or policy.modes
                 assert finding.action is None or finding.action.pod.uid == finding.subject.uid
+
+
+def test_evidence_names_a_gpu_once_and_no_raw_amount():
+    pods = [pod(f"train-{number}") for number in range(6)]
+    finding = only(double_booked, with_ledgers(snapshot(*pods)))
+    assert finding.cause is Cause.OVERCOMMITTED
+    assert text(finding).count(HERE) == 1
+    assert text(finding).count("of this GPU") == 6
+    assert "thousandths" not in text(finding)
+    assert "bytes" not in text(finding)

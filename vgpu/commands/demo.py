@@ -5,7 +5,9 @@ through the real sources; only the driver is simulated. The reconciler repairs a
 cluster that has the node. The command takes the exporter's flags.
 """
 
+import shutil
 import tempfile
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -34,6 +36,8 @@ WRITE_SECONDS = 1.0
 SAMPLE_SECONDS = 2.0
 """Interval between two samples, in seconds: short, so that a person sees changes."""
 
+_NARROWEST, _WIDEST = 60, 100
+"""Bounds of the width of the first text, in columns."""
 
 NODE_FLAGS = (
     "--node-name",
@@ -86,9 +90,12 @@ def first_look(url: str, page: MetricsPage) -> str:
         limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
     lines += ["", "  Problems on this node:"]
-    lines += [
-        f"    {problem.severity.name.lower():<8} {problem.text}" for problem in problems(page.view)
-    ]
+    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
+    for problem in problems(page.view):
+        head = f"    {problem.severity.name.lower():<8} "
+        lines += textwrap.wrap(
+            problem.text, width, initial_indent=head, subsequent_indent=" " * len(head)
+        )
     return "\n".join([*lines, ""])
 
 

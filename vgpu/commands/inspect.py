@@ -29,6 +29,7 @@ from vgpu.program.flags import AUTO, ChoiceOf, MemoryUnit
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import registry, scheme_names
+from vgpu.units import count
 
 if TYPE_CHECKING:
     from vgpu.kube.client import ApiClient
@@ -189,7 +190,8 @@ def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
     if near:
         hint = f"Is it {' or '.join(near[:3])}?"
     elif names:
-        hint = f"There are {len(names)} nodes: kubectl get nodes"
+        verb = "is" if len(names) == 1 else "are"
+        hint = f"There {verb} {count(len(names), 'node')}: kubectl get nodes"
     else:
         hint = "No node is known at all"
     return click.ClickException(f"there is no node {name!r}. {hint}")

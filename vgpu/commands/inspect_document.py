@@ -147,6 +147,14 @@ class ProbeDocument(_Document, frozen=True):
     pending_pod: PodName | None
 
 
+class UnavailableDocument(_Document, frozen=True):
+    """Free memory that no new share can have, and the GPUs or nodes that have it."""
+
+    reason: str
+    memory_bytes: int
+    names: list[str]
+
+
 class RoomDocument(_Document, frozen=True):
     """The free capacity of one scheme's devices."""
 
@@ -158,6 +166,7 @@ class RoomDocument(_Document, frozen=True):
     memory_usable_bytes: int | None
     fits: int | None
     probe: ProbeDocument | None
+    unavailable: list[UnavailableDocument]
 
 
 class InventoryDocument(_Document, frozen=True):
@@ -311,6 +320,10 @@ def _room(free: FreeCapacity) -> RoomDocument:
         memory_usable_bytes=free.usable_bytes if probe else None,
         fits=free.fits if probe else None,
         probe=None if probe is None else _probe(probe),
+        unavailable=[
+            UnavailableDocument(apart.reason.value, apart.memory_bytes, list(apart.names))
+            for apart in free.apart
+        ],
     )
 
 

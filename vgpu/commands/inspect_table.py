@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.style import Style
 
 from vgpu.durations import age
-from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending
+from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, UnavailableMemory
 from vgpu.kube.pod_state import STARTING, PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request
 from vgpu.schemes.registry import registry
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, write
-from vgpu.units import GIB, MIB, MILLI_PER_PERCENT
+from vgpu.units import GIB, MIB, MILLI_PER_PERCENT, count
 
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
 
@@ -180,7 +180,7 @@ class _Table(msgspec.Struct, frozen=True):
         entries = view.ledger.devices
         head: list[Piece] = [(view.node.name, BOLD)]
         facts = [", ".join(view.schemes)]
-        facts.append(f"{len(entries)} GPU{'' if len(entries) == 1 else 's'}")
+        facts.append(count(len(entries), "GPU"))
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
             facts.append(f"{size(sum(free))} free")
@@ -202,6 +202,9 @@ class _Table(msgspec.Struct, frozen=True):
             yield [("  on no known GPU", BAD)]
             for holding in view.ledger.unplaced:
                 yield from self._holding(holding)
+                if holding.share.device and not self.layout.wide:
+                    named = f"{holding.sources[0]} name {holding.share.device}"
+                    yield [(f"      {named}", DOUBTFUL)]
         yield []
 
     def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
@@ -316,9 +319,11 @@ class _Table(msgspec.Struct, frozen=True):
             return
         yield [("Free capacity", BOLD)]
         for capacity in rooms:
-            gpus = f"{capacity.cards} GPU{'' if capacity.cards == 1 else 's'}"
-            free = f"{size(capacity.free_bytes)} free of {size(capacity.memory_bytes)}"
+            gpus = count(capacity.cards, "GPU")
+            free = f"{size(capacity.available_bytes)} free of {size(capacity.memory_bytes)}"
             yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
+            for apart in capacity.apart:
+                yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
         yield []
 
@@ -407,8 +412,8 @@ def is_stuck(state: PodState) -> bool:
 
 def wanted(request: Request) -> str:
     """The request as text."""
-    count = f"{request.count} times " if request.count != 1 else ""
-    return count + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
+    times = f"{request.count} times " if request.count != 1 else ""
+    return times + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
 
 
 def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
@@ -426,9 +431,17 @@ def fitting(room: FreeCapacity) -> str:
         return "nothing is held and nothing waits, so there is no usual share to try"
     share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
     origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
-    part = f" ({room.usable_bytes * 100 // room.free_bytes}%)" if room.free_bytes else ""
+    free = room.available_bytes
+    part = f" ({room.usable_bytes * 100 // free}%)" if free else ""
     usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
     return f"room for {room.fits} more of {share} ({origin}): {usable}"
+
+
+def apart_text(apart: UnavailableMemory) -> str:
+    """Free memory that no new share can have, as text."""
+    named = ", ".join(apart.names[:_MOST_PARTIES])
+    more = f" and {len(apart.names) - _MOST_PARTIES} more" * (len(apart.names) > _MOST_PARTIES)
+    return f"{size(apart.memory_bytes)} more {apart.reason.explanation}: {named}{more}"
 
 
 _MOST_PARTIES: Final = 4
@@ -454,12 +467,8 @@ def _summary(inventory: Inventory, as_of: float) -> str:
         (len(inventory.pending), "without"),
         (conflicts, "conflict"),
     )
-    counts = ", ".join(f"{count} {_plural(noun, count)}" for count, noun in parts)
+    counts = ", ".join(
+        f"{number} {noun}" if noun == "without" else count(number, noun) for number, noun in parts
+    )
     when = datetime.fromtimestamp(as_of, UTC)
     return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _plural(noun: str, count: int) -> str:
-    first, _, rest = noun.partition(" ")
-    many = count != 1 and first != "without"
-    return f"{first}{'s' if many else ''}{' ' if rest else ''}{rest}"

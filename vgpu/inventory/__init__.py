@@ -13,6 +13,8 @@ from vgpu.inventory.model import (
     Objects,
     Pending,
     Probe,
+    UnavailableMemory,
+    UnavailableReason,
     Units,
     WaitingReason,
 )
@@ -27,6 +29,8 @@ __all__ = [
     "Objects",
     "Pending",
     "Probe",
+    "UnavailableMemory",
+    "UnavailableReason",
     "Units",
     "WaitingReason",
     "detect_schemes",

@@ -2,13 +2,24 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
-from vgpu.inventory.model import FreeCapacity, NodeView, Pending, Probe
+from vgpu.inventory.model import (
+    FreeCapacity,
+    NodeView,
+    Pending,
+    Probe,
+    UnavailableMemory,
+    UnavailableReason,
+)
 from vgpu.ledger import DeviceEntry
 from vgpu.model import Request, Scheme
 from vgpu.schemes.registry import registry
+
+_SHORT: Final = 12
+"""Length of a UUID that identifies a GPU for people: GPU-8dcd427f."""
 
 
 def free_capacities(
@@ -28,6 +39,7 @@ def free_capacities(
             held_bytes=sum(entry.held.memory_bytes for entry in entries),
             free_bytes=sum(entry.free_memory_bytes or 0 for entry in entries),
             probe=probe,
+            apart=tuple(_apart(of_scheme)),
         )
         if probe is not None:
             schedulable = (
@@ -43,6 +55,31 @@ def free_capacities(
                 usable_bytes=sum(usable for _, usable in fitting),
             )
         yield capacity
+
+
+def _apart(views: Iterable[NodeView]) -> Iterator[UnavailableMemory]:
+    """Free memory of unhealthy GPUs, and of nodes that take no pods, each GPU once."""
+    sums: dict[UnavailableReason, tuple[int, dict[str, None]]] = {}
+    for view in views:
+        node = view.node
+        of_node = (
+            UnavailableReason.NOT_READY
+            if not node.ready
+            else UnavailableReason.CORDONED
+            if node.unschedulable
+            else None
+        )
+        for entry in view.ledger.devices:
+            is_bad = not entry.device.healthy or entry.lost
+            reason = of_node or (UnavailableReason.UNHEALTHY if is_bad else None)
+            if reason is None or not entry.free_memory_bytes:
+                continue
+            memory, names = sums.get(reason, (0, {}))
+            name = node.name if of_node else f"{node.name} {entry.device.name[:_SHORT]}"
+            sums[reason] = memory + entry.free_memory_bytes, {**names, name: None}
+    for reason in UnavailableReason:
+        if reason in sums:
+            yield UnavailableMemory(reason, sums[reason][0], tuple(sums[reason][1]))
 
 
 def _probe(

@@ -123,6 +123,22 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
     pending: PodRef | None = None
 
 
+class UnavailableReason(Explained):
+    """Why no new share can have free memory."""
+
+    UNHEALTHY = "unhealthy", "on unhealthy GPUs"
+    NOT_READY = "not_ready", "on nodes that are not ready"
+    CORDONED = "cordoned", "on cordoned nodes"
+
+
+class UnavailableMemory(msgspec.Struct, frozen=True, gc=False):
+    """Free memory that no new share can have; ``names`` are the GPUs or nodes, for people."""
+
+    reason: UnavailableReason
+    memory_bytes: int
+    names: tuple[str, ...]
+
+
 class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     """The free capacity of one scheme's GPUs, and its usable part.
 
@@ -134,6 +150,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
         fits: number of further such shares that fit, counted on each GPU.
         usable_bytes: memory of these shares together. Nothing fits on GPUs that are unhealthy, of
             nodes that are not ready or cordoned, or without free cores or slots.
+        apart: the parts of the free memory that no new share can have.
     """
 
     scheme: Scheme
@@ -144,6 +161,12 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     probe: Probe | None = None
     fits: int = 0
     usable_bytes: int = 0
+    apart: tuple[UnavailableMemory, ...] = ()
+
+    @property
+    def available_bytes(self) -> int:
+        """Free memory that new shares can have."""
+        return self.free_bytes - sum(apart.memory_bytes for apart in self.apart)
 
 
 class Inventory(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from vgpu.schemes.kubeshare.text import (
     resolve,
 )
 from vgpu.schemes.text import subject_of
-from vgpu.units import WHOLE_DEVICE_MILLI, percent
+from vgpu.units import WHOLE_DEVICE_MILLI, count, percent, percentage
 
 PREFIX: Final = "sharedgpu/"
 GPU_UUID: Final = PREFIX + "gpu_uuid"
@@ -75,7 +75,7 @@ def claim(pod: Pod) -> Claim | None:
     numbers = asked(pod.labels, PREFIX, subject)
     request = numbers.request_milli or 0
     if max(request, WHOLE_DEVICE_MILLI) != len(uuids) * WHOLE_DEVICE_MILLI:
-        detail = f"{len(uuids)} GPUs for a request of {request} thousandths"
+        detail = f"{count(len(uuids), 'GPU')} for a request of {percentage(request)} of one GPU"
         raise ClaimError(subject, GPU_UUID, text, detail)
     if len(uuids) > 1:
         shares = tuple(Share(uuid, None, WHOLE_DEVICE_MILLI) for uuid in uuids)
