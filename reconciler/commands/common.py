@@ -4,12 +4,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 import click
 
-from reconciler.apply.audit import Audit
+from reconciler.apply.audit import STANDARD, Audit
 from reconciler.apply.audit_record import AuditError
 from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Cycle, Made
@@ -77,16 +78,26 @@ def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def opened_audit(path: str) -> Iterator[Audit | NoAudit]:
-    """The audit, "" for none. Raises click.ClickException if it cannot be written."""
+    """The audit, "" for none; a new file without a record is removed at the end.
+
+    Raises click.ClickException if it cannot be written.
+    """
     if not path:
         yield NoAudit()
         return
+    file = Path(path)
+    is_new = path != STANDARD and not file.exists()
     try:
         audit = Audit.open(path)
     except AuditError as error:
         raise click.ClickException(str(error)) from error
-    with audit:
-        yield audit
+    try:
+        with audit:
+            yield audit
+    finally:
+        with suppress(OSError):
+            if is_new and not file.stat().st_size:
+                file.unlink()  # nothing was done
 
 
 def refuse_blindness(made: Made) -> None:

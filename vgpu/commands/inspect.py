@@ -7,25 +7,38 @@ installation in the cluster.
 import difflib
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
+from vgpu.inventory import (
+    SORTS,
+    Inventory,
+    Objects,
+    Units,
+    in_order,
+    inventory,
+    of_node,
+    only_node,
+    only_pods,
+    only_scheme,
+)
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.dump import Dump, decode_dump, ignored_text, nothing_in_it
+from vgpu.kube.dump import Dump, decode_dump, ignored_text, labels_in_dump, nothing_in_it
 from vgpu.kube.flags import (
     connected,
     kubeconfig_flags,
     not_a_dump,
     read_dump,
 )
+from vgpu.kube.kinds import SHARE_PODS
 from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.selectors import Selects, parse_selector
 from vgpu.model import PodRef, Scheme
-from vgpu.program.flags import AUTO, ChoiceOf, MemoryUnit
+from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import registry, scheme_names
@@ -70,17 +83,21 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
 
 
 class Read(msgspec.Struct, frozen=True):
-    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones."""
+    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones.
+
+    ``selected`` are the UIDs of the pods that the label selector selects, None without one.
+    """
 
     objects: Objects
     as_of: float
     notes: tuple[str, ...] = ()
+    selected: frozenset[str] | None = None
 
 
 # ---------------------------------------------------------------- reading
 
 
-def from_files(paths: Sequence[str]) -> Read:
+def from_files(paths: Sequence[str], selects: Selects | None = None) -> Read:
     """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException."""
     nodes: dict[str, Node] = {}
     pods: dict[str, Pod] = {}
@@ -90,6 +107,7 @@ def from_files(paths: Sequence[str]) -> Read:
     malformed: dict[tuple[str, PodRef], MalformedObject] = {}
     seen = 0
     times: list[float] = []
+    selected: set[str] = set()
     dumps: list[Dump] = []
     for path in paths:
         content, written = read_dump(path)
@@ -97,6 +115,9 @@ def from_files(paths: Sequence[str]) -> Read:
             dump = decode_dump(content, path)
         except SourceError as error:
             raise not_a_dump(str(error)) from error
+        if selects is not None:
+            labels = labels_in_dump(content, path)
+            selected |= {uid for uid, own in labels.items() if selects(own)}
         times.append(written)
         dumps.append(dump)
         nodes |= {node.name: node for node in dump.nodes}
@@ -123,10 +144,11 @@ def from_files(paths: Sequence[str]) -> Read:
         unhealthy,
         tuple(malformed.values()),
     )
-    return Read(objects, min(times), tuple(notes))
+    chosen = None if selects is None else frozenset(selected)
+    return Read(objects, min(times), tuple(notes), chosen)
 
 
-def from_cluster(cluster: "ApiClient", node: str) -> Read:
+def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
@@ -172,7 +194,16 @@ def from_cluster(cluster: "ApiClient", node: str) -> Read:
         tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
     )
     objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
-    return Read(objects, as_of, tuple(notes))
+    selected = _selected(cluster, selector, share_pods) if selector else None
+    return Read(objects, as_of, tuple(notes), selected)
+
+
+def _selected(cluster: "ApiClient", selector: str, share_pods: Sequence[Pod]) -> frozenset[str]:
+    """UIDs of the pods, and if there are any of the SharePods, with these labels."""
+    pages = [*cluster.pods(label_selector=selector)]
+    if share_pods:
+        pages += cluster.pages(SHARE_PODS, label_selector=selector)
+    return frozenset(pod.ref.uid for page in pages for pod in page.objects)
 
 
 def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
@@ -237,6 +268,15 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
 # ---------------------------------------------------------------- the command
 
 
+def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
+    try:
+        if text:
+            parse_selector(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
+
+
 @click.command("inspect", epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("node", default="", metavar="[NODE]")
 @click.option(
@@ -283,6 +323,35 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     is_flag=True,
     help="With --scheme gpushare: what 'kubectl inspect gpushare' prints, byte for byte.",
 )
+@click.option(
+    "-n", "--namespace", "namespaces", multiple=True, help="Only pods of this one. Repeatable."
+)
+@click.option(
+    "-l",
+    "--selector",
+    metavar="LABELS",
+    default="",
+    callback=_selector,
+    help="Only pods with these labels, as for kubectl: app=web,tier in (a, b),!canary.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(tuple(SORTS)),
+    default="name",
+    show_default=True,
+    help="Order of the nodes; amounts from the largest to the smallest.",
+)
+@click.option(
+    "-w", "--watch", "watches", is_flag=True, help="Show it again and again, until Ctrl-C."
+)
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --watch: time between two reads of the API server.",
+)
 @click.option("-d", "--details", is_flag=True, help="With --legacy: a table for every node.")
 def command(
     *,
@@ -295,6 +364,11 @@ def command(
     scheme: str | None,
     volcano_factor: int,
     gpushare_unit: int | None,
+    namespaces: tuple[str, ...],
+    selector: str,
+    sort: str,
+    watches: bool,
+    interval: float,
     legacy: bool,
     details: bool,
 ) -> None:
@@ -312,24 +386,60 @@ def command(
         (legacy and output != "table", "--legacy has its own form: drop --output"),
         (details and not legacy, "--details needs --legacy; without it every GPU is shown"),
         (files.count("-") > 1, "--from - can be read once only"),
+        (files and watches, "--watch follows a cluster: drop --from"),
+        (
+            legacy and (namespaces or selector or watches or sort != "name"),
+            "--legacy shows everything: drop --namespace, --selector, --sort, --watch",
+        ),
     ):
         if wrong:
             raise click.UsageError(complaint)
+    units = Units(volcano_factor, gpushare_unit)
+
+    def print_(read: Read) -> None:
+        objects = of_node(read.objects, node) if node else read.objects
+        shown = inventory(objects, units)
+        shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
+        if scheme:
+            shown = only_scheme(shown, Scheme(scheme))
+        if node:
+            shown = only_node(shown, node)
+        if namespaces or read.selected is not None:
+            shown = only_pods(shown, _chooser(shown, namespaces, read.selected))
+        _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme))
+
     if files:
-        read = from_files(files)
+        read = from_files(files, parse_selector(selector) if selector else None)
         if node and node not in (names := [found.name for found in read.objects.nodes]):
             raise no_such_node(node, names)
-    else:
-        with connected(kubeconfig, context, request_timeout) as cluster:
-            read = from_cluster(cluster, node)
-    if legacy:
-        _print_legacy(read, node, details=details)
+        if legacy:
+            _print_legacy(read, node, details=details)
+        else:
+            print_(read)
         return
-    objects = of_node(read.objects, node) if node else read.objects
-    shown = inventory(objects, Units(volcano_factor, gpushare_unit))
-    shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
-    if scheme:
-        shown = only_scheme(shown, Scheme(scheme))
-    if node:
-        shown = only_node(shown, node)
-    _print(shown, read.as_of, output, _nothing(node, scheme))
+    with connected(kubeconfig, context, request_timeout) as cluster:
+        read = from_cluster(cluster, node, selector)
+        if legacy:
+            _print_legacy(read, node, details=details)
+            return
+        print_(read)
+        while watches:
+            time.sleep(interval)
+            read = from_cluster(cluster, node, selector)
+            click.clear()
+            print_(read)
+
+
+def _chooser(
+    whole: Inventory, namespaces: Sequence[str], selected: frozenset[str] | None
+) -> Callable[[PodRef], bool]:
+    """Whether a pod, by its UID on the node, is in the namespaces and selected."""
+
+    def chooses(ref: PodRef) -> bool:
+        pod = whole.pods.get(ref.uid)
+        uid = ref.uid if pod is None else pod.ref.uid
+        return (not namespaces or ref.namespace in namespaces) and (
+            selected is None or uid in selected
+        )
+
+    return chooses

@@ -18,10 +18,12 @@ from vgpu.inventory.model import (
     Units,
     WaitingReason,
 )
+from vgpu.inventory.selection import SORTS, in_order, only_pods
 from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 
 __all__ = [
+    "SORTS",
     "DetectedSchemes",
     "FreeCapacity",
     "Inventory",
@@ -36,8 +38,10 @@ __all__ = [
     "detect_schemes",
     "doubt_notes",
     "doubts_of",
+    "in_order",
     "inventory",
     "of_node",
     "only_node",
+    "only_pods",
     "only_scheme",
 ]

@@ -57,6 +57,34 @@ class Dump(msgspec.Struct, frozen=True):
         return not used and CONFIG_MAPS.name not in self.others
 
 
+class _LabelledMeta(msgspec.Struct, frozen=True):
+    uid: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Labelled(msgspec.Struct, frozen=True):
+    metadata: _LabelledMeta = _LabelledMeta()
+
+
+_LABELLED: Final = msgspec.json.Decoder(_Labelled)
+
+
+def labels_in_dump(content: bytes, subject: str = "dump") -> Mapping[str, Mapping[str, str]]:
+    """All labels of the dump's objects by UID; unreadable objects have none.
+
+    Raises SourceError MALFORMED.
+    """
+    decoded = decode(content, ANY_LIST, subject)
+    labels: dict[str, Mapping[str, str]] = {}
+    for item in (content,) if decoded.items is None else decoded.items:
+        try:
+            meta = decode(item, _LABELLED, subject).metadata
+        except SourceError:
+            continue
+        labels[meta.uid] = meta.labels or {}
+    return labels
+
+
 def ignored_text(others: Mapping[str, int]) -> str:
     """The objects of a dump that are not used, such as "2 Services and 1 Deployment"; "" if none.
 

@@ -1,8 +1,9 @@
 """A small API server on loopback, for the demo and for tests: Kubernetes' HTTP over a store.
 
-Lists, single objects, watches, creations, replacements, merge patches and evictions of the few
-kinds that the product knows, with Kubernetes' paths, status codes and ``Status`` bodies; every
-client may do everything. Tests with a real API server show what a real one does.
+Lists, single objects, watches, creations, replacements, merge patches, JSON patches of a node's
+status and evictions, of the few kinds that the product knows, with Kubernetes' paths, status codes
+and ``Status`` bodies; every client may do everything. Tests with a real API server show what a real
+one does.
 """
 
 import json
@@ -21,7 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.kinds import KINDS, PODS
+from vgpu.kube.kinds import KINDS, NODES, PODS
 from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
@@ -39,6 +40,7 @@ _PATH: Final = re.compile(
     r"(?:/(?P<name>[^/]+))?(?:/(?P<below>[^/]+))?"
 )
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -174,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
     # ------------------------------------------------------------ requests
 
     def _body(self) -> Json:
-        """Raises StoreError."""
+        """The object; a JSON patch, which is a list, below "operations". Raises StoreError."""
         length = self.headers.get("Content-Length", "0")
         if not length.isascii() or not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True  # what follows is not read
@@ -187,6 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise _bad_request(f"the body is not JSON: {error}") from error
+        if isinstance(body, list) and self.headers.get_content_type() == _JSON_PATCH:
+            return {"operations": body}
         if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
             raise _bad_request("the body is not an object")
         return body
@@ -205,7 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
         message = "the server could not find the requested resource"
         raise StoreError(HTTPStatus.NOT_FOUND, "NotFound", message)
 
-    def _answer(self, target: _Target, body: Json) -> tuple[HTTPStatus, Json]:
+    def _answer(  # noqa: PLR0911  # one for each verb
+        self, target: _Target, body: Json
+    ) -> tuple[HTTPStatus, Json]:
         """Raises StoreError."""
         store, dry_run = self.server.store, target.dry_run
         match self.command, bool(target.name), target.below:
@@ -220,11 +226,15 @@ class _Handler(BaseHTTPRequestHandler):
                 whole = _whole(target, body)
                 return HTTPStatus.OK, store.replace(target.kind, whole, dry_run=dry_run)
             case "PATCH", True, "":
-                if self.headers.get_content_type() != _MERGE_PATCH:
-                    code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-                    raise StoreError(code, "UnsupportedMediaType", f"only {_MERGE_PATCH}")
+                self._expect(_MERGE_PATCH)
                 return HTTPStatus.OK, store.patch(
                     target.kind, target.namespace, target.name, body, dry_run=dry_run
+                )
+            case "PATCH", True, "status" if target.kind is NODES:
+                self._expect(_JSON_PATCH)
+                operations = body.get("operations")
+                return HTTPStatus.OK, store.patch_status(
+                    target.kind, target.namespace, target.name, operations, dry_run=dry_run
                 )
             case "POST", True, "eviction" if target.kind is PODS:
                 wanted = _preconditions(body)
@@ -233,6 +243,12 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 message = "the server does not allow this method on the requested resource"
                 raise StoreError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+
+    def _expect(self, content_type: str) -> None:
+        """Raises StoreError for a body of another type."""
+        if self.headers.get_content_type() != content_type:
+            code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            raise StoreError(code, "UnsupportedMediaType", f"only {content_type}")
 
     def _list(self, target: _Target) -> Json:
         token, limit = target.query.get("continue", ""), int(target.number("limit"))

@@ -20,6 +20,7 @@ import msgspec
 
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import PODS
+from vgpu.simulator.json_patch import PatchError, patched
 
 _Kind = ApiKind[Any]
 
@@ -234,6 +235,20 @@ class ObjectStore:
         with self._changed:
             before = self.get(kind, namespace, name)
             after = merged(copy.deepcopy(before), patch)
+            return self._update(kind, before, after, dry_run=dry_run)
+
+    def patch_status(
+        self, kind: _Kind, namespace: str, name: str, operations: object, *, dry_run: bool = False
+    ) -> Json:
+        """Apply a JSON patch (RFC 6902) to the object's status alone. Raises as :meth:`replace`."""
+        with self._changed:
+            before = self.get(kind, namespace, name)
+            try:
+                status = patched(before, operations).get("status", {})
+            except PatchError as error:
+                code = HTTPStatus.UNPROCESSABLE_ENTITY
+                raise StoreError(code, "Invalid", str(error)) from error
+            after = copy.deepcopy(before) | {"status": status}
             return self._update(kind, before, after, dry_run=dry_run)
 
     def evict(
