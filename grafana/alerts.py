@@ -21,13 +21,16 @@ from grafana.promql import (
     named,
 )
 from grafana.settings import (
+    ABSENT_REMEMBERED,
     ACTIVE_SECONDS,
     API_ERROR_RATIO,
     API_ERRORS,
     CLUSTER_RECONCILER,
     CYCLE_SECONDS,
+    ECC_WINDOW,
     EXPORTER,
     FAILURES,
+    FLAPS,
     FULL_RATIO,
     GAP_RATIO,
     HARMLESS_REFUSALS,
@@ -41,6 +44,7 @@ from grafana.settings import (
     RECONCILER,
     SCRAPE_SECONDS,
     SERIOUS_CONFLICTS,
+    SHARED_RESOURCES,
     SLOW_PART,
     STALE_INTERVALS,
     STUCK_PODS,
@@ -57,6 +61,16 @@ FAILED_ACTIONS: Final = f'vgpu_reconcile_actions_total{{outcome=~"{any_of(FAILUR
 
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
+ECC_ERRORS: Final = 'vgpu_gpu_ecc_errors_total{type="uncorrected", lifetime="volatile"}'
+
+_POD: Final = "cluster, namespace, pod"
+WAITING_PODS: Final = (
+    f"sum by (cluster) (max by ({_POD}) (kube_pod_status_unschedulable) * on ({_POD})"
+    f" group by ({_POD}) (kube_pod_container_resource_requests"
+    f'{{resource=~"{any_of(SHARED_RESOURCES)}"}} > 0))'
+)
+"""Pods that ask for a share of a GPU and fit nowhere, by kube-state-metrics."""
+
 EXPORTERS: Final = RuleGroup(
     "vgpu-exporters",
     (
@@ -72,10 +86,11 @@ EXPORTERS: Final = RuleGroup(
         Alert(
             "VgpuExportersAbsent",
             CRITICAL,
-            f"last_over_time(cluster:vgpu_gpus:sum[1d]) unless on (cluster) up{{{EXPORTER}}}",
+            f"last_over_time(cluster:vgpu_gpus:sum[{ABSENT_REMEMBERED}])"
+            f" unless on (cluster) up{{{EXPORTER}}}",
             "15m",
             "Prometheus has no exporter to scrape any more",
-            f"{COUNT} GPUs were seen within the last day, and now no exporter is a target. First:"
+            f"{COUNT} GPUs were seen within the last week, and now no exporter is a target. First:"
             " look for the scrape job, its ServiceMonitor or PodMonitor, and the DaemonSet.",
         ),
         Alert(
@@ -182,11 +197,10 @@ DEVICES: Final = RuleGroup(
         Alert(
             "VgpuEccUncorrected",
             WARNING,
-            'vgpu_gpu_ecc_errors_total{type="uncorrected", lifetime="volatile"} > 0',
+            f"{gained(ECC_ERRORS, ECC_WINDOW)} > 0",
             "",
             f"Uncorrected memory errors on {THE_CARD}",
-            f"{COUNT} since the driver was loaded; affected programs have failed or computed wrong"
-            " results."
+            f"{COUNT} within a day; affected programs have failed or computed wrong results."
             " First: look for XIDs 48, 94 and 95, then reset the GPU when it is free.",
         ),
         Alert(
@@ -215,6 +229,7 @@ DEVICES: Final = RuleGroup(
             f"{THE_CARD} is too hot",
             "The driver slows it down ({{ $labels.reason }}). First: compare its temperature with"
             " its neighbours', then look at fans, airflow and the room.",
+            keep=FLAPS,
         ),
         Alert(
             "VgpuPowerBrake",
@@ -224,6 +239,7 @@ DEVICES: Final = RuleGroup(
             f"{THE_CARD} is held down by its power supply",
             "The machine asserts the external power brake. First: look at the power supplies and"
             " the power cap of chassis and rack.",
+            keep=FLAPS,
         ),
         Alert(
             "VgpuAttributionGap",
@@ -233,6 +249,7 @@ DEVICES: Final = RuleGroup(
             f"Memory of {THE_CARD} is used outside containers",
             f"{RATIO} of it is used, and no scheduler counts it. First: run vgpu top on the node,"
             " or nvidia-smi, and find the owners of the processes.",
+            keep=FLAPS,
         ),
     ),
 )
@@ -264,6 +281,7 @@ CONTAINERS: Final = RuleGroup(
             f"{THE_CONTAINER} is near its GPU memory limit",
             f"It uses {RATIO} of its limit on {THE_CARD}. First: does the program take all memory"
             " that it finds on purpose? Else raise its limit before it fails.",
+            keep=FLAPS,
         ),
         Alert(
             "VgpuContainerOverLimit",
@@ -414,6 +432,16 @@ RECONCILERS: Final = RuleGroup(
             " and why it is not done; the rule may be set to plan only.",
         ),
         Alert(
+            "VgpuIdleWhileOthersWait",
+            WARNING,
+            'sum by (cluster) (vgpu_reconcile_findings{rule="idle_holder"}) > 0'
+            f" and on (cluster) {WAITING_PODS} > 0",
+            "30m",
+            "Containers hold shares of GPUs idle while other pods wait",
+            f"{COUNT} containers have launched no kernel for --idle-after, and pods that ask for a"
+            " share fit nowhere. First: vgpu reconcile plan --scope node on the nodes names them.",
+        ),
+        Alert(
             "VgpuReconcilerDown",
             WARNING,
             f"up{{{RECONCILER}}} == 0",
@@ -426,11 +454,11 @@ RECONCILERS: Final = RuleGroup(
         Alert(
             "VgpuReconcilerAbsent",
             WARNING,
-            "last_over_time(cluster:vgpu_reconcilers:count[1d])"
+            f"last_over_time(cluster:vgpu_reconcilers:count[{ABSENT_REMEMBERED}])"
             f" unless on (cluster) up{{{CLUSTER_RECONCILER}}}",
             "15m",
             "No reconciler of the cluster is scraped",
-            f"{COUNT} ran within the last day. First: look for its Deployment and its scrape job.",
+            f"{COUNT} ran within the last week. First: look for its Deployment and its scrape job.",
         ),
         Alert(
             "VgpuReconcilerStalled",

@@ -14,8 +14,9 @@ import yaml
 from grafana import alerts, recording
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import dashboard_json
+from grafana.inhibition import inhibition_file
 from grafana.promql import Alert, RecordingRule, RuleGroup
-from grafana.settings import RUNBOOKS
+from grafana.settings import CLUSTER_RECONCILER, EXPORTER, PLUGIN, RUNBOOKS
 from grafana.templates import TEMPLATE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -38,6 +39,10 @@ its effect, how to find the cause, what to do. Load it together with
   over it.
 - **Thresholds**, the names of the scrape jobs, and what runbook links begin with are in
   [settings.py](../../../grafana/settings.py); change them there and run `make docs`.
+- **One fault, one page**: [vgpu-inhibit.yaml](../../../grafana/alertmanager/vgpu-inhibit.yaml) has
+  rules for Alertmanager by which a cause silences its effects.
+- **What is absent** is known if it was scraped within a week; the head of the rule file has
+  expressions for what was never scraped. The chart's rules know what the chart has installed.
 - Severity: `critical` needs action at night, `warning` in the morning, `info` is for reference.
 
 | alert | severity | for | what is wrong |
@@ -53,6 +58,7 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
         "alert": rule.name,
         "expr": rule.expr,
         **({"for": rule.pending} if rule.pending else {}),
+        **({"keep_firing_for": rule.keep} if rule.keep else {}),
         "labels": {"severity": rule.severity.value},
         "annotations": {
             "summary": rule.summary,
@@ -62,9 +68,18 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
     }
 
 
-def rule_file(groups: Iterable[RuleGroup]) -> str:
+ABSENT: Final = f"""\
+# The alerts about what is absent know what was scraped within a week. What was never scraped at all
+# they cannot know: for that, add the alerts that fit your installation, with these expressions:
+#   absent(up{{{EXPORTER}}})
+#   absent(up{{{PLUGIN}}})
+#   absent(up{{{CLUSTER_RECONCILER}}})
+"""
+
+
+def rule_file(groups: Iterable[RuleGroup], comment: str = "") -> str:
     """A rule file; a recording rule has a comment with its meaning."""
-    lines = [HEADER, "groups:\n"]
+    lines = [HEADER, comment, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")
         for rule in group.rules:
@@ -86,8 +101,9 @@ def index(groups: Iterable[RuleGroup]) -> str:
 
 
 FILES: Final = {
-    "grafana/rules/vgpu-alerts.yaml": rule_file(alerts.GROUPS),
+    "grafana/rules/vgpu-alerts.yaml": rule_file(alerts.GROUPS, ABSENT),
     "grafana/rules/vgpu-recording.yaml": rule_file(recording.GROUPS),
+    "grafana/alertmanager/vgpu-inhibit.yaml": inhibition_file(),
     "docs/runbooks/alerts/README.md": index(alerts.GROUPS),
     **{f"grafana/dashboards/{page.uid}.json": dashboard_json(page) for page in DASHBOARDS},
 }

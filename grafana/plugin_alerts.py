@@ -15,6 +15,7 @@ from grafana.promql import (
     gained,
 )
 from grafana.settings import (
+    ABSENT_REMEMBERED,
     API_ERROR_RATIO,
     API_ERRORS,
     PLUGIN,
@@ -50,11 +51,12 @@ DEVICE_PLUGINS: Final = RuleGroup(
         Alert(
             "VgpuPluginsAbsent",
             CRITICAL,
-            f"last_over_time(cluster:vgpu_plugins:count[1d]) unless on (cluster) up{{{PLUGIN}}}",
+            f"last_over_time(cluster:vgpu_plugins:count[{ABSENT_REMEMBERED}])"
+            f" unless on (cluster) up{{{PLUGIN}}}",
             "15m",
             "Prometheus scrapes no device plugin",
-            f"{COUNT} ran within the last day. First: look for their DaemonSets, and for the scrape"
-            " job and its ServiceMonitor or PodMonitor.",
+            f"{COUNT} ran within the last week. First: look for their DaemonSets, and for the"
+            " scrape job and its ServiceMonitor or PodMonitor.",
         ),
         Alert(
             "VgpuPluginNotReady",

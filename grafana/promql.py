@@ -38,6 +38,8 @@ class Alert(msgspec.Struct, frozen=True):
         pending: minimum time for which it must be true (``for``), "" for none.
         summary: the problem, in a line.
         description: the problem's numbers, and the first step.
+        keep: time for which it goes on firing when it is no longer true (``keep_firing_for``), so
+            that a value around its threshold is one alert; "" for none.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Alert(msgspec.Struct, frozen=True):
     pending: str
     summary: str
     description: str
+    keep: str = ""
 
 
 class RecordingRule(msgspec.Struct, frozen=True):

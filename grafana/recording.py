@@ -6,7 +6,7 @@ free, and a reserved share without a running container has no unused memory.
 
 from typing import Final
 
-from grafana.promql import NODE, RecordingRule, RuleGroup, named, shareable
+from grafana.promql import NODE, RecordingRule, RuleGroup, gained, named, shareable
 from grafana.settings import GPUS_REMEMBERED
 
 UNUSED: Final = (
@@ -24,6 +24,20 @@ the last exporter saw.
 
 ``or``: a new node has no earlier samples yet.
 """
+
+_ANSWERED: Final = f"sum by (cluster) ({gained('vgpu_plugin_allocations_total', '1h')})"
+
+
+def _refused(which: str) -> str:
+    """Refusals within an hour; 0 where there were none."""
+    refusals = f"sum by (cluster) ({gained(f'vgpu_plugin_refusals_total{which}', '1h')})"
+    return f"({refusals} or {_ANSWERED} * 0)"
+
+
+_IN_ALLOCATE: Final = '{step="allocate"}'
+_ASKED: Final = f"({_ANSWERED} + {_refused(_IN_ALLOCATE)})"
+ADMISSION_SUCCESS: Final = f"clamp_min(1 - {_refused('')} / ({_ASKED} > 0), 0)"
+"""Refusals in Allocate are not answers, later ones are: each asked container counts once."""
 
 SUMS: Final = (
     ("vgpu_gpu_memory_total_bytes", shareable("vgpu_gpu_memory_total_bytes"), "memory there is"),
@@ -118,6 +132,11 @@ GROUPS: Final = (
                 "cluster:vgpu_reconcilers:count",
                 'count by (cluster) (vgpu_reconcile_info{scope="cluster"})',
                 "reconcilers that look at the whole cluster",
+            ),
+            RecordingRule(
+                "cluster:vgpu_plugin_admission_success:ratio_rate1h",
+                ADMISSION_SUCCESS,
+                "containers that got their devices, as a part of those that asked within an hour",
             ),
             RecordingRule(
                 "cluster:vgpu_plugins:count",

@@ -24,6 +24,9 @@ PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 RUNBOOKS: Final = "docs/runbooks/alerts"
 """The beginning of runbook links: the folder in this repository, or its published address."""
 
+ABSENT_REMEMBERED: Final = "7d"
+"""Time after which an outage of everything is taken for a removal, and its alert ends."""
+
 # ---------------------------------------------------------------- the exporter
 
 STALE_INTERVALS: Final = 4
@@ -51,6 +54,20 @@ XIDS_WARNING: Final = (94,)
 
 GAP_RATIO: Final = 0.1
 """Maximum part of a GPU's memory that may be used outside containers."""
+
+ECC_WINDOW: Final = "1d"
+"""Time for which an uncorrected memory error is reported."""
+
+FLAPS: Final = "15m"
+"""Time for which an alert about a value around its threshold goes on firing."""
+
+SHARED_RESOURCES: Final = (
+    "volcano_sh_vgpu_number",
+    "nvidia_com_gpu",
+    "aliyun_com_gpu_mem",
+    "tencent_com_vcuda_core",
+)
+"""The resources of pods that share GPUs, as kube-state-metrics spells them."""
 
 THERMAL: Final = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 POWER_BRAKE: Final = ("hw_power_brake_slowdown",)

@@ -254,3 +254,16 @@ def test_every_port_that_serves_metrics_is_scraped_once():
     }
     assert set(scraped) == served
     assert len(scraped) == len(served)
+
+
+def test_what_is_installed_is_absent_also_if_it_was_never_scraped():
+    """The plain manifests have an exporter and a reconciler, and no device plugin."""
+    (rules,) = kinds(DOCUMENTS["prometheusrule.yaml"], "PrometheusRule")
+    expressions = {
+        rule.get("alert"): rule["expr"]
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+    }
+    assert expressions["VgpuExportersAbsent"] == 'absent(up{job="vgpu-exporter"})'
+    assert expressions["VgpuReconcilerAbsent"] == 'absent(up{job="vgpu-reconciler"})'
+    assert "last_over_time" in expressions["VgpuPluginsAbsent"]

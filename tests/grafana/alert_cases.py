@@ -53,6 +53,16 @@ def plugin(alert, series, sick, well, **rest):
     return level(alert, series, sick, well, job="vgpu-device-plugin", **rest)
 
 
+IDLE = {'vgpu_reconcile_findings{rule="idle_holder"}': "1x120"}
+_WAITING_POD = 'namespace="team",pod="new-0"'
+_ASKS = {
+    f'kube_pod_container_resource_requests{{{_WAITING_POD},resource="volcano_sh_vgpu_number"}}': (
+        "1x120"
+    )
+}
+WAITS = {f"kube_pod_status_unschedulable{{{_WAITING_POD}}}": "1x120"} | _ASKS
+PLACED = {f"kube_pod_status_unschedulable{{{_WAITING_POD}}}": "0x120"} | _ASKS
+
 DEVICE = {"uuid": "GPU-1"}
 CONTAINER = {"namespace": "team", "pod": "train-0", "container": "main", "pod_uid": "u1"}
 
@@ -462,6 +472,14 @@ CASES = (
         lacks=("job", "instance"),
     ),
     Case(
+        "VgpuIdleWhileOthersWait",
+        IDLE | WAITS,
+        IDLE | PLACED,
+        value="1",
+        job="vgpu-reconciler",
+        lacks=("job", "instance"),
+    ),
+    Case(
         "VgpuReconcilerStalled",
         {"vgpu_reconcile_last_cycle_timestamp_seconds": "0x120"},
         {"vgpu_reconcile_last_cycle_timestamp_seconds": "0+60x120"},
@@ -512,6 +530,8 @@ CASES = (
 QUIET = (
     Quiet("VgpuXidCritical", "a program's own error", {XID % 31: "0x120"}),
     Quiet("VgpuXidWarning", "a program's own error", {XID % 13: "0x120"}),
+    Quiet("VgpuIdleWhileOthersWait", "nobody waits", IDLE, job="vgpu-reconciler"),
+    Quiet("VgpuIdleWhileOthersWait", "nobody is idle", WAITS, job="vgpu-reconciler"),
     Quiet("VgpuEccUncorrected", "of an earlier life of the GPU", {ECC % "aggregate": "9x120"}),
     Quiet("VgpuThermalSlowdown", "as the power limit has it", {clock("sw_power_cap"): "1x120"}),
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),

@@ -6,7 +6,7 @@ from grafana.alerts import GROUPS
 from grafana.generate import as_rule
 from grafana.promql import AlertSeverity
 from grafana.templates import TEMPLATE as LABEL
-from tests.grafana.alert_cases import CASES, QUIET
+from tests.grafana.alert_cases import CASES, DEVICE, QUIET, UUID
 from tests.grafana.promtool import OURS, RULES, failures, inputs, passes, promtool, renamed
 from tests.support.defects import no_defects
 
@@ -192,3 +192,74 @@ def test_a_wrong_expectation_fails_by_its_name(tmp_path):
     assert [each.partition(":")[0] for each in told] == ["2", "4"]
     assert "node-2" in told[0]
     assert "parse error" in told[1]
+
+
+HOUR, DAY = 60, 24 * 60
+"""In minutes, as promtool's series have a sample a minute."""
+
+
+def at(alert, minute, firing_=()):
+    return {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": list(firing_)}
+
+
+def north(case):
+    return inputs(case, cluster="north", job="vgpu", instance="node-1")
+
+
+def test_a_memory_error_is_no_alert_for_ever(tmp_path):
+    """An error of the first hour is reported for a day, and one of the third day again."""
+    series = f'vgpu_gpu_ecc_errors_total{{{UUID},type="uncorrected",lifetime="volatile"}}'
+    alert = ALERTS["VgpuEccUncorrected"]
+    labels = {"cluster": "north", "job": "vgpu", "instance": "node-1", **DEVICE}
+    labels |= {"type": "uncorrected", "lifetime": "volatile"}
+    once, twice = (expected(alert, labels, value) for value in ("2", "1"))
+    minutes_of_series = f"0x{HOUR} 2x{3 * DAY} 3x{DAY}"
+    begun, again = HOUR + 1, HOUR + 3 * DAY + 2
+    passes(
+        tmp_path,
+        {
+            "input_series": north({series: minutes_of_series}),
+            "alert_rule_test": [
+                at(alert.name, HOUR),
+                at(alert.name, begun, [once]),
+                at(alert.name, begun + DAY - 1, [once]),
+                at(alert.name, begun + DAY),
+                at(alert.name, again, [twice]),
+            ],
+        },
+    )
+
+
+def test_an_outage_of_three_days_is_still_one(tmp_path):
+    """The alert ended by itself after a day."""
+    alert = ALERTS["VgpuExportersAbsent"]
+    still = expected(alert, {"cluster": "north"}, "2")
+    series = north({"up": "1x10 stale", "vgpu_gpus": "2x10 stale"})
+    passes(
+        tmp_path,
+        {
+            "input_series": series,
+            "alert_rule_test": [at(alert.name, 3 * DAY, [still]), at(alert.name, 8 * DAY)],
+        },
+    )
+
+
+def test_a_value_around_its_threshold_is_one_alert(tmp_path):
+    alert = ALERTS["VgpuThermalSlowdown"]
+    assert alert.keep == "15m"
+    reason = "hw_thermal_slowdown"
+    labels = {"cluster": "north", "job": "vgpu", "instance": "node-1", **DEVICE, "reason": reason}
+    hot = expected(alert, labels, "")
+    series = f'vgpu_gpu_clock_event_active{{{UUID},reason="{reason}"}}'
+    passes(
+        tmp_path,
+        {
+            "input_series": north({series: "1x10 0x10 1x5 0x60"}),
+            "alert_rule_test": [
+                at(alert.name, 8, [hot]),
+                at(alert.name, 15, [hot]),
+                at(alert.name, 24, [hot]),
+                at(alert.name, 60),
+            ],
+        },
+    )

@@ -184,14 +184,46 @@ def test_a_missing_card_is_known_as_soon_as_its_node_is(tmp_path):
     passes(tmp_path, {"interval": "30s", "input_series": inputs(series), "promql_expr_test": told})
 
 
+SUCCESS = "cluster:vgpu_plugin_admission_success:ratio_rate1h"
+
+
+@pytest.mark.parametrize(
+    ("refusals", "ratio"),
+    [
+        ({}, 1.0),
+        ({'step="allocate",reason="no_candidate"': 2}, 8 / 10),
+        ({'step="allocate",reason="no_candidate"': 2, 'step="bind",reason="crossed"': 4}, 4 / 10),
+        ({'step="bind",reason="crossed"': 99}, 0.0),
+    ],
+)
+def test_admission_success_is_the_part_of_containers_that_got_their_devices(
+    tmp_path, refusals, ratio
+):
+    """Eight answers a minute; a refusal in Allocate is no answer, a later one takes one back."""
+    series = {'vgpu_plugin_allocations_total{resource="volcano.sh/vgpu-number"}': "0+8x120"}
+    for labels, count in refusals.items():
+        series[f"vgpu_plugin_refusals_total{{{labels}}}"] = f"0+{count}x120"
+    plugin = inputs(series, cluster="north", job="vgpu-device-plugin", instance="node-1")
+    samples = [{"labels": f'{SUCCESS}{{cluster="north"}}', "value": ratio}]
+    asked = {"expr": SUCCESS, "eval_time": "90m", "exp_samples": samples}
+    passes(tmp_path, {"input_series": plugin, "promql_expr_test": [asked]})
+
+
+def test_where_nobody_asks_there_is_no_admission_success(tmp_path):
+    series = {'vgpu_plugin_allocations_total{resource="volcano.sh/vgpu-number"}': "7x120"}
+    plugin = inputs(series, cluster="north", job="vgpu-device-plugin", instance="node-1")
+    asked = {"expr": SUCCESS, "eval_time": "90m", "exp_samples": []}
+    passes(tmp_path, {"input_series": plugin, "promql_expr_test": [asked]})
+
+
 def test_each_record_is_tested():
-    assert {record.name for record in RECORDS} == set(expected())
-    assert len(RECORDS) == len(expected())
+    assert {record.name for record in RECORDS} == {*expected(), SUCCESS}
+    assert len(RECORDS) == len(expected()) + 1
 
 
 @no_defects
 def test_a_name_is_level_metric_operation():
-    name = re.compile(r"[a-z_]+:[a-z_]+:(sum|avg|count|max)")
+    name = re.compile(r"[a-z_]+:[a-z_]+:(sum|avg|count|max|ratio_rate1h)")
     return [record.name for record in RECORDS if not name.fullmatch(record.name)]
 
 
