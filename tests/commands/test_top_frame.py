@@ -1,10 +1,12 @@
 """The screen of `vgpu top`, from values: what it says, and that it always fits."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from vgpu.commands.top import Live
 from vgpu.commands.top_frame import (
     LONGEST_TREND,
     ColumnLayout,
@@ -12,6 +14,7 @@ from vgpu.commands.top_frame import (
     Size,
     bar,
     body,
+    fitted_name,
     frame,
     grown,
     middle,
@@ -19,7 +22,7 @@ from vgpu.commands.top_frame import (
     short,
     spark,
 )
-from vgpu.commands.top_keys import Sort
+from vgpu.commands.top_keys import Command, Sort
 from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 
 GIB = 2**30
@@ -272,3 +275,56 @@ def test_rows_are_only_made_when_they_are_seen():
     rows = body(state(*(share(f"p{n}") for n in range(300))), ColumnLayout(80), Sort.NAME)
     assert len(rows) == 302
     assert rows[-1]().plain.startswith("  ml/p99/main")
+
+
+# ---------------------------------------------------------------- narrow, filtered, hidden
+
+
+@pytest.mark.parametrize("columns", range(40, 201, 8))
+def test_no_column_runs_into_another_in_any_width(columns):
+    shown = state(
+        share("train-7f9d8c6b5d-vv2kx", used=150 * GIB, limit=200 * GIB, accounted=149 * GIB),
+        share("b", used=1, limit=GIB, utilization=1.0),
+    )
+    lines = text(shown, columns=columns).splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    line = next(line for line in lines if "vv2kx" in line or "5d-vv" in line)
+    assert {"150G", "200G"} <= set(line.split())
+    heading_line = next(line for line in lines if "used" in line and "limit" in line)
+    for title, amount in (("used", "150G"), ("limit", "200G")):
+        end = heading_line.index(title, heading_line.index("used")) + len(title)
+        assert line[:end].endswith(amount)
+
+
+def test_a_name_without_room_keeps_its_telling_end():
+    long = share("train-7f9d8c6b5d-vv2kx")
+    assert fitted_name(long, 40) == "ml/train-7f9d8c6b5d-vv2kx/main"
+    assert fitted_name(long, 16) == "…f9d8c6b5d-vv2kx"
+    assert fitted_name(share("a"), 8) == "a/main"
+
+
+def test_a_filter_leaves_the_containers_with_the_text():
+    shown = state(share("train"), share("chat"))
+    filtered = msgspec.structs.replace(shown, pattern="CHA")
+    assert "chat" in text(filtered)
+    assert "train" not in text(filtered)
+    assert "no such container" in text(msgspec.structs.replace(shown, pattern="none"))
+
+
+@pytest.mark.parametrize("title", ["acct", "scheme", "sm"])
+def test_a_column_can_be_hidden(title):
+    shown = state(share("train"))
+    assert title in text(shown)
+    hidden = text(msgspec.structs.replace(shown, hidden=frozenset({title})))
+    assert title not in next(line for line in hidden.splitlines() if "limit" in line)
+
+
+def test_what_is_typed_behind_a_slash_is_the_filter_until_enter():
+    live = Live("here", 2.0, ["acct"])
+    live.pressed(Command.FILTER, Size(80, 24))
+    live.filtered(b"q")
+    assert (live.state.pattern, live.state.typing) == ("q", True)
+    assert " /q_" in text(live.state, lines=24)
+    live.filtered(b"\x7fml\r")
+    assert (live.state.pattern, live.state.typing) == ("ml", False)
+    assert live.state.hidden == {"acct"}

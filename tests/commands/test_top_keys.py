@@ -1,9 +1,10 @@
 """What the terminal sends, as keys: whole, in pieces, and as nonsense."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.commands.top_keys import KEYS, LONGEST, Command, Move, Sort, scrolled, typed
+from vgpu.commands.top_keys import KEYS, LONGEST, Command, Move, Sort, edited, scrolled, typed
 
 
 def test_every_key_is_what_the_table_says():
@@ -45,3 +46,19 @@ def test_no_bytes_break_it_or_pile_up(sent):
 @given(st.integers(0, 50), st.sampled_from(Move), st.integers(1, 50), st.integers(0, 50))
 def test_scrolling_never_leaves_the_rows(offset, move, page, rows):
     assert 0 <= scrolled(offset, move, page, rows) <= max(0, rows - page)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sent", "result"),
+    [
+        ("", b"ml", ("ml", True)),
+        ("ml", b"\x7f\x7f\x7f", ("", True)),
+        ("ml", b"/a\r", ("ml/a", False)),
+        ("ml", b"\x1b", ("", False)),
+        ("ml", b"\x03", ("", False)),
+        ("", "é\x01\xff".encode("latin-1") + "é".encode(), ("é", True)),
+        ("x" * 60, b"y", ("x" * 60, True)),
+    ],
+)
+def test_a_filter_is_typed(pattern, sent, result):
+    assert edited(pattern, sent) == result

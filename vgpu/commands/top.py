@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -23,6 +23,7 @@ from rich.console import Console
 from exporter.flags import DEFAULT_PORT
 from vgpu.commands.this_node import node_flags, this_node
 from vgpu.commands.top_frame import (
+    OPTIONAL,
     ColumnLayout,
     ScreenState,
     Size,
@@ -31,7 +32,7 @@ from vgpu.commands.top_frame import (
     grown,
     room_for_rows,
 )
-from vgpu.commands.top_keys import Command, Key, Move, Sort, scrolled, typed
+from vgpu.commands.top_keys import Command, Key, Move, Sort, edited, scrolled, typed
 from vgpu.commands.top_reading import PageError, PageReading, read_page
 from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import (
@@ -98,8 +99,8 @@ class Poller:
 class Live:
     """The shown state, which only answers and keys change."""
 
-    def __init__(self, source: str, interval: float) -> None:
-        self.state = ScreenState(source, interval=interval)
+    def __init__(self, source: str, interval: float, hidden: Iterable[str] = ()) -> None:
+        self.state = ScreenState(source, interval=interval, hidden=frozenset(hidden))
         self.sort = Sort.NAME
         self.offset = 0
         self.help_lines = False
@@ -121,12 +122,21 @@ class Live:
         if isinstance(key, Sort):
             self.sort = key
         elif isinstance(key, Move):
-            rows = len(body(self.state, ColumnLayout(size.columns), self.sort))
+            layout = ColumnLayout(size.columns, self.state.hidden)
+            rows = len(body(self.state, layout, self.sort))
             self.offset = scrolled(
                 self.offset, key, room_for_rows(size, help_lines=self.help_lines), rows
             )
         elif key is Command.HELP:
             self.help_lines = not self.help_lines
+        elif key is Command.FILTER:
+            self.state = msgspec.structs.replace(self.state, typing=True)
+
+    def filtered(self, sent: bytes) -> None:
+        """Change the filter as it is typed."""
+        pattern, typing = edited(self.state.pattern, sent)
+        self.offset = 0
+        self.state = msgspec.structs.replace(self.state, pattern=pattern, typing=typing)
 
     def draw(self, screen: Screen) -> None:
         """Draw the current state."""
@@ -140,11 +150,11 @@ class Live:
         screen.draw(text, size)
 
 
-def watch(source: PageSource, interval: float) -> int:
+def watch(source: PageSource, interval: float, hidden: Iterable[str] = ()) -> int:
     """Show ``source`` until q or a signal; returns the exit status."""
     keyboard = sys.stdin.fileno()
     with events() as news, Screen(keyboard, sys.stdout.fileno()) as screen:
-        live = Live(source.name, interval)
+        live = Live(source.name, interval, hidden)
         poller = Poller(source, interval, news)
         waited = [news.source, *([keyboard] if os.isatty(keyboard) else [])]
         try:
@@ -164,6 +174,9 @@ def watch(source: PageSource, interval: float) -> int:
                 sent = os.read(keyboard, 4096) if keyboard in ready else b""
                 if keyboard in ready and not sent:
                     return 128 + signal.SIGHUP  # the terminal is gone
+                if live.state.typing:
+                    live.filtered(sent)
+                    continue
                 typing = typed(rest + sent)
                 rest = typing.rest
                 for key in typing.keys:
@@ -178,7 +191,7 @@ def watch(source: PageSource, interval: float) -> int:
             poller.stop()
 
 
-def once(source: PageSource) -> int:
+def once(source: PageSource, hidden: Iterable[str] = (), pattern: str = "") -> int:
     """Print one frame; returns the exit status."""
     answer = ask(source)
     if isinstance(answer, str):
@@ -189,6 +202,8 @@ def once(source: PageSource) -> int:
         answer,
         grown({}, answer),
         clock=time.strftime("%H:%M:%S"),
+        hidden=frozenset(hidden),
+        pattern=pattern,
     )
     console = Console(highlight=False)
     text = frame(state, Size(console.width), Sort.NAME)
@@ -250,6 +265,20 @@ def listens(exporter: Exporter) -> bool:
     metavar="DURATION",
     help="Time between two questions. An exporter has news at its --sample.interval only.",
 )
+@click.option(
+    "--hide",
+    "hidden",
+    multiple=True,
+    type=click.Choice(OPTIONAL),
+    help="A column that is not shown. Repeatable.",
+)
+@click.option(
+    "--filter",
+    "pattern",
+    default="",
+    metavar="TEXT",
+    help="With --once: only containers with this text in their names.",
+)
 @click.option("--ca-file", type=click.Path(), metavar="FILE", help="CA of an https exporter.")
 @click.option("--cert", type=click.Path(), metavar="FILE", help="Client certificate, if it asks.")
 @click.option("--key", type=click.Path(), metavar="FILE", help="Its key, if not in --cert.")
@@ -257,15 +286,23 @@ def listens(exporter: Exporter) -> bool:
 @click.option("--password-file", type=click.Path(), metavar="FILE", help="Its password.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, url: str | None, only_once: bool, interval: float, **_: object
+    ctx: click.Context,
+    /,
+    *,
+    url: str | None,
+    only_once: bool,
+    interval: float,
+    hidden: tuple[str, ...],
+    pattern: str,
+    **_: object,
 ) -> None:
     """Watch this node's GPUs and the containers on them.
 
-    Keys: n m u l sort by name, memory used, utilisation, memory limit; arrows and PgUp PgDn
-    scroll; h explains; q quits.
+    Keys: n m u l sort by name, memory used, utilisation, memory limit; / shows only containers
+    with a text in their names; arrows and PgUp PgDn scroll; h explains; q quits.
     """
     if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
         raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
     with found_source(ctx, url, interval) as source:
-        status = once(source) if only_once else watch(source, interval)
+        status = once(source, hidden, pattern) if only_once else watch(source, interval, hidden)
         ctx.exit(source.leave(status))

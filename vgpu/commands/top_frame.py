@@ -5,7 +5,7 @@ are scrolled. A dash is a value that the exporter could not read. Colour is neve
 mark: a container near its limit has a ``!`` before its name, one over it a ``>``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -27,11 +27,20 @@ LONGEST_TREND = 240
 MISSED = 3
 """Number of intervals without a new sample after which a page is stale."""
 
+NARROW = 60
+"""Width below which a GPU's line has no bars."""
+
+OPTIONAL = ("acct", "scheme", "sm")
+"""Columns that can be hidden; on narrow terminals they go in this order."""
+
+LEAST_NAME, SPACIOUS = 14, 18
+"""Minimum width of a name beside optional columns, and the width in which a namespace has room."""
+
 WIDE = 100
 """Minimum width with columns for the state and for the limit as a part of the GPU."""
 
 HELP = (
-    " sort: n name  m memory  u utilisation  l limit   ↑↓ PgUp PgDn   h less  q quit",
+    " sort: n name  m memory  u utilisation  l limit   / filter  ↑↓ PgUp PgDn  h less  q quit",
     " ! near its limit  > over it  acct: by the shim  sm: of the GPU  – unknown",
 )
 """The explanation of keys and marks."""
@@ -67,6 +76,9 @@ class ScreenState(msgspec.Struct, frozen=True):
         age: seconds since the exporter's last new sample came.
         interval: seconds between our requests.
         clock: the time of day.
+        pattern: only containers with this text in their names are shown; "" for all.
+        typing: whether the pattern is being typed.
+        hidden: titles of the columns that are not shown.
     """
 
     source: str
@@ -76,6 +88,9 @@ class ScreenState(msgspec.Struct, frozen=True):
     age: float = 0.0
     interval: float = 2.0
     clock: str = ""
+    pattern: str = ""
+    typing: bool = False
+    hidden: frozenset[str] = frozenset()
 
 
 def grown(trends: Trends, reading: PageReading) -> Trends:
@@ -94,7 +109,7 @@ def frame(
 ) -> Text:
     """The screen, without a newline at its end; ``offset`` is the first visible row."""
     columns = max(1, size.columns)
-    layout = ColumnLayout(columns)
+    layout = ColumnLayout(columns, state.hidden)
     rows = body(state, layout, sort)
     top = [title(state, columns), note(state, columns), heading(layout)]
     if size.lines is None:
@@ -105,6 +120,9 @@ def frame(
     visible = [row() for row in rows[offset : offset + room]]
     blank = [Text("")] * (room - len(visible))
     foot_lines = HELP if help_lines else (foot_line(sort, offset, len(visible), len(rows)),)
+    if state.typing or state.pattern:
+        cursor = "_   Enter keeps it, Esc drops it" if state.typing else "   / changes it"
+        foot_lines = (*foot_lines[:-1], f" /{state.pattern}{cursor}")
     lines = [*top, *visible, *blank, *(Text(line, style="reverse") for line in foot_lines)]
     return Text("\n").join(_fitted(line, columns, fill=True) for line in lines[: size.lines])
 
@@ -197,15 +215,30 @@ class LinePlace(msgspec.Struct, frozen=True):
 class ColumnLayout:
     """The columns that fit, and their widths."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, hidden: Container[str] = ()) -> None:
+        """``hidden`` are titles of columns that are not shown; narrow terminals show fewer."""
+        self.width = columns
         self.wide = columns >= WIDE
-        fixed = 2 + 9 + 4 * 5 + 8 + (10 if self.wide else 0)
-        rest = max(0, columns - fixed)
+        self.narrow = columns < NARROW
+        self._hidden = {title for title in OPTIONAL if title in hidden}
+        for title in OPTIONAL:
+            if columns - self._fixed() >= LEAST_NAME:
+                break
+            self._hidden.add(title)
+        rest = max(0, columns - self._fixed())
         self.spark = min(40, rest // 5) if rest >= 30 else 0
         self.bar = min(30, max(8, rest // (8 if self.wide else 4))) if rest >= 30 else 0
         bars = 2 if self.wide else 1
         self.name = min(70, max(8, rest - self.spark - bars * (self.bar + (bars - 1))))
-        self.columns = tuple(self._columns())
+        self.columns = tuple(
+            column for column in self._columns() if column.title not in self._hidden
+        )
+
+    def _fixed(self) -> int:
+        """The width of all that is not a name, a bar or a spark."""
+        widths = {"scheme": 10, "acct": 6, "sm": 5}
+        shown = sum(width for title, width in widths.items() if title not in self._hidden)
+        return 2 + 16 + shown + (10 if self.wide else 0)
 
     def _columns(self) -> Iterator[TextColumn]:
         yield TextColumn("container", self.name, _name)
@@ -230,7 +263,20 @@ def _aligned(text: str, width: int, *, right: bool) -> str:
 
 
 def _name(share: PageShare, at: LinePlace) -> Text:
-    return Text(middle(share.name, at.layout.name))
+    return Text(fitted_name(share, at.layout.name))
+
+
+def fitted_name(share: PageShare, width: int) -> str:
+    """The name; without enough room first its namespace goes, then all but the end of the pod's.
+
+    Pods of one controller differ at the end.
+    """
+    if width >= SPACIOUS or not share.pod or cell_len(share.name) <= width:
+        return middle(share.name, width)
+    short_name = f"{share.pod}/{share.container}" if share.container else share.pod
+    if cell_len(short_name) <= width:
+        return short_name
+    return share.pod if cell_len(share.pod) <= width else f"…{share.pod[1 - width :]}"
 
 
 def _state(share: PageShare) -> tuple[str, str]:
@@ -286,7 +332,9 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
     if reading is None:
         return []
     by_device: dict[str, list[PageShare]] = {}
-    for share in sorted(reading.shares, key=ORDER[sort]):
+    wanted = state.pattern.lower()
+    shares = [share for share in reading.shares if wanted in share.name.lower()]
+    for share in sorted(shares, key=ORDER[sort]):
         by_device.setdefault(share.device, []).append(share)
     parents = {device.parent for device in reading.devices}
     rows: list[Row] = []
@@ -300,13 +348,15 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             for share in by_device.get(device.uuid, ())
         ]
         if device.up and device.uuid not in by_device and device.uuid not in parents:
-            rows.append(partial(Text, "  no container holds a share of this GPU", style="dim"))
+            whose = "such container" if wanted else "container"
+            rows.append(partial(Text, f"  no {whose} holds a share of this GPU", style="dim"))
     if not reading.devices:
         rows.append(partial(Text, " No GPU answers."))
-    if reading.idle:
+    idle_shares = [share for share in reading.idle if wanted in share.name.lower()]
+    if idle_shares:
         rows.append(partial(Text, " on no GPU", style="bold"))
         nowhere = LinePlace(PageDevice(""), layout)
-        idle = sorted(reading.idle, key=ORDER[Sort.NAME])
+        idle = sorted(idle_shares, key=ORDER[Sort.NAME])
         rows += [partial(share_row, share, nowhere, ()) for share in idle]
     return rows
 
@@ -325,13 +375,19 @@ def device_row(at: LinePlace) -> Text:
         facts.append(f"{device.watts:.0f}{limit} W")
     if device.unattributed and device.unattributed > 0 and at.layout.wide:
         facts.append(f"{short(device.unattributed)} in no container")
+    silent = "" if device.up else "   DOES NOT ANSWER"
+    while facts and cell_len(f"{name}  {'   '.join(facts)}{silent}") > at.layout.width:
+        facts.pop()
     line = Text.assemble((name, "bold"), "  ", "   ".join(fact for fact in facts if fact))
-    return line if device.up else line.append("   DOES NOT ANSWER", style="bold red")
+    return line.append(silent, style="bold red")
 
 
 def meters(at: LinePlace, trend: Trend) -> Text:
     """The line with a device's utilisation and memory."""
     device, layout = at.device, at.layout
+    if layout.narrow:
+        memory = f"{short(device.used)} of {short(device.total)}"
+        return Text(f"   busy {percent(device.utilization)}  mem {memory}")
     width = max(6, layout.bar + layout.name // 4)
     return Text.assemble(
         "   busy ",

@@ -32,6 +32,7 @@ class Command(Enum):
     QUIT = auto()
     HELP = auto()
     REPAINT = auto()
+    FILTER = auto()
 
 
 Key = Sort | Move | Command
@@ -40,6 +41,7 @@ KEYS: dict[bytes, Key] = {
     b"q": Command.QUIT,
     b"\x03": Command.QUIT,  # Ctrl-C, if the terminal does not make a signal of it
     b"h": Command.HELP,
+    b"/": Command.FILTER,
     b"?": Command.HELP,
     b"\x0c": Command.REPAINT,
     b"n": Sort.NAME,
@@ -87,6 +89,27 @@ def typed(sent: bytes) -> Typed:
     return Typed(
         tuple(key for key in meant if key is not None), rest if len(rest) <= LONGEST else b""
     )
+
+
+LONGEST_PATTERN = 60
+"""Maximum length of a filter, in characters."""
+
+
+def edited(pattern: str, sent: bytes) -> tuple[str, bool]:
+    """A filter after these bytes were typed, and whether it is still being typed.
+
+    Enter keeps it, Esc and Ctrl-C drop it, Backspace removes its last character.
+    """
+    for char in sent.decode("utf-8", "ignore"):
+        if char in "\r\n":
+            return pattern, False
+        if char in "\x1b\x03":
+            return "", False
+        if char in "\x7f\b":
+            pattern = pattern[:-1]
+        elif char.isprintable() and len(pattern) < LONGEST_PATTERN:
+            pattern += char
+    return pattern, True
 
 
 def scrolled(offset: int, move: Move, page: int, lines: int) -> int:
