@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -33,6 +33,7 @@ from vgpu.commands.top_frame import (
     room_for_rows,
 )
 from vgpu.commands.top_keys import Command, Key, Move, Sort, edited, scrolled, typed
+from vgpu.commands.top_nodes import SeveralExporters
 from vgpu.commands.top_reading import PageError, PageReading, read_page
 from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import (
@@ -55,6 +56,7 @@ EPILOG = """\
 Examples:
   vgpu top                                  on a GPU node
   vgpu top --url http://gpu-node-1:9394     any exporter
+  vgpu top --url http://gpu-node-1:9394 --url http://gpu-node-2:9394
   vgpu top --once | less                    one frame, plain text
   vgpu top --simulate                       no GPU needed
   kubectl port-forward pod/EXPORTER-POD 9394 & vgpu top --url http://localhost:9394
@@ -65,6 +67,8 @@ ACCESS = ("ca_file", "cert", "key", "username", "password_file")
 
 def ask(source: PageSource) -> PageReading | str:
     """A page as values, or the reason why there is none."""
+    if isinstance(source, SeveralExporters):
+        return source.read(ask)
     try:
         return read_page(source.page())
     except (Unanswered, PageError) as error:
@@ -215,8 +219,9 @@ def once(source: PageSource, hidden: Iterable[str] = (), pattern: str = "") -> i
 
 
 @contextmanager
-def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[PageSource]:
+def found_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Iterator[PageSource]:
     """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
+    url = urls[0] if urls else None
     access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
     flags = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
     if url is None and flags:
@@ -225,6 +230,11 @@ def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterat
         raise click.UsageError("--simulate and --url: choose one", ctx)
     try:
         exporter = Exporter(url or LOCAL, access)
+        if len(set(urls)) > 1:
+            yield SeveralExporters(
+                tuple(dict.fromkeys(urls)), lambda other: Exporter(other, access)
+            )
+            return
     except BadOption as error:
         raise click.UsageError(str(error), ctx) from error
     if url is None and (ctx.params["simulate"] or not listens(exporter)):
@@ -252,9 +262,11 @@ def listens(exporter: Exporter) -> bool:
 )
 @click.option(
     "--url",
+    "urls",
+    multiple=True,
     metavar="URL",
-    help="The exporter to ask, such as http://gpu-node-1:9394. Default: the one on this node; if"
-    " there is none, the node itself is sampled.",
+    help="The exporter to ask, such as http://gpu-node-1:9394; several are shown together."
+    " Default: the one on this node; if there is none, the node itself is sampled.",
 )
 @click.option("--once", "only_once", is_flag=True, help="Print one frame and exit.")
 @click.option(
@@ -289,7 +301,7 @@ def command(
     ctx: click.Context,
     /,
     *,
-    url: str | None,
+    urls: tuple[str, ...],
     only_once: bool,
     interval: float,
     hidden: tuple[str, ...],
@@ -303,6 +315,6 @@ def command(
     """
     if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
         raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
-    with found_source(ctx, url, interval) as source:
+    with found_source(ctx, urls, interval) as source:
         status = once(source, hidden, pattern) if only_once else watch(source, interval, hidden)
         ctx.exit(source.leave(status))

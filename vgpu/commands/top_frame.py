@@ -368,6 +368,8 @@ def device_row(at: LinePlace) -> Text:
         name = f" MIG {device.profile or device.index}"
     else:
         name = " GPU ?" if device.index is None else f" GPU {device.index}"
+    if device.node:
+        name = f" {device.node} {name}"
     facts = [device.model, device.uuid[:12]]
     facts += [f"{device.celsius:.0f} °C"] if device.celsius is not None else []
     if device.watts is not None:

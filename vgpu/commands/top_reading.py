@@ -38,6 +38,7 @@ class PageDevice(msgspec.Struct, frozen=True):
     """A GPU, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
 
     ``up`` is False for a lost device, and for a device that is known only from its containers.
+    ``node`` is the node's name where several are shown.
     """
 
     uuid: str
@@ -53,6 +54,7 @@ class PageDevice(msgspec.Struct, frozen=True):
     celsius: float | None = None
     watts: float | None = None
     watts_limit: float | None = None
+    node: str = ""
 
 
 class PageShare(msgspec.Struct, frozen=True):
