@@ -44,12 +44,14 @@ class Loop:
         stopping: threading.Event,
         *,
         deadline: float,
+        notify: Callable[[Cycle], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``leader`` None is no election; ``deadline`` is the maximum time to apply a plan, in
-        seconds.
+        seconds. ``notify`` is called with each cycle.
         """
+        self._notify = notify
         self._cycles = cycles
         self._numbers = numbers
         self._leader = leader
@@ -80,6 +82,7 @@ class Loop:
                         log.warning("note: %s", note)
                 self._notes = cycle.plan.notes
             self.ready = self.ready or cycle.ending is not Ending.BLIND
+            self._notify(cycle)
 
     def missed(self, reason: Missed, error: BaseException | None) -> None:
         """Count and log a cycle that did not take place, or not to its end."""

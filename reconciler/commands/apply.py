@@ -20,11 +20,15 @@ from reconciler.commands.common import (
     PROMETHEUS,
     TEXT,
     WANTED,
+    metrics_flag,
+    metrics_text,
+    notifier,
+    notify_flag,
     on_a_terminal,
     opened_audit,
-    print_metrics,
     refuse_blindness,
     stopped_by_signals,
+    write_metrics,
     yes_flag,
 )
 from reconciler.config.flags import (
@@ -78,13 +82,24 @@ you answered no; 4 if something was not done, or the circuit breaker has tripped
     help="Let the API server check everything and keep nothing.",
 )
 @yes_flag
+@notify_flag
+@metrics_flag
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)
 @composed(*log_flags("warn"))
 @click.pass_context
 def apply(
-    ctx: click.Context, /, *, audit: str, server_dry_run: bool, yes: bool, output: str, **_: Any
+    ctx: click.Context,
+    /,
+    *,
+    audit: str,
+    server_dry_run: bool,
+    yes: bool,
+    notify_url_file: str,
+    metrics_file: str,
+    output: str,
+    **_: Any,
 ) -> None:
     """Make a plan, show it, and do it, once. What is shown is what is done."""
     options = options_from(ctx)
@@ -115,6 +130,7 @@ def apply(
             where = opened.cluster.server
             return click.confirm(f"At {where}. Do it ({len(made.plan.actions)})?", err=aside)
 
+        notify = notifier(ctx, notify_url_file, opened.cluster.server)
         made = agreed(cycles.make, show, confirm if asks else None)
         if made is None:
             ctx.exit(WANTED)
@@ -122,10 +138,14 @@ def apply(
             cycle = _apply(cycles, made, console if output == TEXT else None)
         if output == TEXT and cycle.results and not server_dry_run and audit != STANDARD:
             console.print(f"To undo what can be: vgpu reconcile restore {audit}", style="dim")
+        if not server_dry_run:
+            notify(cycle)
+        numbers = metrics_text(options, Mode.APPLY, cycle, opened.cluster.requests)
+        write_metrics(metrics_file, numbers)
         if output == JSON:
             click.echo(json_text(plan_document(made.plan, cycle.results)))
         elif output == PROMETHEUS:
-            print_metrics(options, Mode.APPLY, cycle, opened.cluster.requests)
+            click.echo(numbers, nl=False)
     refuse_blindness(made)
     if cycle.error:
         raise click.ClickException(cycle.error)

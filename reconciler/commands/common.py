@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,12 @@ from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Cycle, Made
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Coverage
+from reconciler.notify import FLAG, NotifyError, Webhook
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
 from vgpu.program import signals
+from vgpu.program.failures import wrong_value
 from vgpu.program.process import build_info
 
 NOTHING, WANTED, PARTLY = 0, 3, 4
@@ -39,6 +41,51 @@ yes_flag = click.option(
     allow_from_autoenv=False,
     help="Do not ask, as is done on a terminal.",
 )
+
+
+notify_flag = click.option(
+    FLAG,
+    "notify_url_file",
+    default="",
+    metavar="FILE",
+    help="A file with the URL of a webhook, such as Slack's: one message for each cycle that acted,"
+    " and one when the circuit breaker trips.",
+)
+
+
+def notifier(ctx: click.Context, path: str, server: str) -> Callable[[Cycle], None]:
+    """The function that sends a cycle's message, if any. Raises click.BadParameter."""
+    if not path:
+        return lambda _: None
+    try:
+        return Webhook.from_file(path, server).tell
+    except NotifyError as error:
+        raise wrong_value(ctx, FLAG, str(error)) from error
+
+
+metrics_flag = click.option(
+    "--metrics-file",
+    default="",
+    metavar="FILE",
+    help="Write the metrics of this run to a file, for node_exporter's textfile collector: a"
+    " CronJob serves none.",
+)
+
+
+def write_metrics(path: str, text: str) -> None:
+    """Replace the file with the metrics, as a whole. Raises click.ClickException."""
+    if not path:
+        return
+    file = Path(path)
+    new = file.with_name(f".{file.name}.new")  # the collector reads *.prom
+    try:
+        new.write_text(text)
+        new.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        problem = error.strerror or str(error)
+        raise click.ClickException(f"--metrics-file {path}: {problem}") from error
 
 
 def on_a_terminal() -> bool:
@@ -106,10 +153,17 @@ def refuse_blindness(made: Made) -> None:
         raise click.ClickException("not all pods could be seen, so nothing could be judged")
 
 
+def metrics_text(
+    options: ReconcilerOptions, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
+) -> str:
+    """The reconciler's own metrics after this one cycle."""
+    numbers = ReconcilerMetrics(options.scope, mode, requests=lambda: requests, build=build_info())
+    numbers.note(cycle)
+    return numbers.render().body(Format.TEXT).decode()
+
+
 def print_metrics(
     options: ReconcilerOptions, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
 ) -> None:
     """Print the reconciler's own metrics after this one cycle, as text."""
-    numbers = ReconcilerMetrics(options.scope, mode, requests=lambda: requests, build=build_info())
-    numbers.note(cycle)
-    click.echo(numbers.render().body(Format.TEXT), nl=False)
+    click.echo(metrics_text(options, mode, cycle, requests), nl=False)

@@ -2,14 +2,15 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from reconciler.apply.audit import STANDARD, Audit
-from reconciler.commands.common import AUDIT_HELP, opened_audit
+from reconciler.commands.common import AUDIT_HELP, notifier, notify_flag, opened_audit
 from reconciler.config.flags import CONTEXT, options_from, policy_flags, run_flags, where_flags
-from reconciler.cycle import Cycles
+from reconciler.cycle import Cycle, Cycles
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Scope
 from reconciler.policy import Mode
@@ -53,12 +54,21 @@ Metrics are on /metrics, probes on /-/healthy and /-/ready.
     help="Work only while holding the Lease, so that several may run.  [default: with --scope"
     " cluster]",
 )
+@notify_flag
 @composed(*web_flags(f":{DEFAULT_PORT}"))
 @where_flags
 @policy_flags
 @composed(*log_flags("info"))
 @click.pass_context
-def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: Any) -> None:
+def run(
+    ctx: click.Context,
+    /,
+    *,
+    audit: str,
+    leader_elect: bool | None,
+    notify_url_file: str,
+    **_: Any,
+) -> None:
     """Make a plan again and again, apply it with --mode apply, and serve metrics about it."""
     options = options_from(ctx)
     settings = options.settings
@@ -69,7 +79,8 @@ def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: An
         opened_audit(audit if applies else "") as book,
         session(options, continuous=True) as opened,
     ):
-        loop, numbers, leader, stopping = _loop(opened, book, elects, host)
+        notify = notifier(ctx, notify_url_file, opened.cluster.server)
+        loop, numbers, leader, stopping = _loop(opened, book, elects, host, notify)
         schedule = Schedule(loop.cycle, loop.missed, settings.every, settings.cron)
         host.start(routes(loop, numbers))
         if leader is not None:
@@ -83,7 +94,11 @@ def run(ctx: click.Context, /, *, audit: str, leader_elect: bool | None, **_: An
 
 
 def _loop(
-    opened: Session, audit: Audit | NoAudit, elects: bool, host: ProgramHost
+    opened: Session,
+    audit: Audit | NoAudit,
+    elects: bool,
+    host: ProgramHost,
+    notify: Callable[[Cycle], None],
 ) -> tuple[Loop, ReconcilerMetrics, LeaderElector | None, threading.Event]:
     """The loop of this session, its metrics, its leader election, and its stop event."""
     options = opened.options
@@ -110,5 +125,5 @@ def _loop(
         build=host.build,
         own=host.own_numbers,
     )
-    loop = Loop(cycles, numbers, leader, stopping, deadline=settings.deadline)
+    loop = Loop(cycles, numbers, leader, stopping, deadline=settings.deadline, notify=notify)
     return loop, numbers, leader, stopping
