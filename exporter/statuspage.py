@@ -39,7 +39,7 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
         version=escape(view.build.get("version", "")),
         metrics=escape(metrics_path),
         problems=problem_list(problems(view)),
-        cards="\n".join(cards(view)) or "<section>No GPU answers.</section>",
+        gpu_sections="\n".join(gpu_sections(view)) or "<section>No GPU answers.</section>",
         collectors=collector_table(view),
     ).encode()
 
@@ -55,18 +55,18 @@ def problem_list(problems_found: list[Problem]) -> str:
     return f"<section><h2>Problems ({len(problems_found)})</h2><ul>{items}</ul></section>"
 
 
-def cards(view: ExporterView) -> Iterator[str]:
+def gpu_sections(view: ExporterView) -> Iterator[str]:
     """A section for each device, with its containers; then containers of lost devices."""
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
     allocated = (
-        {allocation.device.name: allocation for allocation in view.books.devices}
-        if view.books
+        {allocation.device.name: allocation for allocation in view.allocations.devices}
+        if view.allocations
         else {}
     )
     for row in view.attribution.gpus:
-        yield card(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
+        yield gpu_section(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
         yield section(escape(uuid), note, share_rows(shares, None))
@@ -78,7 +78,7 @@ def section(title: str, note: str, *parts: str) -> str:
     return f"<section>{head}{''.join(parts)}</section>"
 
 
-def card(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
+def gpu_section(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
     """One device: title, bar, facts, containers."""
     gpu = row.gpu
     title = escape(gpu.info.get("name", "") or gpu.uuid)

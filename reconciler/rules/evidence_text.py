@@ -35,7 +35,7 @@ class PodIndex:
             if MIRROR in pod.annotations
         }
 
-    def subject(self, ref: PodRef, node: str) -> ObjectRef:
+    def object_ref(self, ref: PodRef, node: str) -> ObjectRef:
         """The pod as an object; a pod that is not in the snapshot has the names that are known."""
         pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
         if pod is not None:

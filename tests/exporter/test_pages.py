@@ -116,14 +116,14 @@ def test_the_format_is_negotiated(accept, fmt):
     assert wanted_format(accept) is fmt
 
 
-def test_the_page_for_people_shows_cards_containers_and_troubles_in_words(bench):
+def test_the_page_for_people_shows_gpus_containers_and_troubles_in_words(bench):
     page = bench.sampler.sample()
     text = html.unescape(statuspage.render(page.view, page.view.timestamp + 2, "/metrics").decode())
     for share in page.view.attribution.shares:
         assert f"{share.namespace}/{share.pod}/{share.container}" in text
-    for card in bench.node.scenario.cards:
-        assert card.name in text
-        assert card.uuid in text
+    for gpu in bench.node.scenario.gpus:
+        assert gpu.name in text
+        assert gpu.uuid in text
     for problem in problems(page.view):
         assert problem.text in text
     assert "sampled 2 s ago" in text

@@ -71,7 +71,7 @@ def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
     )
 
 
-def first_look(url: str, page: MetricsPage) -> str:
+def first_summary(url: str, page: MetricsPage) -> str:
     """The first text that the demo prints in the terminal."""
     lines = [
         "",
@@ -158,7 +158,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         kubeconfig.write_text(api.kubeconfig())
 
         def announce(url: str, page: MetricsPage) -> None:
-            click.echo(first_look(url, page))
+            click.echo(first_summary(url, page))
             repair(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own
             click.echo("  Ctrl-C ends it.\n")

@@ -157,7 +157,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield []
         yield from self._pending(inventory.pending)
         yield from self._conflicts(inventory.nodes)
-        yield from self._rooms(inventory.rooms)
+        yield from self._free_capacities(inventory.free_capacities)
         for note in inventory.notes:
             yield from self._wrapped(f"Note: {note}", "", DIM)
         yield [(_summary(inventory, self.as_of), BOLD)]
@@ -200,7 +200,7 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
         device, held, layout = entry.device, entry.held, self.layout
-        name = card_name(entry, wide=layout.wide)
+        name = gpu_name(entry, wide=layout.wide)
         bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
         room = layout.name - len(bad) - bool(bad)
         if layout.model and device.model:
@@ -297,12 +297,12 @@ class _Table(msgspec.Struct, frozen=True):
             yield from self._wrapped(text, "      ", BAD)
         yield []
 
-    def _rooms(self, rooms: Sequence[FreeCapacity]) -> Iterator[Line]:
-        if not rooms:
+    def _free_capacities(self, capacities: Sequence[FreeCapacity]) -> Iterator[Line]:
+        if not capacities:
             return
         yield [("Free capacity", BOLD)]
-        for capacity in rooms:
-            gpus = f"{capacity.cards} GPU{'' if capacity.cards == 1 else 's'}"
+        for capacity in capacities:
+            gpus = f"{capacity.gpus} GPU{'' if capacity.gpus == 1 else 's'}"
             free = f"{size(capacity.free_bytes)} free of {size(capacity.memory_bytes)}"
             yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
@@ -336,7 +336,7 @@ class _Table(msgspec.Struct, frozen=True):
         return "" if since is None else age(self.as_of - since)
 
 
-def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
+def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
     """A GPU's index and the start of its UUID, if they are known."""
     device = entry.device
     uuid = device.uuid if wide else device.uuid[:_UUID]

@@ -91,7 +91,7 @@ class Poller:
         while not self._ended.is_set():
             begun = time.monotonic()
             self.answers.put(ask(self._source))
-            self._news.tell()
+            self._news.notify()
             self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
 
 
@@ -200,7 +200,7 @@ def once(source: PageSource) -> int:
 
 
 @contextmanager
-def found_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[PageSource]:
+def open_source(ctx: click.Context, url: str | None, interval: float) -> Iterator[PageSource]:
     """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
     access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
     flags = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
@@ -266,6 +266,6 @@ def command(
     """
     if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
         raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
-    with found_source(ctx, url, interval) as source:
+    with open_source(ctx, url, interval) as source:
         status = once(source) if only_once else watch(source, interval)
         ctx.exit(source.leave(status))

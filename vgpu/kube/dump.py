@@ -38,15 +38,15 @@ class Dump(msgspec.Struct, frozen=True):
     malformed: tuple[MalformedObject, ...] = ()
 
 
-def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
+def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
     The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
     MALFORMED for anything else.
     """
-    decoded = decode(content, ANY_LIST, subject)
+    decoded = decode(content, ANY_LIST, object_name)
     if not decoded.kind:
-        raise SourceError(Reason.MALFORMED, subject, "not a Kubernetes object: it has no kind")
+        raise SourceError(Reason.MALFORMED, object_name, "not a Kubernetes object: it has no kind")
     items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
     kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
     nodes: list[Node] = []
@@ -57,7 +57,7 @@ def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHAR
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
     for item in items:
-        about = decode(item, ANY_OBJECT, subject)
+        about = decode(item, ANY_OBJECT, object_name)
         kind = about.kind or kind_of_all
         if about.api_version not in ("", API_VERSIONS.get(kind)):
             others[kind] += 1
@@ -66,13 +66,13 @@ def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHAR
             match kind:
                 case PODS.name:
                     total += 1
-                    pods += PODS.kept(item, subject, keep)
+                    pods += PODS.kept(item, object_name, keep)
                 case NODES.name:
-                    nodes += NODES.kept(item, subject, keep)
+                    nodes += NODES.kept(item, object_name, keep)
                 case SHARE_PODS.name:
-                    share_pods += SHARE_PODS.kept(item, subject, keep)
+                    share_pods += SHARE_PODS.kept(item, object_name, keep)
                 case CONFIG_MAPS.name if about.metadata.name.startswith(_UNHEALTHY):
-                    ((data, _),) = CONFIG_MAPS.kept(item, subject, keep)
+                    ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
                     unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
                 case _:
                     others[kind] += 1
