@@ -100,12 +100,13 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
         name = who(share)
         limit, used, accounted = share.limit_bytes, share.used_bytes, share.accounted
         if limit and used and share.is_over_limit:
-            text = (
-                f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
-            )
+            excess = f"{short_size(used - limit)} over its limit of {short_size(limit)}"
+            text = f"{name} uses {short_size(used)}, {excess}."
             yield Problem(ProblemSeverity.ERROR, text)
         if accounted is not None and accounted.phantom:
-            text = f"{name}: dead processes still claim {size(accounted.phantom)} in its region."
+            text = (
+                f"{name}: dead processes still claim {short_size(accounted.phantom)} in its region."
+            )
             yield Problem(ProblemSeverity.WARNING, text)
     for row in view.attribution.containers:
         if row.blocked:
@@ -168,7 +169,7 @@ def _report(statement: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping
 
 def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
     """The reported memory and cores of the share; its device if not ``device``."""
-    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    parts = [] if share.memory_bytes is None else [short_size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
     elsewhere = gpus.get(share.device, share.device) or "an unknown device"
     there = "" if device and share.device == device else f" on {elsewhere}"
@@ -201,7 +202,7 @@ def named(pod: PodRef, container: str) -> str:
     return f"{name}/{container}" if container else name
 
 
-def size(count: float) -> str:
+def short_size(count: float) -> str:
     """Bytes for people: the largest binary unit, three digits."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from exporter.allocations import Allocated
-from exporter.problems import Problem, ProblemSeverity, problems, size, who
+from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
 from exporter.view import ExporterView, GpuRow, ShareRow
 from vgpu.units import percent
 
@@ -131,13 +131,14 @@ def piece(part: float, colour: str, title: str) -> str:
 def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> Iterator[str]:
     """The device's known numbers."""
     if "memory_used_bytes" in read and "memory_total_bytes" in read:
-        yield f"memory {size(read['memory_used_bytes'])} of {size(read['memory_total_bytes'])}"
+        total = short_size(read["memory_total_bytes"])
+        yield f"memory {short_size(read['memory_used_bytes'])} of {total}"
     if allocated is not None:
         memory = known(allocated.memory_bytes)
         cores = percent(allocated.cores_milli)
         yield f"allocated {memory} and {cores} % of the cores in {allocated.shares} shares"
     if row.unattributed_bytes is not None:
-        yield f"of it {size(row.unattributed_bytes)} in no container"
+        yield f"of it {short_size(row.unattributed_bytes)} in no container"
     if "utilization_ratio" in read:
         yield f"busy {read['utilization_ratio']:.0%}"
     if "temperature_celsius" in read:
@@ -219,4 +220,4 @@ def hue(position: int) -> str:
 
 def known(count: int | None) -> str:
     """Bytes for people, or a dash."""
-    return "–" if count is None else size(count)
+    return "–" if count is None else short_size(count)

@@ -12,7 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from vgpu.model import Device, Share
-from vgpu.units import percentage, size
+from vgpu.units import exact_size, percentage
 
 _AMBIGUOUS = ""  # the meaning of a name that several devices have
 
@@ -30,7 +30,7 @@ class CapacityRefusal(StrEnum):
 
 
 _TEXT: Final[Mapping[CapacityRefusal, Callable[[int], str]]] = {
-    CapacityRefusal.MEMORY: size,
+    CapacityRefusal.MEMORY: exact_size,
     CapacityRefusal.CORES: percentage,
 }
 """Amounts for people; others are numbers."""

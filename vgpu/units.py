@@ -33,7 +33,7 @@ def milli(decimal: str) -> int:
     return thousandths + (fraction[3:].strip("0") != "")
 
 
-def size(amount: int) -> str:
+def exact_size(amount: int) -> str:
     """Bytes for people, in GiB or MiB; exact, in brackets where one decimal of GiB is not."""
     mebibytes, rest = divmod(amount, MIB)
     exact = f"{amount} bytes" if rest else f"{mebibytes} MiB"

@@ -317,7 +317,7 @@ HEALTH: Final = PanelRow(
             link=links.runbook("VgpuXidCritical"),
         ),
         graph(
-            "Why clocks are held down",
+            "Clock throttle reasons",
             "Part of the time for which each reason held; an idle GPU is no reason. A GPU that is"
             " hot or short of power is slow.",
             GrafanaUnit.RATIO,

@@ -90,7 +90,7 @@ def restore_command(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Undo the changes of annotations that an AUDIT tells of, the newest first.
+    """Undo the changes of annotations that an AUDIT records, the newest first.
 
     Only what is still as it was left; evictions and removed folders cannot be undone.
     """

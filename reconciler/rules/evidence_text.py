@@ -10,7 +10,7 @@ from reconciler.rules.findings import of_pod
 from vgpu.kube.objects import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
 from vgpu.model import Device, PodRef, Share
-from vgpu.units import percent, size
+from vgpu.units import exact_size, percent
 
 MOST_NAMED: Final = 16
 """Maximum number of parties named in the evidence of a finding; the others are counted."""
@@ -57,7 +57,7 @@ def of_share_pod(pod: Pod) -> ObjectRef:
 
 def of_device(device: Device) -> str:
     """A device and its capacity."""
-    parts = [] if device.memory_bytes is None else [size(device.memory_bytes)]
+    parts = [] if device.memory_bytes is None else [exact_size(device.memory_bytes)]
     parts.append(f"{percent(device.cores_milli)} % of cores")
     if device.slots is not None:
         parts.append(f"{device.slots} slots")
@@ -99,7 +99,7 @@ def _who(pod: PodRef, container: str) -> str:
 
 
 def _share(share: Share) -> str:
-    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    parts = [] if share.memory_bytes is None else [exact_size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
     return f"{', '.join(parts) or 'a share'} of {share.device or 'an unknown device'}"

@@ -20,7 +20,7 @@ from reconciler.rules.findings import evict
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.units import size
+from vgpu.units import exact_size
 
 
 class _Over(msgspec.Struct, frozen=True):
@@ -107,8 +107,8 @@ def _is_doubt(conflict: Conflict) -> bool:
 def _evidence(over: _Over, node: str) -> Iterator[str]:
     usage, used = over.usage, over.usage.used_bytes or 0
     yield (
-        f"node {node} on {usage.device}: {usage.container} uses {size(used)} of"
-        f" {size(over.allocated_bytes)}, {used * 100 // over.allocated_bytes} %"
+        f"node {node} on {usage.device}: {usage.container} uses {exact_size(used)} of"
+        f" {exact_size(over.allocated_bytes)}, {used * 100 // over.allocated_bytes} %"
     )
     yield f"{of_holding(over.holding)}; its size is from {over.holding.sized_by}"
     more = len(usage.pids) - MOST_NAMED

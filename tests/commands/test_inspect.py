@@ -16,7 +16,7 @@ from tests.support.environment import ROOT
 from tests.support.sample_cluster import NOW
 from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
-from vgpu.commands.inspect_table import layout_for, show, size
+from vgpu.commands.inspect_table import layout_for, rounded_size, show
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
 from vgpu.legacy_inspect import details, summary
@@ -199,7 +199,7 @@ def test_where_nothing_is_shown_it_says_what_was_looked_for(dump):
     [(0, "0.0 GiB"), (MIB, "1 MiB"), (GIB, "1.0 GiB"), (10240 * GIB, "10.0 TiB")],
 )
 def test_amounts_for_people(amount, text):
-    assert size(amount) == text
+    assert rounded_size(amount) == text
 
 
 @pytest.mark.parametrize(

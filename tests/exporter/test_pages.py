@@ -8,7 +8,7 @@ import pytest
 
 from exporter import statuspage
 from exporter.pages import routes
-from exporter.problems import problems, size
+from exporter.problems import problems, short_size
 from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
 from vgpu.units import GIB
@@ -185,4 +185,4 @@ def test_the_demos_problems_in_words(bench):
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (2**31, "2.0 GiB")],
 )
 def test_sizes_for_people(count, text):
-    assert size(count) == text
+    assert short_size(count) == text

@@ -16,7 +16,7 @@ import msgspec
 
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.main import run
-from exporter.problems import problems, size, who
+from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
 from vgpu.commands.demo_repair import repair
 from vgpu.program import logs, signals
@@ -82,8 +82,8 @@ def first_summary(url: str, page: MetricsPage) -> str:
         f"  {'container':<44}{'scheme':<11}{'used':>10}{'limit':>11}",
     ]
     for share in page.view.attribution.shares:
-        used = "–" if share.used_bytes is None else size(share.used_bytes)
-        limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
+        used = "–" if share.used_bytes is None else short_size(share.used_bytes)
+        limit = "–" if share.limit_bytes is None else short_size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
     lines += ["", "  Problems on this node:"]
     lines += [

@@ -179,7 +179,7 @@ class _Table(msgspec.Struct, frozen=True):
         facts.append(f"{len(entries)} GPU{'' if len(entries) == 1 else 's'}")
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
-            facts.append(f"{size(sum(free))} free")
+            facts.append(f"{rounded_size(sum(free))} free")
         head.append(("  " + self.glyphs.between.join(facts), DIM))
         if not view.known:
             head.append(("  not a node of this cluster", BAD))
@@ -225,13 +225,15 @@ class _Table(msgspec.Struct, frozen=True):
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
         pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
         if layout.wide and entry.free_memory_bytes is not None:
-            pieces.append((f"  {size(entry.free_memory_bytes)} free", DIM))
+            pieces.append((f"  {rounded_size(entry.free_memory_bytes)} free", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Line:
         layout, share = self.layout, holding.share
         name = self._cut(self.names.of(holding.pod, holding.container), layout.pod, layout.pod // 2)
-        memory = self.glyphs.none if share.memory_bytes is None else size(share.memory_bytes)
+        memory = (
+            self.glyphs.none if share.memory_bytes is None else rounded_size(share.memory_bytes)
+        )
         cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
         pieces: list[Piece] = [
             (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", PLAIN),
@@ -257,8 +259,12 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _of(self, held: int, total: int | None) -> str:
         if total is None:
-            return f"{size(held)}/?"
-        return f"{held / GIB:.1f}/{size(total)}" if total >= GIB else f"{size(held)}/{size(total)}"
+            return f"{rounded_size(held)}/?"
+        return (
+            f"{held / GIB:.1f}/{rounded_size(total)}"
+            if total >= GIB
+            else f"{rounded_size(held)}/{rounded_size(total)}"
+        )
 
     # ------------------------------------------------------------ pending, conflicts, capacity
 
@@ -303,7 +309,9 @@ class _Table(msgspec.Struct, frozen=True):
         yield [("Free capacity", BOLD)]
         for capacity in capacities:
             gpus = f"{capacity.gpus} GPU{'' if capacity.gpus == 1 else 's'}"
-            free = f"{size(capacity.free_bytes)} free of {size(capacity.memory_bytes)}"
+            free = (
+                f"{rounded_size(capacity.free_bytes)} free of {rounded_size(capacity.memory_bytes)}"
+            )
             yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
         yield []
@@ -355,7 +363,7 @@ def who(pod: PodRef, container: str) -> str:
     return f"{name}/{container}" if container else name
 
 
-def size(amount: int) -> str:
+def rounded_size(amount: int) -> str:
     """An amount of memory for people."""
     if amount >= _MOST_GIB * GIB:
         return f"{amount / 1024 / GIB:.1f} TiB"
@@ -380,7 +388,7 @@ def wanted(request: Request) -> str:
 
 def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
     if memory_bytes is not None:
-        memory = size(memory_bytes)
+        memory = rounded_size(memory_bytes)
     else:
         memory = "a whole GPU" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
     return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
@@ -394,7 +402,7 @@ def fitting(room: FreeCapacity) -> str:
     share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
     origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
     part = f" ({room.usable_bytes * 100 // room.free_bytes}%)" if room.free_bytes else ""
-    usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
+    usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
     return f"room for {room.fits} more of {share} ({origin}): {usable}"
 
 
