@@ -36,7 +36,7 @@ LIKE_PROMETHEUS = {
     "Accept-Encoding": "gzip",
     "User-Agent": "Prometheus/2.42.0",
 }
-CARDS = 8
+GPUS = 8
 
 BUDGETS = (
     ("p50", "scrape, median", 1.0, "ms"),
@@ -90,7 +90,7 @@ def p(values, percent):
 
 
 def measure_vgpu(folder, size, args):
-    scenario = fleet_node(CARDS, size)
+    scenario = fleet_node(GPUS, size)
     found = {"who": "vgpu", "containers": size}
     interval = 0.25
     with LiveExporter(folder / "a", scenario, f"--sample.interval={interval}s") as exporter:
@@ -101,7 +101,7 @@ def measure_vgpu(folder, size, args):
         calls = 'vgpu_nvml_calls_total{call="nvmlDeviceGetUtilizationRates"}'
         count, before = exporter.metrics()[calls], cpu_seconds(pid)
         time.sleep(interval * args.samples)
-        spent, passes = cpu_seconds(pid) - before, (exporter.metrics()[calls] - count) / CARDS
+        spent, passes = cpu_seconds(pid) - before, (exporter.metrics()[calls] - count) / GPUS
         found["cpu_sample"] = spent / passes * 1000
     with LiveExporter(folder / "b", scenario, "--sample.interval=15s") as exporter:
         pid = exporter.process.pid
@@ -131,7 +131,7 @@ def measure_minutes(folder, sizes, minutes):
     """CPU milliseconds of each size for each minute, all at the same time."""
     running = []
     for size in sizes:
-        exporter = LiveExporter(folder / f"m{size}", fleet_node(CARDS, size)).__enter__()
+        exporter = LiveExporter(folder / f"m{size}", fleet_node(GPUS, size)).__enter__()
         connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=60)
         running.append((size, exporter, connection))
 
@@ -156,7 +156,7 @@ def measure_minutes(folder, sizes, minutes):
 def measure_delay(folder, size, args):
     """Scrape latency while each NVML call takes a millisecond."""
     slow = [nvml_fake.Fault("*", delay_ms=1)]
-    exporter = LiveExporter(folder / "c", fleet_node(CARDS, size), "--sample.interval=1s")
+    exporter = LiveExporter(folder / "c", fleet_node(GPUS, size), "--sample.interval=1s")
     exporter.write_driver(faults=slow)
     with exporter:
         return p(latencies(exporter.port, args.scrapes, keep_alive=True), 50)
@@ -164,7 +164,7 @@ def measure_delay(folder, size, args):
 
 def measure_grpc(folder, size):
     """Resident memory with the pod-resources API switched on, in MiB."""
-    scenario = fleet_node(CARDS, size)
+    scenario = fleet_node(GPUS, size)
     names = {pod.ref.uid: pod.ref for pod in scenario.pods}
     held = [
         (names[g.pod_uid].namespace, names[g.pod_uid].name, g.container, g.resource, g.device_ids)
@@ -185,7 +185,7 @@ def measure_grpc(folder, size):
 
 def measure_nvitop(folder, size, args):
     """nvitop-exporter on the same driver; its processes must exist, so these are sleepers."""
-    node = LiveExporter(folder / "d", fleet_node(CARDS, size))
+    node = LiveExporter(folder / "d", fleet_node(GPUS, size))
     sleepers = [subprocess.Popen(["sleep", "3600"]) for _ in node.sample.processes]
     processes = fake_processes(node.sample)
     for process, sleeper in zip(processes, sleepers, strict=True):

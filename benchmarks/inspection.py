@@ -33,7 +33,7 @@ from benchmarks.budgets import Budgets  # noqa: E402
 
 BUDGET_SECONDS = 5.0
 
-CARDS, CARD_MIB = 8, 81920
+GPUS, GPU_MIB = 8, 81920
 BOUND = 1_790_000_000
 IMAGES = [
     {
@@ -54,10 +54,10 @@ def node(number):
     if number % 3:
         capacity |= {"volcano.sh/vgpu-number": "80"}
         annotations["volcano.sh/node-vgpu-register"] = "".join(
-            f"{uuid(number, gpu)},10,{CARD_MIB},NVIDIA-H100,true,hami-core:" for gpu in range(CARDS)
+            f"{uuid(number, gpu)},10,{GPU_MIB},NVIDIA-H100,true,hami-core:" for gpu in range(GPUS)
         )
     else:
-        capacity |= {"aliyun.com/gpu-mem": str(CARDS * 80), "aliyun.com/gpu-count": str(CARDS)}
+        capacity |= {"aliyun.com/gpu-mem": str(GPUS * 80), "aliyun.com/gpu-count": str(GPUS)}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -101,7 +101,7 @@ def pods(count, nodes):
     """Objects as text."""
     template = json.loads((Path(__file__).parent / "pod.json").read_text())
     for number in range(count):
-        on, gpu = number % nodes, number // nodes % CARDS
+        on, gpu = number % nodes, number // nodes % GPUS
         limits, annotations = sharing(number, on, gpu)
         meta, spec = template["metadata"], template["spec"]
         container = spec["containers"][0]

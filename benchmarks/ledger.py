@@ -64,9 +64,9 @@ from vgpu.units import GAIA_MEMORY_BLOCK, GIB  # noqa: E402
 
 NODE_BUDGET_MS, CLUSTER_BUDGET_MS = 5, 2000
 
-CARDS, CONTAINERS = 8, 240
-CARD_BYTES = 80 * GIB
-LANGUAGES = (Volcano(memory_factor=1024), Gaia(), Gpushare())
+GPUS, CONTAINERS = 8, 240
+GPU_BYTES = 80 * GIB
+CODECS = (Volcano(memory_factor=1024), Gaia(), Gpushare())
 NO_USE = RegionUse(0, 0, 0, 0, 0, None)
 
 
@@ -217,18 +217,18 @@ def full_node():
     """All samples of the node, as ``node_evidence`` takes them."""
     made = []
     for number in range(CONTAINERS):
-        card = number % CARDS
-        make = volcano_container if card < CARDS // 2 else gaia_container
-        made.append(make(number, card))
+        gpu_index = number % GPUS
+        make = volcano_container if gpu_index < GPUS // 2 else gaia_container
+        made.append(make(number, gpu_index))
     pods, grants, files, limits, own = zip(*made, strict=True)
     gpus = tuple(
         Gpu(
-            uuid(0, card),
-            card,
-            {"pci_bus_id": f"00000000:{card:02x}:00.0", "name": "H200"},
-            {("memory_total_bytes",): float(CARD_BYTES)},
+            uuid(0, gpu_index),
+            gpu_index,
+            {"pci_bus_id": f"00000000:{gpu_index:02x}:00.0", "name": "H200"},
+            {("memory_total_bytes",): float(GPU_BYTES)},
         )
-        for card in range(CARDS)
+        for gpu_index in range(GPUS)
     )
     everything = tuple(grant for one in grants for grant in one)
     return {
@@ -236,7 +236,7 @@ def full_node():
         "gpu": GpuSample(
             gpus,
             processes=tuple(
-                GpuProcess(10 * number + pid, uuid(0, number % CARDS), GIB)
+                GpuProcess(10 * number + pid, uuid(0, number % GPUS), GIB)
                 for number in range(CONTAINERS)
                 for pid in (1, 2)
             ),
@@ -282,14 +282,14 @@ def whole_cluster(node_count, pod_count):
     for n in range(node_count):
         if n % 3:
             register = "".join(
-                f"{uuid(n, gpu)},10,81920,NVIDIA-H200,true,hami-core:" for gpu in range(CARDS)
+                f"{uuid(n, gpu)},10,81920,NVIDIA-H200,true,hami-core:" for gpu in range(GPUS)
             )
             nodes.append(Node(f"node-{n}", annotations={"volcano.sh/node-vgpu-register": register}))
         else:
-            capacity = {"aliyun.com/gpu-mem": CARDS * 80, "aliyun.com/gpu-count": CARDS}
+            capacity = {"aliyun.com/gpu-mem": GPUS * 80, "aliyun.com/gpu-count": GPUS}
             nodes.append(Node(f"node-{n}", capacity=capacity, allocatable=capacity))
     for number in range(pod_count):
-        n, gpu = number % node_count, (number // node_count) % CARDS
+        n, gpu = number % node_count, (number // node_count) % GPUS
         if n % 3:
             limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 10240}
             annotations = {
@@ -357,17 +357,17 @@ def main():
     report = LedgerReport()
     sampled = full_node()
     taken, evidence = cpu_seconds(
-        lambda: node_evidence(LANGUAGES, NodeSamples(**sampled)), options.runs
+        lambda: node_evidence(CODECS, NodeSamples(**sampled)), options.runs
     )
     report.line(f"node: samples to {len(evidence.statements)} statements", taken)
     memory, changing = StatementCache(), again(sampled)
-    node_evidence(LANGUAGES, NodeSamples(**sampled), memory=memory)
+    node_evidence(CODECS, NodeSamples(**sampled), memory=memory)
     taken, _ = cpu_seconds(
-        lambda: node_evidence(LANGUAGES, NodeSamples(**next(changing)), memory=memory), options.runs
+        lambda: node_evidence(CODECS, NodeSamples(**next(changing)), memory=memory), options.runs
     )
     report.line("node: the same, one pod of them changed", taken)
     taken, ledger = cpu_seconds(lambda: merge(evidence), options.runs)
-    report.line(f"node: {CARDS} GPUs, {CONTAINERS} containers merged", taken, NODE_BUDGET_MS)
+    report.line(f"node: {GPUS} GPUs, {CONTAINERS} containers merged", taken, NODE_BUDGET_MS)
     assert sum(len(entry.holdings) for entry in ledger.devices) == CONTAINERS, ledger.unplaced
     assert not ledger.conflicts, ledger.conflicts[:3]
 

@@ -29,8 +29,8 @@ from benchmarks.exporter import memory_mib, on_cpu  # noqa: E402
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, volcano_annotations  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
 
-CARDS, SHARES = 8, 240
-CARD_BYTES = 80 * GIB
+GPUS, SHARES = 8, 240
+GPU_BYTES = 80 * GIB
 RSS_BUDGET_MIB, IDLE_BUDGET_PERCENT = 72, 0.5
 SCRAPE_SECONDS = 15
 SETTLING_SECONDS = 5
@@ -41,7 +41,7 @@ NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "vol
 def tenant(bench, number, units):
     """A pod as a real API server has it, with a claim by Volcano's scheduler."""
     asked = {NUMBER: 1, MEMORY: units, CORES: 3}
-    gpu = bench.uuids[number % CARDS]
+    gpu = bench.uuids[number % GPUS]
     limits = {name: str(count) for name, count in asked.items()}
     made = json.dumps(pod(limits, volcano_annotations(gpu, units, 3)))
     names = {
@@ -64,7 +64,7 @@ def tenant(bench, number, units):
 def fill(bench, factor):
     """Admit all pods as the kubelet does, and let them run."""
     bench.kubelet.sums_up = False
-    units = CARD_BYTES // 2**20 // factor // (SHARES // CARDS)
+    units = GPU_BYTES // 2**20 // factor // (SHARES // GPUS)
     for number in range(SHARES):
         whole, asked = tenant(bench, number, units)
         uid = bench.create(whole)
@@ -117,9 +117,9 @@ def best_idle(bench, seconds, events):
 
 
 def measure(folder, factor, args):
-    flags = (f"--volcano.memory-factor={factor}", f"--volcano.split-count={SHARES // CARDS}")
+    flags = (f"--volcano.memory-factor={factor}", f"--volcano.split-count={SHARES // GPUS}")
     bench = PluginBench(
-        folder, "volcano", *flags, cards=CARDS, memory=CARD_BYTES, in_pod=not args.kubeconfig
+        folder, "volcano", *flags, gpus=GPUS, memory=GPU_BYTES, in_pod=not args.kubeconfig
     )
     found = {}
     with bench:
@@ -159,7 +159,7 @@ def main():
     for factor in map(int, args.factors.split(",")):
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
             found = measure(folder, factor, args)
-        node = f"{CARDS} GPUs, {SHARES} tenants, {found['ids']:,} device IDs"
+        node = f"{GPUS} GPUs, {SHARES} tenants, {found['ids']:,} device IDs"
         for what, kept in (("RSS", "rss"), ("RSS after a new start", "again")):
             held = budgets.hold(f"{node}, {what}", found[kept], RSS_BUDGET_MIB, "MiB")
             peak = found["peak" if kept == "rss" else "again_peak"]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from tests.cluster.admission import CARDS, CONTAINERS, Contest, remove  # noqa: E402
+from tests.cluster.admission import CONTAINERS, GPUS, Contest, remove  # noqa: E402
 from tests.support.bed.cluster import start_cluster  # noqa: E402
 from tests.support.bed.images import bed_images  # noqa: E402
 from tests.support.bed.node import Node  # noqa: E402
@@ -61,7 +61,7 @@ def main():
         tools = ensure()
     except ToolsMissing as error:
         sys.exit(str(error))
-    print(f"{CONTAINERS} containers at once on {CARDS} GPUs")
+    print(f"{CONTAINERS} containers at once on {GPUS} GPUs")
     with Workplace() as workplace, tempfile.TemporaryDirectory() as folder:
         images = bed_images(workplace.folder)
         with (

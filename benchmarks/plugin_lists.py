@@ -40,15 +40,15 @@ from vgpu.units import GIB, MIB  # noqa: E402
 LIST_BUDGET_MS, REFUSAL_BUDGET_MS, ASSIGNMENTS_BUDGET_MS = 500, 2000, 50
 LIST_BUDGET_MIB = 16
 
-CARDS, CONTAINERS = 8, 240
+GPUS, CONTAINERS = 8, 240
 FACTOR = 11  # MiB
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
-CARD_BYTES = 80 * GIB
+GPU_BYTES = 80 * GIB
 
 
-def card(number, memory_bytes):
+def gpu(number, memory_bytes):
     uuid = f"GPU-{number:08x}-0000-4000-8000-{number:012x}"
-    return Device(uuid, number, memory_bytes, slots=CONTAINERS // CARDS)
+    return Device(uuid, number, memory_bytes, slots=CONTAINERS // GPUS)
 
 
 def full_checkpoint(codec, gpus):
@@ -119,7 +119,7 @@ def main():
 
     report = ListsReport()
     codec = Volcano(memory_factor=FACTOR)
-    gpus = tuple(card(number, CARD_BYTES) for number in range(CARDS))
+    gpus = tuple(gpu(number, GPU_BYTES) for number in range(GPUS))
     before = peak_mib()
     taken, listed = cpu_seconds(lambda: offered(codec, MEMORY, gpus), options.runs)
     grown = peak_mib() - before
@@ -129,7 +129,7 @@ def main():
     held = report.budgets.hold("list, memory", grown, LIST_BUDGET_MIB, "MiB")
     print(f"{'list: memory at the peak':<58} {grown:>8.1f} MiB {'':>12}   {held}")
 
-    large = tuple(card(number, 140 * GIB) for number in range(CARDS))
+    large = tuple(gpu(number, 140 * GIB) for number in range(GPUS))
     taken, refused = cpu_seconds(lambda: offered(Volcano(memory_factor=1), MEMORY, large), 3)
     assert isinstance(refused, TooLong), refused
     report.line(f"list: {refused.count:,} IDs refused", taken, REFUSAL_BUDGET_MS)

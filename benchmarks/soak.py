@@ -81,12 +81,12 @@ class ProcessLevel(msgspec.Struct, frozen=True):
 def guest(number):
     """A new pod."""
     name = f"guest-{number}"
-    process = Process(pid=3_000_000 + number, card=1, data=constant(GIB), sm=constant(0.1))
+    process = Process(pid=3_000_000 + number, gpu=1, data=constant(GIB), sm=constant(0.1))
     container = SimulatedContainer(
         name="main",
         id=container_id(name),
         scheme=Scheme.VOLCANO,
-        shares=(Share(device=demo().cards[1].uuid, memory_bytes=2 * GIB, cores_milli=50),),
+        shares=(Share(device=demo().gpus[1].uuid, memory_bytes=2 * GIB, cores_milli=50),),
         processes=(process,),
         shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
     )

@@ -12,7 +12,7 @@ class Step(StrEnum):
     BINDING_DECIDED = "binding_decided"
     CHECKPOINT_WRITTEN = "checkpoint_written"
     FILES_WRITTEN = "files_written"
-    POD_TOLD = "pod_told"  # the pod's annotations are written
+    POD_ANNOTATED = "pod_told"  # the pod's annotations are written
     LOCK_RELEASED = "lock_released"
     PRESTART_ASKED = "prestart_asked"
     PRESTART_ANSWERED = "prestart_answered"

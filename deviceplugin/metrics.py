@@ -63,7 +63,7 @@ class PluginView(msgspec.Struct, frozen=True):
     ready: bool
     recovered: bool
     offers: tuple[Offer, ...]
-    cards: tuple[GpuStatus, ...]
+    gpus: tuple[GpuStatus, ...]
     registrations: Mapping[tuple[str, str], int]
     allocations: Mapping[str, int]
     refusals: Mapping[tuple[str, BindRefusal], int]
@@ -76,7 +76,7 @@ class PluginView(msgspec.Struct, frozen=True):
     checkpoint_problem: str
     checkpoint_failures: int
     health_events: Mapping[tuple[str, str], int]
-    telling: Mapping[tuple[str, str], int]
+    write_counts: Mapping[tuple[str, str], int]
     requests: Mapping[tuple[str, str], int]
     build: Mapping[str, str]
     own: Mapping[str, float]
@@ -127,9 +127,9 @@ OFFERS: Final = FamilyTable(
     ),
 )
 
-CARDS: Final = FamilyTable(
+GPUS: Final = FamilyTable(
     "GPUs",
-    lambda view: view.cards,
+    lambda view: view.gpus,
     ("uuid", "gpu"),
     lambda gpu: (gpu.uuid, gpu.index),
     (
@@ -190,7 +190,7 @@ SERVICE: Final = _one_row(
     ),
 )
 
-DESK: Final = _one_row(
+STATE: Final = _one_row(
     "Allocations",
     Family(
         "vgpu_plugin_tenants",
@@ -278,7 +278,7 @@ SELF: Final = _one_row(
         "vgpu_plugin_told_total",
         COUNTER,
         "Writes to the API server, by object (label subject) and result.",
-        lambda view: view.telling,
+        lambda view: view.write_counts,
         ("subject", "result"),
     ),
     Family(
@@ -291,7 +291,7 @@ SELF: Final = _one_row(
     BUILD_INFO,
 )
 
-TABLES: Final = (SELF, OFFERS, CARDS, SERVICE, DESK, WEB, PROCESS)
+TABLES: Final = (SELF, OFFERS, GPUS, SERVICE, STATE, WEB, PROCESS)
 
 
 class PluginMetrics:

@@ -32,11 +32,11 @@ from deviceplugin.wiring import (
     make_adapter,
     make_injector,
     make_services,
-    mend_shim,
     needs_links,
     needs_node,
     needs_nodes,
     predecessor,
+    repair_shim,
 )
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
@@ -182,7 +182,7 @@ class Plugin:
             keeper=make_services(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
-            mend=partial(mend_shim, options),
+            repair=partial(repair_shim, options),
         )
         service = Service(
             options,
@@ -234,7 +234,7 @@ class Plugin:
         """The watch of the API server has shown a change."""
         service = self._window.service
         if service is not None:
-            service.binder.look()
+            service.binder.wake()
             service.status_manager.wake()
 
     def _changed(self, _: Health) -> None:

@@ -68,9 +68,9 @@ class SchemeAdapter(Protocol):
         ...
 
     def claim(
-        self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
+        self, pod: Pod, node: str, devices: tuple[Device, ...], capacity: NodeCapacity
     ) -> tuple[Allocation, ...]:
-        """The allocations of the pod's containers by UUID; ``books`` are without the pod.
+        """The allocations of the pod's containers by UUID; ``capacity`` are without the pod.
 
         From its annotations, or chosen here among healthy devices if the scheme lets its plugin
         choose; the allocation state checks the health of promised devices. Has only those init

@@ -15,7 +15,7 @@ import msgspec
 
 from deviceplugin.allocate.allocator import Legacy, PodAllocator
 from deviceplugin.allocate.binder import Binder
-from deviceplugin.allocate.binder_events import BinderEvents, Mend
+from deviceplugin.allocate.binder_events import BinderEvents, Repair
 from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.allocate.collectable import Alone, collectable, over
 from deviceplugin.allocate.context import AllocateContext
@@ -56,7 +56,7 @@ class Outside(msgspec.Struct, frozen=True):
         checkpoint: our own; loaded, and locked for us.
         own: the content of the checkpoint.
         keeper: the scheme's services, if it has any.
-        mend: see :data:`deviceplugin.allocate.binder_events.Mend`.
+        repair: see :data:`deviceplugin.allocate.binder_events.Repair`.
     """
 
     cluster: ApiClient
@@ -66,7 +66,7 @@ class Outside(msgspec.Struct, frozen=True):
     checkpoint: CheckpointFile
     own: Own
     keeper: SchemeServices | None
-    mend: Mend
+    repair: Repair
 
 
 _MadeOf = tuple[BinderState, Mapping[str, Pod], Node | None]
@@ -100,7 +100,7 @@ class Service:
             KubeletTable(options.kubelet_checkpoint, adapter.resources[0]),
             outside.checkpoint,
             BinderEvents(
-                numbers, self.status_manager, outside.keeper, self._live_pods, mend=outside.mend
+                numbers, self.status_manager, outside.keeper, self._live_pods, repair=outside.repair
             ),
             self._gone,
         )
@@ -177,7 +177,7 @@ class Service:
     def _too_long(self, found: TooLong) -> None:
         node = self._this_node()
         if node:
-            self.status_manager.say(node, EventReason.NOT_REGISTERED, str(found))
+            self.status_manager.record_event(node, EventReason.NOT_REGISTERED, str(found))
 
     def _this_node(self) -> Node | None:
         nodes = self._outside.node.state()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from deviceplugin.health.device_health import Health
-from deviceplugin.kubelet.advertised import cards
+from deviceplugin.kubelet.advertised import gpu_statuses
 from deviceplugin.metrics import TABLES, PluginMetrics, PluginView
 from deviceplugin.service import Service
 from vgpu.program.pages import program_routes
@@ -61,7 +61,7 @@ class StatusView:
             offers=service.offers.rows({state.resource: state.registered for state in states})
             if service
             else (),
-            cards=cards(service.offers.devices(), self.health) if service else (),
+            gpus=gpu_statuses(service.offers.devices(), self.health) if service else (),
             registrations={
                 (state.resource, outcome.value): count
                 for state in states
@@ -77,7 +77,7 @@ class StatusView:
             health_events={
                 (uuid, reason.value): count for (uuid, reason), count in self.health.events.items()
             },
-            telling=service.status_manager.counts() if service else {},
+            write_counts=service.status_manager.counts() if service else {},
             requests=self._requests(),
             build=self._build,
             own=self._own(),

@@ -49,9 +49,9 @@ def make_adapter(
     return builder_of(options.scheme).make(options, around)
 
 
-def mend_shim(options: PluginOptions) -> None:
+def repair_shim(options: PluginOptions) -> None:
     """Repair the scheme's files on the host. Raises OSError."""
-    builder_of(options.scheme).mend(options)
+    builder_of(options.scheme).repair(options)
 
 
 def make_injector(options: PluginOptions, boot_id: str) -> Injector:
@@ -71,15 +71,15 @@ def make_services(
     boot_id: str,
     pod: Callable[[str], Pod | None],
     health: Callable[[], Health],
-    look: Callable[[], object],
+    files_ready: Callable[[], object],
 ) -> SchemeServices | None:
     """The scheme's services besides the injector; None if it has none.
 
-    ``pod`` finds a pod by its UID, ``health`` returns the current health; ``look`` is called when
-    the files that containers of the scheme wait for may be there.
+    ``pod`` finds a pod by its UID, ``health`` returns the current health; ``files_ready`` is called
+    when the files that containers of the scheme wait for may be there.
     """
     services = builder_of(options.scheme).services
-    return services(options, boot_id, pod, health, look) if services else None
+    return services(options, boot_id, pod, health, files_ready) if services else None
 
 
 def legacy_refusal(options: PluginOptions, adapter: SchemeAdapter) -> Legacy | None:

@@ -41,7 +41,7 @@ SIZE = Size(126, 22)
 SECONDS = 58  # the demo's faults of its second minute are not in the picture
 
 
-def looks(scenario: Scenario, seconds: int) -> Iterator[LocalSample]:
+def samples(scenario: Scenario, seconds: int) -> Iterator[LocalSample]:
     """The node at each second from 0 on."""
     with tempfile.TemporaryDirectory(prefix="vgpu-picture-") as folder:
         simulated = SimulatedNode(scenario, folder)
@@ -54,15 +54,15 @@ def looks(scenario: Scenario, seconds: int) -> Iterator[LocalSample]:
         )
         for at in range(seconds):
             second = float(at)
-            yield node.look()
+            yield node.sample()
         node.leave(0)
 
 
 def minute() -> ScreenState:
     """What `vgpu top` knows of the demo's node after a minute."""
     state = ScreenState("http://gpu-node-1:9394", clock="03:12:45")
-    for look in looks(demo(), SECONDS):
-        reading = read_page(look.page.exposition.body(Format.TEXT).decode())
+    for sample in samples(demo(), SECONDS):
+        reading = read_page(sample.page.exposition.body(Format.TEXT).decode())
         trends = grown(state.trends, reading)
         state = msgspec.structs.replace(state, reading=reading, trends=trends)
     return state
@@ -84,16 +84,16 @@ def picture(state: ScreenState) -> str:
 
 def drawing() -> str:
     """Eight GPUs in two sockets, two behind each switch; five of them are used."""
-    for look in looks(fleet_node(cards=8, containers=5), 1):
-        gpu = look.gpu or GpuSample(())
-        cards = [one.uuid for one in gpu.gpus]
+    for sample in samples(fleet_node(gpus=8, containers=5), 1):
+        gpu = sample.gpu or GpuSample(())
+        gpus = [one.uuid for one in gpu.gpus]
         links = {
             (first, second): level(at, other)
-            for at, first in enumerate(cards)
-            for other, second in enumerate(cards)
+            for at, first in enumerate(gpus)
+            for other, second in enumerate(gpus)
         }
-        view = look.page.view
-        told = state_of(view, gpu, look.process, look.kubelet, by_links(links))
+        view = sample.page.view
+        told = state_of(view, gpu, sample.process, sample.kubelet, by_links(links))
     return graph_text(told)
 
 

@@ -249,10 +249,12 @@ def options_from(ctx: click.Context) -> ExporterOptions:
     return options
 
 
-def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[str]) -> list[str]:
+def conflicts(
+    options: ExporterOptions, configured: frozenset[str], typed: frozenset[str]
+) -> list[str]:
     """Why these flags cannot be used together.
 
-    ``told`` are the Python names of the flags that were typed or set in the environment,
+    ``configured`` are the Python names of the flags that were typed or set in the environment,
     ``typed`` of those typed: a container's environment may be for more than one command.
     """
     errors = []
@@ -277,10 +279,14 @@ def conflicts(options: ExporterOptions, told: frozenset[str], typed: frozenset[s
     if not on - NEEDS.keys():
         errors.append("every collector is switched off (--no-collector.…): nothing to export")
     for name, needed in NEEDS.items():
-        if name in on and needed not in on and (f"collector_{name}" in told or name == "bare"):
+        if (
+            name in on
+            and needed not in on
+            and (f"collector_{name}" in configured or name == "bare")
+        ):
             errors.append(f"--collector.{name} needs --collector.{needed}")
     for name, collector in FLAG_OF_COLLECTOR.items():
-        if collector not in on and field(name) in told:
+        if collector not in on and field(name) in configured:
             errors.append(f"{name} is of no use with --no-collector.{collector}")
     path = options.web_telemetry_path
     if not PATH.fullmatch(path) or path in RESERVED:

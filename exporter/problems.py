@@ -22,7 +22,7 @@ MAX_PARTIES = 2
 
 SERIOUS = frozenset(
     {
-        ConflictKind.CARD_DIFFERS,
+        ConflictKind.GPU_DIFFERS,
         ConflictKind.NODE_DIFFERS,
         ConflictKind.DOUBLE_BOOKED,
         ConflictKind.RUNNING_WITHOUT_DEVICE,
@@ -100,12 +100,13 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
         name = who(share)
         limit, used, accounted = share.limit_bytes, share.used_bytes, share.accounted
         if limit and used and share.is_over_limit:
-            text = (
-                f"{name} uses {size(used)}, {size(used - limit)} over its limit of {size(limit)}."
-            )
+            excess = f"{short_size(used - limit)} over its limit of {short_size(limit)}"
+            text = f"{name} uses {short_size(used)}, {excess}."
             yield Problem(ProblemSeverity.ERROR, text)
         if accounted is not None and accounted.phantom:
-            text = f"{name}: dead processes still claim {size(accounted.phantom)} in its region."
+            text = (
+                f"{name}: dead processes still claim {short_size(accounted.phantom)} in its region."
+            )
             yield Problem(ProblemSeverity.WARNING, text)
     for row in view.attribution.containers:
         if row.blocked:
@@ -116,16 +117,16 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
 
 def conflict_problems(view: ExporterView) -> Iterator[Problem]:
     """Disagreements between sources of the ledger; orphaned regions count as leftovers."""
-    if view.books is None:
+    if view.allocations is None:
         return
-    ledger = view.books.ledger
+    ledger = view.allocations.ledger
     names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
     gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
     for conflict in ledger.conflicts:
         paths = {statement.where for statement in conflict.statements}
         if not paths or not paths <= orphaned:
-            yield Problem(_severity(conflict), in_words(conflict, names, gpus))
+            yield Problem(_severity(conflict), conflict_text(conflict, names, gpus))
 
 
 def _severity(conflict: Conflict) -> ProblemSeverity:
@@ -135,11 +136,11 @@ def _severity(conflict: Conflict) -> ProblemSeverity:
     return ProblemSeverity.NOTE if outside else ProblemSeverity.WARNING
 
 
-def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str, str]) -> str:
+def conflict_text(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str, str]) -> str:
     """The pod, the problem, and the sources' reports; ``names`` is by pod UID, ``gpus`` by UUID."""
     device = gpus.get(conflict.device, conflict.device)
     pod = named(conflict.pod, conflict.container) if conflict.pod else ""
-    subject = " on ".join(filter(None, (pod, device)))
+    object_name = " on ".join(filter(None, (pod, device)))
     parties = [
         _report(statement, conflict, names.get(statement.pod.uid, statement.pod), gpus)
         for statement in conflict.statements[:MAX_PARTIES]
@@ -148,7 +149,7 @@ def in_words(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping[str,
     parties += [f"{more} more"] if more else []
     detail = f" ({conflict.detail})" if conflict.detail else ""
     text = f"{conflict.kind.explanation}{detail}{': ' if parties else ''}{'; '.join(parties)}."
-    return f"{subject}: {text}" if subject else text
+    return f"{object_name}: {text}" if object_name else text
 
 
 def _report(statement: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping[str, str]) -> str:
@@ -168,7 +169,7 @@ def _report(statement: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping
 
 def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
     """The reported memory and cores of the share; its device if not ``device``."""
-    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    parts = [] if share.memory_bytes is None else [short_size(share.memory_bytes)]
     parts += [] if share.cores_milli is None else [f"{percent(share.cores_milli)} % of the cores"]
     elsewhere = gpus.get(share.device, share.device) or "an unknown device"
     there = "" if device and share.device == device else f" on {elsewhere}"
@@ -201,7 +202,7 @@ def named(pod: PodRef, container: str) -> str:
     return f"{name}/{container}" if container else name
 
 
-def size(count: float) -> str:
+def short_size(count: float) -> str:
     """Bytes for people: the largest binary unit, three digits."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -259,7 +259,7 @@ class Sampler:
             },
             skipped_series=compatibility.nameless(attribution, settings.compat),
             gpus_expected=expected,
-            books=totals,
+            allocations=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,
         )
         exposition = self._renderer.render(view)

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from exporter.allocations import Allocated
-from exporter.problems import Problem, ProblemSeverity, problems, size, who
+from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
 from exporter.view import ExporterView, GpuRow, ShareRow
 from vgpu.units import percent
 
@@ -39,7 +39,7 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
         version=escape(view.build.get("version", "")),
         metrics=escape(metrics_path),
         problems=problem_list(problems(view)),
-        cards="\n".join(cards(view)) or "<section>No GPU answers.</section>",
+        gpu_sections="\n".join(gpu_sections(view)) or "<section>No GPU answers.</section>",
         collectors=collector_table(view),
     ).encode()
 
@@ -55,18 +55,18 @@ def problem_list(problems_found: list[Problem]) -> str:
     return f"<section><h2>Problems ({len(problems_found)})</h2><ul>{items}</ul></section>"
 
 
-def cards(view: ExporterView) -> Iterator[str]:
+def gpu_sections(view: ExporterView) -> Iterator[str]:
     """A section for each device, with its containers; then containers of lost devices."""
     by_device: dict[str, list[ShareRow]] = {}
     for share in sorted(view.attribution.shares, key=who):
         by_device.setdefault(share.device, []).append(share)
     allocated = (
-        {allocation.device.name: allocation for allocation in view.books.devices}
-        if view.books
+        {allocation.device.name: allocation for allocation in view.allocations.devices}
+        if view.allocations
         else {}
     )
     for row in view.attribution.gpus:
-        yield card(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
+        yield gpu_section(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
         yield section(escape(uuid), note, share_rows(shares, None))
@@ -78,7 +78,7 @@ def section(title: str, note: str, *parts: str) -> str:
     return f"<section>{head}{''.join(parts)}</section>"
 
 
-def card(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
+def gpu_section(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
     """One device: title, bar, facts, containers."""
     gpu = row.gpu
     title = escape(gpu.info.get("name", "") or gpu.uuid)
@@ -131,13 +131,14 @@ def piece(part: float, colour: str, title: str) -> str:
 def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> Iterator[str]:
     """The device's known numbers."""
     if "memory_used_bytes" in read and "memory_total_bytes" in read:
-        yield f"memory {size(read['memory_used_bytes'])} of {size(read['memory_total_bytes'])}"
+        total = short_size(read["memory_total_bytes"])
+        yield f"memory {short_size(read['memory_used_bytes'])} of {total}"
     if allocated is not None:
         memory = known(allocated.memory_bytes)
         cores = percent(allocated.cores_milli)
         yield f"allocated {memory} and {cores} % of the cores in {allocated.shares} shares"
     if row.unattributed_bytes is not None:
-        yield f"of it {size(row.unattributed_bytes)} in no container"
+        yield f"of it {short_size(row.unattributed_bytes)} in no container"
     if "utilization_ratio" in read:
         yield f"busy {read['utilization_ratio']:.0%}"
     if "temperature_celsius" in read:
@@ -219,4 +220,4 @@ def hue(position: int) -> str:
 
 def known(count: int | None) -> str:
     """Bytes for people, or a dash."""
-    return "–" if count is None else size(count)
+    return "–" if count is None else short_size(count)

@@ -107,7 +107,7 @@ class Attribution(msgspec.Struct, frozen=True):
 class ExporterView(msgspec.Struct, frozen=True):
     """The data of one rendered page.
 
-    ``own`` are metrics of this process, by the name of their family. ``books`` is None before
+    ``own`` are metrics of this process, by the name of their family. ``allocations`` is None before
     the first sample. ``volcano_unit_bytes`` is the size of a unit of volcano.sh/vgpu-memory, None
     if unknown.
     """
@@ -124,5 +124,5 @@ class ExporterView(msgspec.Struct, frozen=True):
     xids_watched: frozenset[str] = frozenset()
     skipped_series: int = 0
     gpus_expected: int | None = None
-    books: AllocationTotals | None = None
+    allocations: AllocationTotals | None = None
     volcano_unit_bytes: int | None = None

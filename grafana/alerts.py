@@ -9,8 +9,8 @@ from typing import Final
 
 from grafana.plugin_alerts import DEVICE_PLUGINS
 from grafana.promql import (
-    CARD,
     CONTAINER,
+    GPU,
     TARGET,
     Alert,
     AlertSeverity,
@@ -53,7 +53,7 @@ from grafana.settings import (
     XIDS_CRITICAL,
     XIDS_WARNING,
 )
-from grafana.templates import COUNT, RATIO, THE_CARD, THE_CONTAINER, THE_NODE, TIME
+from grafana.templates import COUNT, RATIO, THE_CONTAINER, THE_GPU, THE_NODE, TIME
 from vgpu.ledger import ConflictKind
 from vgpu.reasons import Reason
 
@@ -171,7 +171,7 @@ DEVICES: Final = RuleGroup(
             "time() - vgpu_gpu_xid_last_timestamp_seconds"
             f'{{xid=~"{any_of(XIDS_CRITICAL)}"}} < {XID_SECONDS}',
             "",
-            f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
+            f"XID {{{{ $labels.xid }}}} on {THE_GPU}",
             f"Reported {TIME} ago: the GPU is broken until it is reset or replaced. First: cordon"
             " the node and see which containers use the GPU in vgpu_container_processes.",
         ),
@@ -181,7 +181,7 @@ DEVICES: Final = RuleGroup(
             "time() - vgpu_gpu_xid_last_timestamp_seconds"
             f'{{xid=~"{any_of(XIDS_WARNING)}"}} < {XID_SECONDS}',
             "",
-            f"XID {{{{ $labels.xid }}}} on {THE_CARD}",
+            f"XID {{{{ $labels.xid }}}} on {THE_GPU}",
             f"Reported {TIME} ago: an error of the GPU's memory ended one program, the others"
             " continue. First: plan a reset of the GPU when it is next free.",
         ),
@@ -190,7 +190,7 @@ DEVICES: Final = RuleGroup(
             INFO,
             "vgpu_gpu_xid_watched == 0",
             "15m",
-            f"XID errors of {THE_CARD} are not recorded",
+            f"XID errors of {THE_GPU} are not recorded",
             "The absence of XID series means nothing for this GPU. First: check whether the"
             " collector xid is switched off; else the exporter's log has the driver's reason.",
         ),
@@ -199,7 +199,7 @@ DEVICES: Final = RuleGroup(
             WARNING,
             f"{gained(ECC_ERRORS, ECC_WINDOW)} > 0",
             "",
-            f"Uncorrected memory errors on {THE_CARD}",
+            f"Uncorrected memory errors on {THE_GPU}",
             f"{COUNT} within a day; affected programs have failed or computed wrong results."
             " First: look for XIDs 48, 94 and 95, then reset the GPU when it is free.",
         ),
@@ -208,7 +208,7 @@ DEVICES: Final = RuleGroup(
             CRITICAL,
             "vgpu_gpu_row_remap_failure == 1",
             "",
-            f"The memory of {THE_CARD} can no longer be repaired",
+            f"The memory of {THE_GPU} can no longer be repaired",
             "A remapping of memory rows has failed: no spare rows are left. First: cordon the node,"
             " and have the GPU replaced.",
         ),
@@ -217,7 +217,7 @@ DEVICES: Final = RuleGroup(
             WARNING,
             "vgpu_gpu_row_remap_pending == 1 or vgpu_gpu_retired_pages_pending == 1",
             "1h",
-            f"{THE_CARD} waits for a reset",
+            f"{THE_GPU} waits for a reset",
             "Broken memory is retired only when the GPU is reset. First: drain the node at a"
             " suitable time, and run nvidia-smi --gpu-reset or reboot.",
         ),
@@ -226,7 +226,7 @@ DEVICES: Final = RuleGroup(
             WARNING,
             f'vgpu_gpu_clock_event_active{{reason=~"{any_of(THERMAL)}"}} == 1',
             "5m",
-            f"{THE_CARD} is too hot",
+            f"{THE_GPU} is too hot",
             "The driver slows it down ({{ $labels.reason }}). First: compare its temperature with"
             " its neighbours', then look at fans, airflow and the room.",
             keep=FLAPS,
@@ -236,7 +236,7 @@ DEVICES: Final = RuleGroup(
             WARNING,
             f'vgpu_gpu_clock_event_active{{reason=~"{any_of(POWER_BRAKE)}"}} == 1',
             "5m",
-            f"{THE_CARD} is held down by its power supply",
+            f"{THE_GPU} is held down by its power supply",
             "The machine asserts the external power brake. First: look at the power supplies and"
             " the power cap of chassis and rack.",
             keep=FLAPS,
@@ -246,7 +246,7 @@ DEVICES: Final = RuleGroup(
             WARNING,
             f"vgpu_gpu_memory_unattributed_bytes / vgpu_gpu_memory_total_bytes > {GAP_RATIO}",
             "15m",
-            f"Memory of {THE_CARD} is used outside containers",
+            f"Memory of {THE_GPU} is used outside containers",
             f"{RATIO} of it is used, and no scheduler counts it. First: run vgpu top on the node,"
             " or nvidia-smi, and find the owners of the processes.",
             keep=FLAPS,
@@ -254,15 +254,15 @@ DEVICES: Final = RuleGroup(
     ),
 )
 
-ON_CARD: Final = (
+ON_GPU: Final = (
     f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
     f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
 )
 """The container's series that follows, once for each GPU that the container's region names."""
 
-HELD_BACK: Final = f"{ON_CARD} (vgpu_container_priority and (vgpu_container_blocked == 1))"
+HELD_BACK: Final = f"{ON_GPU} (vgpu_container_priority and (vgpu_container_blocked == 1))"
 HIGHEST: Final = (
-    f"min by ({CARD}) ({ON_CARD} (vgpu_container_priority and (time()"
+    f"min by ({GPU}) ({ON_GPU} (vgpu_container_priority and (time()"
     f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
 )
 """The highest priority (0 is the highest) of the active containers on a GPU."""
@@ -279,7 +279,7 @@ CONTAINERS: Final = RuleGroup(
             ),
             "15m",
             f"{THE_CONTAINER} is near its GPU memory limit",
-            f"It uses {RATIO} of its limit on {THE_CARD}. First: does the program take all memory"
+            f"It uses {RATIO} of its limit on {THE_GPU}. First: does the program take all memory"
             " that it finds on purpose? Else raise its limit before it fails.",
             keep=FLAPS,
         ),
@@ -292,7 +292,7 @@ CONTAINERS: Final = RuleGroup(
             ),
             "5m",
             f"{THE_CONTAINER} is over its GPU memory limit",
-            f"It uses {RATIO} of its limit on {THE_CARD}, at its neighbours' cost. First: compare"
+            f"It uses {RATIO} of its limit on {THE_GPU}, at its neighbours' cost. First: compare"
             " with vgpu_container_memory_accounted_bytes to see what the sharing library misses."
             " The"
             " reconciler's rule over_limit can evict a pod that stays over it.",
@@ -302,7 +302,7 @@ CONTAINERS: Final = RuleGroup(
             WARNING,
             named(
                 f"(vgpu_container_blocked == 1) unless on ({CONTAINER})"
-                f" ({HELD_BACK} > on ({CARD}) group_left () {HIGHEST})"
+                f" ({HELD_BACK} > on ({GPU}) group_left () {HIGHEST})"
             ),
             "5m",
             f"{THE_CONTAINER} is blocked without need",
@@ -366,7 +366,7 @@ ALLOCATIONS: Final = RuleGroup(
             f"vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes > {FULL_RATIO}"
             " and vgpu_gpu_memory_allocated_bytes > vgpu_gpu_memory_total_bytes",
             "5m",
-            f"{THE_CARD} is oversold and nearly full",
+            f"{THE_GPU} is oversold and nearly full",
             f"{RATIO} of its memory is in use, and more is allocated than it has. First: find the"
             " largest users in vgpu_container_memory_used_bytes, and move one of them.",
         ),

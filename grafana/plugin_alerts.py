@@ -23,7 +23,7 @@ from grafana.settings import (
     SLOW_SECONDS,
     SLOW_STEPS,
 )
-from grafana.templates import COUNT, RATIO, THE_CARD, THE_NODE, THE_RESOURCE, TIME
+from grafana.templates import COUNT, RATIO, THE_GPU, THE_NODE, THE_RESOURCE, TIME
 
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
@@ -33,7 +33,7 @@ def _refusals(step: Wait, *reasons: BindRefusal) -> str:
     return gained(f'vgpu_plugin_refusals_total{{step="{step}"{which}}}', "1h")
 
 
-UNTOLD: Final = gained(f'vgpu_plugin_told_total{{result="{WriteResult.FAILED}"}}', "10m")
+WRITES_FAILED: Final = gained(f'vgpu_plugin_told_total{{result="{WriteResult.FAILED}"}}', "10m")
 SLOW: Final = f'{{step=~"{any_of(SLOW_STEPS)}"}}[15m]'
 
 DEVICE_PLUGINS: Final = RuleGroup(
@@ -94,7 +94,7 @@ DEVICE_PLUGINS: Final = RuleGroup(
             WARNING,
             "vgpu_plugin_device_unhealthy_info == 1",
             "5m",
-            f"{THE_CARD} is unhealthy: {{{{ $labels.reason }}}}",
+            f"{THE_GPU} is unhealthy: {{{{ $labels.reason }}}}",
             "Running containers stay, and no new shares of it are allocated. First: see which"
             " containers use it, and read the GPU's own alerts and dmesg.",
         ),
@@ -166,7 +166,7 @@ DEVICE_PLUGINS: Final = RuleGroup(
         Alert(
             "VgpuPluginNotTelling",
             WARNING,
-            f"{UNTOLD} > 0",
+            f"{WRITES_FAILED} > 0",
             "15m",
             f"The device plugin on {THE_NODE} cannot write to the API server: "
             "{{ $labels.subject }}",

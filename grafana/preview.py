@@ -103,7 +103,7 @@ class FieldStyle:
         return colour
 
 
-def look_of(panel: Shown, column: str = "") -> FieldStyle:
+def style_of(panel: Shown, column: str = "") -> FieldStyle:
     """The style of a panel, or of one of its columns."""
     config = panel.raw["fieldConfig"]
     if not column:
@@ -128,10 +128,10 @@ class Sheet:
         self.width, self.height = width, height
         self.figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=GROUND)
 
-    def text(self, left: float, middle: float, words: str, **look: Any) -> None:
+    def text(self, left: float, middle: float, content: str, **style: Any) -> None:
         """Draw a text with its middle line at ``middle``."""
-        look = {"color": TEXT, "fontsize": 7.5, "va": "center", **look}
-        self.figure.text(left / self.width, 1 - middle / self.height, words, **look)
+        style = {"color": TEXT, "fontsize": 7.5, "va": "center", **style}
+        self.figure.text(left / self.width, 1 - middle / self.height, content, **style)
 
     def box(self, left: float, top: float, width: float, height: float, colour: str) -> None:
         """Draw a filled rectangle."""
@@ -164,8 +164,8 @@ class Sheet:
 
 def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
     """Draw the text of an empty panel."""
-    words = panel.raw["fieldConfig"]["defaults"]["noValue"]
-    lines = textwrap.wrap(words, int(room.width / LETTER))
+    content = panel.raw["fieldConfig"]["defaults"]["noValue"]
+    lines = textwrap.wrap(content, int(room.width / LETTER))
     middle = room.top + room.height / 2
     sheet.text(room.left + room.width / 2, middle, "\n".join(lines), color=FAINT, ha="center")
 
@@ -176,14 +176,14 @@ def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -
     if not series:
         draw_nothing(sheet, panel, room)
         return
-    look, value = look_of(panel), series[0][1]
+    style, value = style_of(panel), series[0][1]
     centre = (room.left + room.width / 2, room.top + room.height / 2)
-    sheet.text(*centre, look.text(value), color=look.colour(value), fontsize=22, ha="center")
+    sheet.text(*centre, style.text(value), color=style.colour(value), fontsize=22, ha="center")
 
 
 def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """Draw a bar for each series."""
-    look = look_of(panel)
+    style = style_of(panel)
     series = list(everything(panel, server))
     if not series:
         draw_nothing(sheet, panel, room)
@@ -197,9 +197,9 @@ def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -
         left, width = room.left + names, room.width - names - 62
         sheet.box(left, middle - step * 0.32, width, step * 0.64, RULE)
         part = 0 if math.isnan(value) else max(value, 0) / most
-        sheet.box(left, middle - step * 0.32, width * part, step * 0.64, look.colour(value))
+        sheet.box(left, middle - step * 0.32, width * part, step * 0.64, style.colour(value))
         right = room.left + room.width
-        sheet.text(right, middle, look.text(value), color=look.colour(value), ha="right")
+        sheet.text(right, middle, style.text(value), color=style.colour(value), ha="right")
 
 
 def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
@@ -208,9 +208,9 @@ def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
     if not table_rows:
         draw_nothing(sheet, panel, room)
         return
-    looks = [look_of(panel, title) for title in titles]
+    looks = [style_of(panel, title) for title in titles]
     shown = [
-        [_cell(look, cell) for look, cell in zip(looks, row, strict=True)]
+        [_cell(style, cell) for style, cell in zip(looks, row, strict=True)]
         for row in table_rows[: int(room.height / TABLE_LINE) - 1]
     ]
     wide = [
@@ -224,13 +224,13 @@ def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
         sheet.text(left, room.top + TABLE_LINE / 2, _cut(title, width), color=NAMED["blue"])
         for number, row in enumerate(shown, start=1):
             middle = room.top + TABLE_LINE * (number + 0.5)
-            words, colour, part = row[place]
+            content, colour, part = row[place]
             if looks[place].bar:
                 sheet.box(left, middle - 6, width - 52, 12, RULE)
                 sheet.box(left, middle - 6, (width - 52) * min(part, 1), 12, NAMED["blue"])
-                sheet.text(left + width - 8, middle, words, ha="right")
+                sheet.text(left + width - 8, middle, content, ha="right")
             else:
-                sheet.text(left, middle, _cut(words, width), color=colour)
+                sheet.text(left, middle, _cut(content, width), color=colour)
         left += width
     for number in range(1, len(shown) + 1):
         sheet.box(room.left, room.top + TABLE_LINE * number, room.width, 1, RULE)
@@ -244,29 +244,31 @@ def draw_table(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
         )
 
 
-def _cell(look: FieldStyle, cell: Cell) -> tuple[str, str, float]:
+def _cell(style: FieldStyle, cell: Cell) -> tuple[str, str, float]:
     if isinstance(cell, float):
-        return look.text(cell), look.colour(cell), max(cell, 0) if cell == cell else 0  # noqa: PLR0124  # NaN
-    return (cell, TEXT, 0) if cell else (look.text(math.nan), FAINT, 0)
+        return style.text(cell), style.colour(cell), max(cell, 0) if cell == cell else 0  # noqa: PLR0124  # NaN
+    return (cell, TEXT, 0) if cell else (style.text(math.nan), FAINT, 0)
 
 
-def _cut(words: str, width: float) -> str:
+def _cut(content: str, width: float) -> str:
     """The text without its middle if it is too long: names often differ in their last letters."""
     letters = max(int(width / LETTER) - 1, 3)
     end = letters // 2
-    return words if len(words) <= letters else f"{words[: letters - 1 - end]}…{words[-end:]}"
+    return (
+        content if len(content) <= letters else f"{content[: letters - 1 - end]}…{content[-end:]}"
+    )
 
 
 def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
     """Draw lines over time, and their names with the last and the highest value."""
-    look = look_of(panel)
+    style = style_of(panel)
     lines = ranked(line for target in panel.targets for line in server.lines(target))
     if not lines:
         draw_nothing(sheet, panel, room)
         return
     legend = room.width * 0.42
     axes = sheet.axes(room.left + 48, room.top + 4, room.width - legend - 56, room.height - 24)
-    _dress(axes, look, server)
+    _dress(axes, style, server)
     stacked = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
     base = [0.0] * len(lines[0].times)
     coloured = list(zip(lines, _colours(), strict=False))
@@ -285,7 +287,7 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
     _legend(
         sheet,
         lines,
-        look,
+        style,
         DrawingArea(room.left + room.width - legend + 4, room.top, legend, room.height),
     )
 
@@ -306,19 +308,19 @@ def ranked(lines: Iterable[Line]) -> list[Line]:
     return sorted(lines, key=rank, reverse=True)
 
 
-def _dress(axes: Axes, look: FieldStyle, server: Server) -> None:
+def _dress(axes: Axes, style: FieldStyle, server: Server) -> None:
     axes.set_xlim((server.since - server.until) / 60, 0)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} min"))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: look.text(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.text(value)))
     axes.tick_params(colors=FAINT, labelsize=6.5, length=0)
     axes.grid(color=RULE, linewidth=0.6)
     for side in axes.spines.values():
         side.set_visible(False)
 
 
-def _legend(sheet: Sheet, lines: list[Line], look: FieldStyle, room: "DrawingArea") -> None:
+def _legend(sheet: Sheet, lines: list[Line], style: FieldStyle, room: "DrawingArea") -> None:
     step = 15.0
     right = room.left + room.width
     for title, place in (("last", right - 70), ("max", right - 4)):
@@ -333,7 +335,7 @@ def _legend(sheet: Sheet, lines: list[Line], look: FieldStyle, room: "DrawingAre
             (line.values[-1], right - 70),
             (max(known, default=math.nan), right - 4),
         ):
-            sheet.text(place, middle, look.text(value), fontsize=7, ha="right")
+            sheet.text(place, middle, style.text(value), fontsize=7, ha="right")
 
 
 DRAW: Final[Mapping[str, Callable[[Sheet, Shown, Server, "DrawingArea"], None]]] = {

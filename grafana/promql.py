@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 TARGET: Final = "cluster, job, instance"
-CARD: Final = f"{TARGET}, uuid"
+GPU: Final = f"{TARGET}, uuid"
 CONTAINER: Final = f"{TARGET}, pod_uid, container, exported_container"
 """Labels that identify a scrape target, a device of it, a container on it: for `on (…)`.
 
@@ -101,7 +101,7 @@ def named(expr: str, *labels: str) -> str:
     return expr
 
 
-_SPLIT_CARDS: Final = (
+_SPLIT_GPUS: Final = (
     f'label_replace(group by ({TARGET}, parent_uuid) (vgpu_gpu_info{{parent_uuid!=""}}),'
     ' "uuid", "$1", "parent_uuid", "(.+)")'
 )
@@ -109,4 +109,4 @@ _SPLIT_CARDS: Final = (
 
 def shareable(metric: str) -> str:
     """The metric of every device that can be allocated: without GPUs that are split by MIG."""
-    return f"{metric} unless on ({CARD}) {_SPLIT_CARDS}"
+    return f"{metric} unless on ({GPU}) {_SPLIT_GPUS}"

@@ -7,7 +7,7 @@ TEMPLATE: Final = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 """A label in a text, as Prometheus fills it in."""
 
 THE_NODE: Final = "{{ $labels.instance }}"
-THE_CARD: Final = "{{ $labels.uuid }} on {{ $labels.instance }}"
+THE_GPU: Final = "{{ $labels.uuid }} on {{ $labels.instance }}"
 THE_CONTAINER: Final = "{{ $labels.namespace }}/{{ $labels.pod }}/{{ $labels.container }}"
 THE_RESOURCE: Final = "{{ $labels.resource }}"
 RATIO: Final = "{{ $value | humanizePercentage }}"

@@ -69,11 +69,13 @@ class ClusterIndex:
         """KubeShare's SharePods, by UID."""
         return {pod.ref.uid: pod for pod in self.snapshot.share_pods}
 
-    def pod_of(self, subject: ObjectRef) -> Pod | None:
+    def pod_of(self, object_ref: ObjectRef) -> Pod | None:
         """The pod or SharePod of this reference; None if it is neither, or does not exist."""
-        if subject.kind is ObjectKind.POD:
-            return self.pods.get(subject.uid)
-        return self.share_pods.get(subject.uid) if subject.kind is ObjectKind.SHARE_POD else None
+        if object_ref.kind is ObjectKind.POD:
+            return self.pods.get(object_ref.uid)
+        return (
+            self.share_pods.get(object_ref.uid) if object_ref.kind is ObjectKind.SHARE_POD else None
+        )
 
     @cached_property
     def pods_by_name(self) -> Mapping[tuple[str, str], Pod]:
@@ -164,7 +166,7 @@ class ClusterIndex:
 
     # ------------------------------------------------------------ one pod
 
-    def spoken(self, pod: Pod) -> tuple[ClaimReading, ...]:
+    def readings(self, pod: Pod) -> tuple[ClaimReading, ...]:
         """The readings of the pod's claim, of each scheme in which the pod has one."""
         readings = self._readings.get(pod.ref.uid)
         if readings is None:
@@ -176,7 +178,7 @@ class ClusterIndex:
 
     def claims(self, pod: Pod) -> tuple[Claim, ...]:
         """The pod's claims that can be read."""
-        return tuple(reading.claim for reading in self.spoken(pod) if reading.claim is not None)
+        return tuple(reading.claim for reading in self.readings(pod) if reading.claim is not None)
 
     def shares(self, pod: Pod) -> bool:
         """Whether the pod asks for a share of a GPU, or holds a claim to one.
@@ -184,7 +186,7 @@ class ClusterIndex:
         An annotation such as ``kubeshare/x`` alone is neither. KubeShare's holder pods keep a GPU
         for other pods: those pods are counted.
         """
-        asks = asks_for_gpus(pod) or any(_asks(pod, self.codecs)) or bool(self.spoken(pod))
+        asks = asks_for_gpus(pod) or any(_asks(pod, self.codecs)) or bool(self.readings(pod))
         return asks and not is_holder(pod)
 
     def reaction(self, pod: Pod) -> Reaction:
@@ -202,7 +204,7 @@ class ClusterIndex:
 
         A claim that cannot be read may be one that Allocate still has to serve.
         """
-        readings = () if pod is None else self.spoken(pod)
+        readings = () if pod is None else self.readings(pod)
         legible = all(reading.error is None for reading in readings)
         return owner_state(pod, self.claims(pod) if pod is not None and legible else ())
 

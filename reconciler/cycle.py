@@ -38,7 +38,7 @@ class Ending(Explained):
     APPLIED = "applied", "a plan was made, and all of it was done or no longer needed"
     PARTLY = "partly", "a plan was made, and not all of it could be done"
     BLIND = "blind", "the pods could not all be seen, so nothing was judged"
-    UNTOLD = "untold", "the audit could not be written, so nothing more was done"
+    UNAUDITED = "untold", "the audit could not be written, so nothing more was done"
     STANDBY = "standby", "another reconciler is the leader, so nothing was examined"
 
 
@@ -110,7 +110,7 @@ def planned(made: Made) -> Cycle:
 def applied(made: Made, results: Sequence[ActionResult], seconds: float, error: str = "") -> Cycle:
     """The cycle of a plan whose actions had these results; ``error`` is the audit's error."""
     whole = succeeded(results) and not made.plan.breaker.tripped
-    ending = Ending.UNTOLD if error else Ending.APPLIED if whole else Ending.PARTLY
+    ending = Ending.UNAUDITED if error else Ending.APPLIED if whole else Ending.PARTLY
     stages = {**made.seconds, Stage.APPLY: seconds}
     return Cycle(made.plan.made_at, ending, made.plan, tuple(results), stages, error)
 

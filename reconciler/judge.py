@@ -11,7 +11,7 @@ from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Action, Coverage, Edit, Entry, Evict, ObjectKind, Snapshot
-from reconciler.plan import found_by, guarded, objection
+from reconciler.plan import guarded, objection, run_rule
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
@@ -53,7 +53,7 @@ class Judge:
             return None
         cluster_index = ClusterIndex(self._near(entry, pod, node), self.codecs)
         for rule in (rule_entry for rule_entry in RULES if rule_entry.rule is planned.rule):
-            for raw in found_by(rule, cluster_index, self._policy):
+            for raw in run_rule(rule, cluster_index, self._policy):
                 finding = guarded(raw, cluster_index, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
                     planned.key,
@@ -66,9 +66,9 @@ class Judge:
         return None
 
     def _looks_the_same(self, entry: Entry, current: Pod) -> bool:
-        subject = entry.finding.subject
+        object_ref = entry.finding.object_ref
         seen = (*self._snapshot.pods, *self._snapshot.share_pods)
-        before = next((pod for pod in seen if pod.ref.uid == subject.uid), None)
+        before = next((pod for pod in seen if pod.ref.uid == object_ref.uid), None)
         return before is not None and _unversioned(before) == _unversioned(current)
 
     def _near(self, entry: Entry, current: Pod, node: Node | None) -> Snapshot:
@@ -76,20 +76,20 @@ class Judge:
 
         Near are the node, pods that are or may yet be on it, and pods of the same owner.
         """
-        subject, seen = entry.finding.subject, self._snapshot
+        object_ref, seen = entry.finding.object_ref, self._snapshot
         owner = current.owner.uid if current.owner else ""
         pods = tuple(
             pod
             for pod in seen.pods
-            if pod.ref.uid != subject.uid
+            if pod.ref.uid != object_ref.uid
             and (
                 pod.node in ("", current.node)
-                or (pod.owner is not None and pod.owner.uid in (owner, subject.uid))
+                or (pod.owner is not None and pod.owner.uid in (owner, object_ref.uid))
             )
         )
-        share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != subject.uid)
-        nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != subject.uid)
-        if subject.kind is ObjectKind.SHARE_POD:
+        share_pods = tuple(pod for pod in seen.share_pods if pod.ref.uid != object_ref.uid)
+        nvidia_pods = tuple(pod for pod in seen.nvidia_pods if pod.ref.uid != object_ref.uid)
+        if object_ref.kind is ObjectKind.SHARE_POD:
             share_pods += (current,)
         elif len(nvidia_pods) < len(seen.nvidia_pods):
             nvidia_pods += (current,)

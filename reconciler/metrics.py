@@ -93,7 +93,9 @@ PLAN: Final = _one_row(
         "vgpu_reconcile_subjects",
         GAUGE,
         "Objects that were examined, by kind.",
-        _of_plan(lambda plan: {(kind.value,): plan.subjects.get(kind, 0) for kind in _EXAMINED}),
+        _of_plan(
+            lambda plan: {(kind.value,): plan.object_counts.get(kind, 0) for kind in _EXAMINED}
+        ),
         ("kind",),
     ),
     Family(

@@ -265,7 +265,7 @@ class Finding(msgspec.Struct, frozen=True):
     Attributes:
         rule: the rule that found the problem.
         cause: the reason code.
-        subject: the object.
+        object_ref: the object.
         evidence: what shows the problem, in words that a person can check; never empty.
         since: when the problem began at the latest, by another machine's clock (unix seconds);
             None if unknown: then it counts from the time at which we first saw it.
@@ -278,7 +278,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     rule: Rule
     cause: Cause
-    subject: ObjectRef
+    object_ref: ObjectRef
     evidence: tuple[str, ...]
     since: float | None = None
     grace: float = 0.0
@@ -303,7 +303,7 @@ class Finding(msgspec.Struct, frozen=True):
         if isinstance(self.action, Edit):
             identity += msgspec.json.encode(self.action.before, order="sorted")
         digest = hashlib.blake2s(identity, digest_size=_DIGEST).hexdigest() if identity else ""
-        return f"{self.rule}/{self.subject.key}/{digest}"
+        return f"{self.rule}/{self.object_ref.key}/{digest}"
 
 
 # ---------------------------------------------------------------- the plan
@@ -352,7 +352,7 @@ class Plan(msgspec.Struct, frozen=True):
         skipped: objects with an action that ``skip`` prevents.
         findings: report only.
         breaker: the number of needed actions, and its limit.
-        subjects: number of examined objects of each kind.
+        object_counts: number of examined objects of each kind.
         notes: what a reader must know, in words.
     """
 
@@ -363,7 +363,7 @@ class Plan(msgspec.Struct, frozen=True):
     skipped: tuple[Entry, ...]
     findings: tuple[Entry, ...]
     breaker: Breaker
-    subjects: Mapping[str, int] = {}
+    object_counts: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
 
     @property

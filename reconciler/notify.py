@@ -57,7 +57,7 @@ class Webhook:
             raise NotifyError(f"{path}: it has no URL that begins with https:// or http://")
         return cls(url, server)
 
-    def tell(self, cycle: Cycle) -> None:
+    def post(self, cycle: Cycle) -> None:
         """Send the cycle's message, if there is one."""
         text = message(cycle, was_tripped=self._tripped)
         if cycle.plan is not None:

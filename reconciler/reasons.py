@@ -35,7 +35,7 @@ class Rule(Explained):
         "leftover_claim",
         "the pod was served or has ended, but its claim still asks for devices",
     )
-    CARD_DRIFT = (
+    GPU_DRIFT = (
         "card_drift",
         "the annotation names another GPU than the one that the container has",
     )
@@ -150,7 +150,7 @@ class Cause(Explained):
     ENDED_WITH_CLAIM = "ended_with_claim", "a pod that has ended is still a candidate for Allocate"
     SERVED_WITH_CLAIM = "served_with_claim", "a pod that was served is still a candidate"
     # card_drift
-    CARD_DIFFERS = "card_differs", "more trusted sources than the annotation name another device"
+    GPU_DIFFERS = "card_differs", "more trusted sources than the annotation name another device"
     # recover
     RUNS_UNASSIGNED = (
         "runs_unassigned",
@@ -178,7 +178,7 @@ class Cause(Explained):
         "nothing of the device was allocated to the process's container",
     )
     # over_limit
-    MORE_THAN_GIVEN = (
+    MORE_THAN_ALLOCATED = (
         "more_than_given",
         "the container's processes use more of the device's memory than its share",
     )

@@ -91,7 +91,7 @@ def _fair(keys: Iterable[str], findings: Mapping[str, Finding]) -> list[str]:
     places: Counter[str] = Counter()
     turns = {}
     for key in keys:
-        namespace = findings[key].subject.namespace
+        namespace = findings[key].object_ref.namespace
         turns[key] = places[namespace]
         places[namespace] += 1
     return sorted(turns, key=turns.__getitem__)
@@ -114,7 +114,7 @@ def learn(
         elif result.outcome not in _NOT_TRIED:
             failed[finding.key] = now
         if finding.replaces and result.entry.owner and result.outcome not in _NOBODY_EVICTED:
-            key = attempt_key(result.entry.owner, finding.subject.node)
+            key = attempt_key(result.entry.owner, finding.object_ref.node)
             before = attempts.get(key, Attempt(0, now))
             attempts[key] = Attempt(before.count + 1, now)
     if len(attempts) > MOST:

@@ -75,7 +75,7 @@ class Loop:
             finally:
                 self._since = None
             self._numbers.note(cycle)
-            tell(cycle)
+            log_cycle(cycle)
             if cycle.plan is not None:
                 for note in cycle.plan.notes:
                     if note not in self._notes:
@@ -121,19 +121,19 @@ class Loop:
         return leader.leads()
 
 
-def tell(cycle: Cycle) -> None:
+def log_cycle(cycle: Cycle) -> None:
     """Log the outcome of a cycle and of its actions."""
     for result in cycle.results:
         finding = result.entry.finding
-        subject = finding.subject
+        object_ref = finding.object_ref
         log.info(
             "action",
             extra={
                 "rule": finding.rule,
                 "reason": finding.cause,
-                "kind": subject.kind,
-                "subject": f"{subject.namespace}/{subject.name}".lstrip("/"),
-                "node": subject.node,
+                "kind": object_ref.kind,
+                "subject": f"{object_ref.namespace}/{object_ref.name}".lstrip("/"),
+                "node": object_ref.node,
                 "outcome": result.outcome,
                 "detail": result.detail,
             },

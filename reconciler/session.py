@@ -41,7 +41,7 @@ class NoAudit:
     def result(self, plan: Plan, result: ActionResult) -> None:
         """Record nothing."""
 
-    def tell(self, record: AuditRecord) -> None:
+    def write(self, record: AuditRecord) -> None:
         """Record nothing."""
 
 

@@ -67,11 +67,11 @@ def test_a_finished_pod_holds_nothing_and_does_not_wait():
 
 
 def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
-    card = sample.uuid(1)
+    gpu = sample.uuid(1)
     register = json.dumps(
         [
             {
-                "id": card,
+                "id": gpu,
                 "count": 10,
                 "devmem": 46068,
                 "devcore": 100,
@@ -89,19 +89,19 @@ def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
             "hami",
             {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000},
             {
-                "hami.io/vgpu-devices-allocated": f"{card},NVIDIA,1000,0:;",
+                "hami.io/vgpu-devices-allocated": f"{gpu},NVIDIA,1000,0:;",
                 "hami.io/vgpu-node": "hami",
             },
         ),
         sample.pod("has-a-whole-card", "nvidia", {"nvidia.com/gpu": 1}),
         sample.pod("forgotten-by-hami", "hami", {"nvidia.com/gpu": 1}),
     )
-    assert holders(told) == {("hami", card, "shares")}
+    assert holders(told) == {("hami", gpu, "shares")}
     assert [one.pod.name for one in told.pending] == ["forgotten-by-hami"]
     assert any(note.endswith("are not shown: 1") for note in told.notes)
 
 
-def test_nodes_without_shared_cards_are_left_out():
+def test_nodes_without_shared_gpus_are_left_out():
     assert not found(sample.node("n"), sample.node("m", {"nvidia.com/gpu": 8})).nodes
 
 
@@ -112,14 +112,14 @@ def test_a_node_that_only_pods_name_is_shown_as_unknown():
     assert [holding.pod.name for holding in view.ledger.holdings] == ["lost"]
 
 
-def test_a_virtual_gpu_is_the_card_that_another_share_pod_on_it_names():
-    served = sample.share_pod("first", "n", "0.4", GIB, gpuid="vgpu1", card=31)
+def test_a_virtual_gpu_is_the_gpu_that_another_share_pod_on_it_names():
+    served = sample.share_pod("first", "n", "0.4", GIB, gpuid="vgpu1", gpu=31)
     waits = sample.share_pod("second", "n", "0.2", GIB, gpuid="vgpu1")
     told = found(sample.kubeshare_node("n", 31), served, sample.real_pod(served), waits)
     assert holders(told) == {("n", sample.uuid(31), "first"), ("n", sample.uuid(31), "second")}
 
 
-def test_a_virtual_gpu_that_nobody_knows_yet_is_no_missing_card():
+def test_a_virtual_gpu_that_nobody_knows_yet_is_no_missing_gpu():
     told = found(
         sample.kubeshare_node("n", 31), sample.share_pod("new", "n", "0.2", GIB, gpuid="vgpu1")
     )
@@ -199,7 +199,7 @@ def test_why_a_pod_waits(items, reason, detail, since):
     assert since is None or one.since == since
 
 
-def test_a_card_of_a_node_that_cannot_be_read_is_not_called_missing():
+def test_a_gpu_of_a_node_that_cannot_be_read_is_not_called_missing():
     node = sample.volcano_node("n", 1)
     node["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = "broken:"
     promised = sample.volcano_pod("p", "n", 1, 1000, bind="allocating", age=60)
@@ -228,8 +228,8 @@ def test_a_container_that_runs_does_not_wait_though_its_annotations_say_assumed(
     assert holding.phase is Phase.ASSUMED
 
 
-def test_the_only_card_of_a_gpushare_node_needs_no_annotation():
-    told = found(sample.gpushare_node("n", cards=1), sample.gpushare_pod("p", "n", 4))
+def test_the_only_gpu_of_a_gpushare_node_needs_no_annotation():
+    told = found(sample.gpushare_node("n", gpus=1), sample.gpushare_pod("p", "n", 4))
     assert holders(told) == {("n", "0", "p")}
     assert not told.pending
 
@@ -237,16 +237,16 @@ def test_the_only_card_of_a_gpushare_node_needs_no_annotation():
 # ---------------------------------------------------------------- what fits
 
 
-def room(*items):
-    (one,) = found(*items).rooms
+def capacity(*items):
+    (one,) = found(*items).free_capacities
     return one
 
 
 def test_free_memory_in_pieces_that_are_too_small_is_not_usable():
     """Two GPUs with 6 GiB each: 12 GiB are free, and none are for 8 GiB."""
-    pods = [sample.volcano_pod(f"p{card}", "n", card, 46068 - 6144) for card in (1, 2)]
+    pods = [sample.volcano_pod(f"p{gpu}", "n", gpu, 46068 - 6144) for gpu in (1, 2)]
     waits = sample.pod("waits", limits=sample.volcano_limits(8192), unschedulable=NO_ROOM)
-    told = room(sample.volcano_node("n", 1), *pods, waits)
+    told = capacity(sample.volcano_node("n", 1), *pods, waits)
     assert told.free_bytes == 12 * GIB
     assert (told.fits, told.usable_bytes) == (0, 0)
     assert told.probe.pending.name == "waits"
@@ -254,7 +254,7 @@ def test_free_memory_in_pieces_that_are_too_small_is_not_usable():
 
 def test_without_a_waiting_pod_the_most_common_share_is_tried():
     pods = [sample.volcano_pod(f"p{n}", "n", 1, 8192) for n in range(2)]
-    told = room(sample.volcano_node("n", 1), *pods, sample.volcano_pod("big", "n", 2, 20000))
+    told = capacity(sample.volcano_node("n", 1), *pods, sample.volcano_pod("big", "n", 2, 20000))
     assert (told.probe.memory_bytes, told.probe.pending) == (8 * GIB, None)
     assert told.fits == (46068 - 2 * 8192) // 8192 + (46068 - 20000) // 8192
     assert told.usable_bytes == told.fits * 8 * GIB
@@ -265,46 +265,46 @@ def test_the_largest_of_the_waiting_requests_is_tried():
         sample.pod(f"p{memory}", limits=sample.volcano_limits(memory), unschedulable=NO_ROOM)
         for memory in (1000, 30000, 2000)
     ]
-    assert room(sample.volcano_node("n", 1), *waiting).probe.pending.name == "p30000"
+    assert capacity(sample.volcano_node("n", 1), *waiting).probe.pending.name == "p30000"
 
 
 def test_cores_and_shares_that_have_run_out_leave_no_room():
     all_cores = sample.volcano_pod("p", "n", 1, 1024, 100)
     waits = sample.pod("w", limits=sample.volcano_limits(1024, 10), unschedulable=NO_ROOM)
-    assert room(sample.volcano_node("n", 1, healthy=(True,)), all_cores, waits).fits == 0
+    assert capacity(sample.volcano_node("n", 1, healthy=(True,)), all_cores, waits).fits == 0
     shares = [sample.volcano_pod(f"p{n}", "n", 1, 1024) for n in range(10)]
-    assert room(sample.volcano_node("n", 1, healthy=(True,)), *shares).fits == 0
+    assert capacity(sample.volcano_node("n", 1, healthy=(True,)), *shares).fits == 0
 
 
 @pytest.mark.parametrize("state", [{"ready": False}, {"cordoned": True}, {"healthy": (False,)}])
-def test_cards_to_which_nothing_may_go_have_no_room(state):
+def test_gpus_to_which_nothing_may_go_have_no_room(state):
     waits = sample.pod("w", limits=sample.volcano_limits(1024), unschedulable=NO_ROOM)
-    told = room(sample.volcano_node("n", 1, **{"healthy": (True,), **state}), waits)
+    told = capacity(sample.volcano_node("n", 1, **{"healthy": (True,), **state}), waits)
     assert (told.fits, told.usable_bytes) == (0, 0)
     assert told.free_bytes == 46068 * MIB
 
 
-def test_a_whole_card_fits_where_nothing_is_held():
+def test_a_whole_gpu_fits_where_nothing_is_held():
     waits = sample.pod("w", limits={"tencent.com/vcuda-core": 200}, unschedulable=NO_ROOM)
     held = sample.gaia_pod("p", "n", 10, 1, 0)
-    assert room(sample.gaia_node("n", cards=3), held, waits).fits == 2
+    assert capacity(sample.gaia_node("n", gpus=3), held, waits).fits == 2
 
 
 def test_nothing_held_and_nothing_waiting_gives_no_probe():
-    assert room(sample.volcano_node("n", 1)).probe is None
+    assert capacity(sample.volcano_node("n", 1)).probe is None
 
 
 # ---------------------------------------------------------------- units, and what is said of them
 
 
 @pytest.mark.parametrize(
-    ("units", "bytes_of_a_card"),
+    ("units", "bytes_of_a_gpu"),
     [(15, 15 * GIB), (141, 141 * GIB), (1024, 1024 * MIB), (81559, 81559 * MIB)],
 )
-def test_gpushares_unit_is_told_by_the_size_of_the_cards_and_said(units, bytes_of_a_card):
+def test_gpushares_unit_is_told_by_the_size_of_the_gpus_and_said(units, bytes_of_a_gpu):
     """141 GiB are a GPU of today; the original would take it for 141 MiB."""
-    told = found(sample.gpushare_node("n", cards=2, units=units))
-    assert told.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_card
+    told = found(sample.gpushare_node("n", gpus=2, units=units))
+    assert told.nodes[0].ledger.devices[0].device.memory_bytes == bytes_of_a_gpu
     (note,) = told.notes
     assert f"n has {units} of them" in note
     assert "--gpushare.memory-unit" in note
@@ -336,7 +336,7 @@ def test_one_scheme_alone():
     told = only_scheme(found(*sample.items()), Scheme.GPUSHARE)
     assert [view.node.name for view in told.nodes] == ["infer-1"]
     assert {one.scheme for one in told.pending} == {Scheme.GPUSHARE}
-    assert [room.scheme for room in told.rooms] == [Scheme.GPUSHARE]
+    assert [capacity.scheme for capacity in told.free_capacities] == [Scheme.GPUSHARE]
 
 
 def test_one_node_alone_with_its_room_for_what_waits_anywhere():
@@ -344,8 +344,8 @@ def test_one_node_alone_with_its_room_for_what_waits_anywhere():
     told = only_node(inventory(here, Units()), "a100-1")
     assert [view.node.name for view in told.nodes] == ["a100-1"]
     assert [one.pod.name for one in told.pending] == ["infer-llama-1"]
-    (one,) = told.rooms
-    assert (one.cards, one.probe.pending.name) == (2, "train-gpt-0")
+    (one,) = told.free_capacities
+    assert (one.gpus, one.probe.pending.name) == (2, "train-gpt-0")
     everything = {each for each in holders(found(*sample.items())) if each[0] == "a100-1"}
     assert holders(told) == everything
 
@@ -411,6 +411,6 @@ def test_whatever_nodes_and_pods_say_there_is_an_inventory(pods, nodes, unhealth
         sample.unhealthy("n", unhealthy),
     ]
     told = found(*items)
-    for one in told.rooms:
+    for one in told.free_capacities:
         assert 0 <= one.usable_bytes <= one.free_bytes
     assert len({view.node.name for view in told.nodes}) == len(told.nodes)

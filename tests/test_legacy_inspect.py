@@ -14,13 +14,13 @@ from vgpu.legacy_inspect import details, summary
 from vgpu.model import ContainerKind, PodRef
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare.node import CARDS, MEMORY
+from vgpu.schemes.gpushare.node import GPUS, MEMORY
 
 
-def node(name, units, cards, address=""):
+def node(name, units, gpus, address=""):
     """More is there than is allocatable, to tell the two apart."""
-    allocatable = {MEMORY: units, CARDS: cards}
-    return Node(name, address=address, capacity={MEMORY: 999, CARDS: 9}, allocatable=allocatable)
+    allocatable = {MEMORY: units, GPUS: gpus}
+    return Node(name, address=address, capacity={MEMORY: 999, GPUS: 9}, allocatable=allocatable)
 
 
 def pod(name, on, units, index=None, allocation=None, *, namespace="default", phase="Running"):
@@ -121,7 +121,7 @@ def test_the_details_of_pods_in_every_state():
     assert marked(details(NODES, PODS)) == DETAILS.format(dashes="-" * 109)
 
 
-def test_a_cluster_without_shared_cards():
+def test_a_cluster_without_shared_gpus():
     for nodes in ((), NODES[2:]):
         assert marked(summary(nodes, ())) == (
             "NAME  IPADDRESS  GPU Memory()$\n$\n"
@@ -154,7 +154,7 @@ def test_init_containers_are_not_counted():
 
 
 @pytest.mark.parametrize(
-    ("text", "cards"),
+    ("text", "gpus"),
     [
         ('{"0":{"0":1},"1":{"0":2}}', "3 0"),
         ('{"+0":{"00":3}}', "3 0"),
@@ -166,13 +166,13 @@ def test_init_containers_are_not_counted():
         ('{"0":{"0":99999999999999999999}}', "0 7"),
     ],
 )
-def test_an_allocation_is_read_as_go_reads_it_and_else_the_index(text, cards):
+def test_an_allocation_is_read_as_go_reads_it_and_else_the_index(text, gpus):
     shown = details([node("a", 30, 2)], [pod("p", "a", 7, "1", text)])
     (row,) = (line.split() for line in shown.splitlines() if line.startswith("p "))
-    assert " ".join(row[2:]) == cards
+    assert " ".join(row[2:]) == gpus
 
 
-def test_an_impossible_number_of_cards_is_refused():
+def test_an_impossible_number_of_gpus_is_refused():
     with pytest.raises(ClaimError, match="node a"):
         summary([node("a", 30, 10**9)], ())
 
@@ -181,12 +181,12 @@ TEXTS = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1", '{"0":{"0"
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(-5, 9)), max_size=4), st.integers(0, 3))
-def test_any_annotations_are_shown(pods, cards):
+def test_any_annotations_are_shown(pods, gpus):
     made = [
         pod(f"p{n}", "a", units, index, allocation)
         for n, (index, allocation, units) in enumerate(pods)
     ]
-    nodes = [node("a", 15, cards)]
+    nodes = [node("a", 15, gpus)]
     assert summary(nodes, made) == summary(nodes, made[::-1])
     rows = [line for line in details(nodes, made).splitlines() if line.startswith("p")]
     assert len(rows) == sum(units > 0 for _, _, units in pods)

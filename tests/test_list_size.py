@@ -50,16 +50,16 @@ def test_about_sixty_five_thousand_ids_of_gpushare_fit():
 
 
 @pytest.mark.parametrize(
-    ("cards", "gib", "prefix", "megabytes"),
+    ("gpus", "gib", "prefix", "megabytes"),
     [(1, 16, GPUSHARE, 1), (8, 16, GPUSHARE, 2), (8, 140, VOLCANO, 19), (16, 180, VOLCANO, 47)],
 )
-def test_the_smallest_unit_fits_and_the_next_smaller_does_not(cards, gib, prefix, megabytes):
-    devices = [SharedMemory(prefix, gib * GIB)] * cards
+def test_the_smallest_unit_fits_and_the_next_smaller_does_not(gpus, gib, prefix, megabytes):
+    devices = [SharedMemory(prefix, gib * GIB)] * gpus
     unit = smallest_unit(devices)
     assert unit == megabytes * MIB
 
     def size(unit):
-        return list_bytes(Series(prefix, gib * GIB // unit) for _ in range(cards))
+        return list_bytes(Series(prefix, gib * GIB // unit) for _ in range(gpus))
 
     assert size(unit) <= KUBELET_LIMIT
     assert unit == MIB or size(unit - MIB) > KUBELET_LIMIT

@@ -80,7 +80,7 @@ def read(content, scheme=Scheme.VOLCANO, node="node-1"):
 def refused(content, **options):
     with pytest.raises(SourceError) as error:
         read(content, **options)
-    assert error.value.subject == "/state/x"
+    assert error.value.object_name == "/state/x"
     return error.value
 
 
@@ -323,7 +323,7 @@ def test_one_that_cannot_be_read_costs_only_itself(node):
     assert len(sample.statements) == 8
     (rejection,) = sample.rejections
     assert rejection.reason is Reason.OTHER_SCHEME
-    assert rejection.subject.endswith("checkpoint-gpushare.json")
+    assert rejection.object_name.endswith("checkpoint-gpushare.json")
     good.unlink()
     with pytest.raises(SourceError):
         node.sample()

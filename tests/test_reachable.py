@@ -82,3 +82,63 @@ def test_every_module_is_reached_by_a_command_or_stays_for_a_reason():
 def test_an_exception_is_there_and_is_still_one(module):
     assert module in MODULES
     assert module not in reached()
+
+
+FOR_PROGRAMS = "the flags of a new program, for the programs that are to come"
+FOR_TESTS = "a fault of the simulated node, which tests cause"
+
+UNUSED = {
+    "vgpu.kube.access:Access.anonymous": "access to a server that asks for no credentials",
+    "vgpu.program.host:ProgramHost.from_flags": FOR_PROGRAMS,
+    "vgpu.program.host:program_flags": FOR_PROGRAMS,
+    "vgpu.schemes.kubeshare.codec:manager_env": FOR_KUBESHARE,
+    "vgpu.schemes.kubeshare.node:holder_labels": FOR_KUBESHARE,
+    "vgpu.schemes.kubeshare.node:holder_name": FOR_KUBESHARE,
+    "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
+    "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
+    "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,
+}
+"""Public functions that no module of the product names, and why they stay."""
+
+CALLED_BY_LIBRARIES = {
+    "list_commands": "click",
+    "get_command": "click",
+    "format_commands": "click",
+    "log_message": "http.server",
+}
+
+
+def public_functions() -> Iterator[tuple[str, str]]:
+    """The public functions and methods of reached modules, without those that are registered."""
+    for module in MODULES.keys() - UNREACHED.keys():
+        tree = ast.parse(MODULES[module].read_text())
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        for prefix, body in [("", tree.body), *((f"{node.name}.", node.body) for node in classes)]:
+            for node in body:
+                if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
+                    continue
+                if not any(isinstance(mark, ast.Call) for mark in node.decorator_list):
+                    yield f"{module}:{prefix}{node.name}", node.name
+
+
+@cache
+def names_in_use() -> frozenset[str]:
+    """Every name that the product reads, as a name, an attribute or an entry point."""
+    names = {target.split(":")[-1] for target, _ in COMMANDS.values()}
+    for file in MODULES.values():
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    names.add(name)
+                case ast.Constant(value=str() as text) if "_pb2" not in file.name:
+                    names.update(text.replace(":", ".").split(".")[-1:])
+    return frozenset(names)
+
+
+def test_every_function_is_used_by_the_product_or_stays_for_a_reason():
+    unused = {
+        place
+        for place, name in public_functions()
+        if name not in names_in_use() and name not in CALLED_BY_LIBRARIES and "_pb2" not in place
+    }
+    assert unused == UNUSED.keys()

@@ -71,13 +71,20 @@ def test_a_thorough_group_runs_its_tests_and_no_others():
 
 
 BURNER = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 while time.process_time() < 1.5:
     pass
-pathlib.Path(sys.argv[1]).touch()
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
 """
-SCRIPT = '("$0" "$1" "$2" &); until [ -e "$2" ]; do sleep 0.05; done; sleep 0.2; exit 3'
-"""The burner's parent ends at once; then somebody else has to wait for it."""
+SCRIPT = """
+("$0" "$1" "$2" &)
+until [ -s "$2" ]; do sleep 0.05; done
+while kill -0 "$(cat "$2")" 2>/dev/null; do sleep 0.05; done
+exit 3
+"""
+"""The burner's parent ends at once, so that somebody else has to wait for the burner: until then
+its process id is taken.
+"""
 
 
 def test_the_stopwatch_counts_who_has_lost_its_parent_and_tells_the_exit_status(tmp_path):

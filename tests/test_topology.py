@@ -15,14 +15,14 @@ GIB = 2**30
 
 
 def free(tree):
-    return [card.index for card in tree.available(tree.root)]
+    return [gpu.index for gpu in tree.available(tree.root)]
 
 
 # ---------------------------------------------------------------- T6: what is available
 
 
 @pytest.mark.parametrize(("matrix", "count"), [(TOPO6, 6), (ONE, 1)])
-def test_a_card_of_which_any_part_is_taken_is_not_available(matrix, count):
+def test_a_gpu_of_which_any_part_is_taken_is_not_available(matrix, count):
     """T6: 6, or 1 with a single GPU; one less with half or all of a GPU; then all again."""
     tree = tree_of(matrix)
     assert free(tree) == list(range(count))
@@ -31,40 +31,40 @@ def test_a_card_of_which_any_part_is_taken_is_not_available(matrix, count):
     assert free(tree) == list(range(count))
 
 
-def test_half_a_card_leaves_half_and_a_whole_one_nothing():
-    cards = holding([TopologyGpu(0, 0, memory_bytes=GIB), TopologyGpu(1, 1, memory_bytes=GIB)], [])
-    half, whole = holding(cards, [Share("0", 2**28, 500), Share("1", 5, 1000)])
+def test_half_a_gpu_leaves_half_and_a_whole_one_nothing():
+    gpus = holding([TopologyGpu(0, 0, memory_bytes=GIB), TopologyGpu(1, 1, memory_bytes=GIB)], [])
+    half, whole = holding(gpus, [Share("0", 2**28, 500), Share("1", 5, 1000)])
     assert (half.free_milli, half.free_bytes) == (500, GIB - 2**28)
     assert (whole.free_milli, whole.free_bytes) == (0, 0)
 
 
 def test_what_a_share_does_not_limit_it_takes_whole():
-    cards = [TopologyGpu(0, 0, memory_bytes=GIB)]
-    assert holding(cards, [Share("0", 2**28, None)])[0].free_milli == 0
-    assert holding(cards, [Share("0", 2**28, None)])[0].free_bytes == GIB - 2**28
-    assert holding(cards, [Share("0", None, 10)])[0].free_bytes == 0
+    gpus = [TopologyGpu(0, 0, memory_bytes=GIB)]
+    assert holding(gpus, [Share("0", 2**28, None)])[0].free_milli == 0
+    assert holding(gpus, [Share("0", 2**28, None)])[0].free_bytes == GIB - 2**28
+    assert holding(gpus, [Share("0", None, 10)])[0].free_bytes == 0
 
 
-def test_more_than_a_card_has_leaves_nothing_and_never_less():
-    card = holding([TopologyGpu(0, 0, memory_bytes=GIB)], [Share("0", GIB, 800)] * 2)[0]
-    assert (card.free_milli, card.free_bytes) == (0, 0)
+def test_more_than_a_gpu_has_leaves_nothing_and_never_less():
+    gpu = holding([TopologyGpu(0, 0, memory_bytes=GIB)], [Share("0", GIB, 800)] * 2)[0]
+    assert (gpu.free_milli, gpu.free_bytes) == (0, 0)
 
 
-def test_a_share_names_its_card_by_uuid_or_by_the_number_of_its_device_node():
-    cards = [TopologyGpu(0, 7, uuid="GPU-a", memory_bytes=GIB), TopologyGpu(1, 0, memory_bytes=GIB)]
-    named = holding(cards, [Share("GPU-a", 1, 100), Share("7", 1, 100), Share("0", 1, 300)])
-    assert [card.held_milli for card in named] == [200, 300]
+def test_a_share_names_its_gpu_by_uuid_or_by_the_number_of_its_device_node():
+    gpus = [TopologyGpu(0, 7, uuid="GPU-a", memory_bytes=GIB), TopologyGpu(1, 0, memory_bytes=GIB)]
+    named = holding(gpus, [Share("GPU-a", 1, 100), Share("7", 1, 100), Share("0", 1, 300)])
+    assert [gpu.held_milli for gpu in named] == [200, 300]
 
 
 def test_shares_of_other_devices_change_nothing():
-    cards = (TopologyGpu(0, 0),)
-    assert holding(cards, [Share("1"), Share(""), Share("GPU-x")]) == cards
+    gpus = (TopologyGpu(0, 0),)
+    assert holding(gpus, [Share("1"), Share(""), Share("GPU-x")]) == gpus
 
 
 # ---------------------------------------------------------------- the tree
 
 
-def test_the_six_cards_are_joined_by_pairs_by_four_and_all():
+def test_the_six_gpus_are_joined_by_pairs_by_four_and_all():
     leaves = [TopologyNode(LinkLevel.GPU, (at,)) for at in range(6)]
     pairs = [
         TopologyNode(LinkLevel.PIX, (at, at + 1), tuple(leaves[at : at + 2])) for at in (0, 2, 4)
@@ -74,14 +74,14 @@ def test_the_six_cards_are_joined_by_pairs_by_four_and_all():
     assert tree_of(TOPO6).root == TopologyNode(LinkLevel.ROOT, (0, 1, 2, 3, 4, 5), (top,))
 
 
-def test_a_single_card_hangs_from_the_root_and_no_card_is_an_empty_tree():
+def test_a_single_gpu_hangs_from_the_root_and_no_gpu_is_an_empty_tree():
     assert tree_of(ONE).root == TopologyNode(
         LinkLevel.ROOT, (0,), (TopologyNode(LinkLevel.GPU, (0,)),)
     )
     assert draw(grow([], lambda *_: LinkLevel.PIX)) == "ROOT:0\n"
 
 
-def test_three_cards_make_a_tree_of_a_pair_and_one():
+def test_three_gpus_make_a_tree_of_a_pair_and_one():
     levels = {(0, 1): LinkLevel.SYS, (0, 2): LinkLevel.PIX, (1, 2): LinkLevel.SYS}
     tree = grow([TopologyGpu(at, at) for at in range(3)], lambda *pair: levels[pair])
     leaves = [TopologyNode(LinkLevel.GPU, (at,)) for at in range(3)]
@@ -108,15 +108,15 @@ def trees(draw):
 
 
 @given(trees())
-def test_every_card_is_below_the_root_once_and_two_cards_meet_at_their_level_or_nearer(drawn):
+def test_every_card_is_below_the_root_once_and_two_gpus_meet_at_their_level_or_nearer(drawn):
     levels, tree = drawn
     paths = list(tree.paths())
     for at, path in enumerate(paths):
         assert path[0] == TopologyNode(LinkLevel.GPU, (at,))
-        assert all(at in group.cards for group in path)
+        assert all(at in group.gpus for group in path)
         assert [group.level for group in path] == sorted({group.level for group in path})
     for (low, high), level in levels.items():
-        met = next(group for group in paths[low] if high in group.cards)
+        met = next(group for group in paths[low] if high in group.gpus)
         assert met.level <= max(level, LinkLevel.PIX)
 
 
@@ -135,7 +135,7 @@ NEWER = (
 )
 
 
-def test_the_matrix_of_newer_drivers_is_read_with_colours_network_cards_and_legend():
+def test_the_matrix_of_newer_drivers_is_read_with_colours_network_gpus_and_legend():
     assert parse_matrix(NEWER) == (
         (LinkLevel.GPU, LinkLevel.PIX, LinkLevel.CPU, LinkLevel.SYS),
         (LinkLevel.PIX, LinkLevel.GPU, LinkLevel.CPU, LinkLevel.SYS),
@@ -166,7 +166,7 @@ def test_the_matrix_of_newer_drivers_is_read_with_colours_network_cards_and_lege
 def test_another_text_is_malformed(text):
     with pytest.raises(SourceError) as error:
         parse_matrix(text, "file")
-    assert (error.value.reason, error.value.subject) == (Reason.MALFORMED, "file")
+    assert (error.value.reason, error.value.object_name) == (Reason.MALFORMED, "file")
 
 
 def test_a_text_without_end_is_not_read():
@@ -223,7 +223,7 @@ def test_the_drawing_is_that_of_gpu_manager():
     )
 
 
-def test_a_card_is_drawn_with_the_drivers_index_and_sorted_by_its_device_node():
+def test_a_gpu_is_drawn_with_the_drivers_index_and_sorted_by_its_device_node():
     tree = grow([TopologyGpu(0, 1), TopologyGpu(1, 0)], lambda *_: LinkLevel.PIX)
     assert [text[:12] for text in draw(tree).splitlines()] == [
         "ROOT:2",
@@ -233,5 +233,5 @@ def test_a_card_is_drawn_with_the_drivers_index_and_sorted_by_its_device_node():
     ]
 
 
-def test_one_card_is_drawn_below_the_root():
+def test_one_gpu_is_drawn_below_the_root():
     assert draw(tree_of(ONE)) == "ROOT:1\n" + line(0, "GPU0", **WHOLE)

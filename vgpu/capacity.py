@@ -12,7 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from vgpu.model import Device, Share
-from vgpu.units import percentage, size
+from vgpu.units import exact_size, percentage
 
 _AMBIGUOUS = ""  # the meaning of a name that several devices have
 
@@ -30,7 +30,7 @@ class CapacityRefusal(StrEnum):
 
 
 _TEXT: Final[Mapping[CapacityRefusal, Callable[[int], str]]] = {
-    CapacityRefusal.MEMORY: size,
+    CapacityRefusal.MEMORY: exact_size,
     CapacityRefusal.CORES: percentage,
 }
 """Amounts for people; others are numbers."""
@@ -76,13 +76,13 @@ class NodeCapacity(msgspec.Struct, frozen=True):
 
     Attributes:
         held: holder -> shares.
-        rooms: a device's name -> what is free of it.
+        free_by_device: a device's name -> what is free of it.
         capacities: a device's name -> all that it has.
         names: every name that a share may have for a device -> the device's name.
     """
 
     held: Mapping[Hashable, tuple[Share, ...]]
-    rooms: Mapping[str, Free]
+    free_by_device: Mapping[str, Free]
     capacities: Mapping[str, Free]
     names: Mapping[str, str]
 
@@ -94,18 +94,18 @@ class NodeCapacity(msgspec.Struct, frozen=True):
         index and no UUID. Any further name that two devices share is refused when it is used.
         """
         names: dict[str, str] = {}
-        rooms: dict[str, Free] = {}
+        free: dict[str, Free] = {}
         for device in devices:
-            if not device.name or device.name in rooms:
+            if not device.name or device.name in free:
                 raise CapacityError(CapacityRefusal.AMBIGUOUS_DEVICE, device.name)
             for name in set(device.names):
                 names[name] = _AMBIGUOUS if name in names else device.name
-            rooms[device.name] = Free(device.memory_bytes, device.cores_milli, device.slots)
-        return cls({}, rooms, rooms, names)
+            free[device.name] = Free(device.memory_bytes, device.cores_milli, device.slots)
+        return cls({}, free, free, names)
 
     def free(self, device: str) -> Free:
         """The free amounts of a device, by any of its names. Raises CapacityError."""
-        return self.rooms[self._name(device)]
+        return self.free_by_device[self._name(device)]
 
     def hold(self, holder: Hashable, shares: tuple[Share, ...]) -> Self:
         """The allocation records with these shares held, all or none.
@@ -118,25 +118,25 @@ class NodeCapacity(msgspec.Struct, frozen=True):
             if self.held[holder] == shares:
                 return self
             raise CapacityError(CapacityRefusal.HELD_OTHERWISE, ", ".join(s.device for s in shares))
-        rooms = dict(self.rooms)
+        free = dict(self.free_by_device)
         for share in shares:
             name = self._name(share.device)
-            rooms[name] = _take(rooms[name], self.capacities[name], share)
-        return self._with({**self.held, holder: shares}, rooms)
+            free[name] = _take(free[name], self.capacities[name], share)
+        return self._with({**self.held, holder: shares}, free)
 
     def release(self, holder: Hashable) -> Self:
         """The allocation records without the holder; the same if it holds nothing."""
         if holder not in self.held:
             return self
         held = dict(self.held)
-        rooms = dict(self.rooms)
+        free = dict(self.free_by_device)
         for share in held.pop(holder):
             name = self._name(share.device)
-            rooms[name] = _give_back(rooms[name], self.capacities[name], share)
-        return self._with(held, rooms)
+            free[name] = _give_back(free[name], self.capacities[name], share)
+        return self._with(held, free)
 
-    def _with(self, held: Mapping[Hashable, tuple[Share, ...]], rooms: Mapping[str, Free]) -> Self:
-        return msgspec.structs.replace(self, held=held, rooms=rooms)
+    def _with(self, held: Mapping[Hashable, tuple[Share, ...]], free: Mapping[str, Free]) -> Self:
+        return msgspec.structs.replace(self, held=held, free_by_device=free)
 
     def _name(self, device: str) -> str:
         name = self.names.get(device)

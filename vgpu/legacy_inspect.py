@@ -17,7 +17,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
-from vgpu.schemes.gpushare.node import CARDS, MEMORY, MOST_CARDS
+from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS
 from vgpu.tabwriter import align
 
 _PENDING: Final = -1  # the GPU of a pod whose annotations name none
@@ -51,7 +51,7 @@ class _Usage(msgspec.Struct, frozen=True):
     used: Mapping[int, int]
 
     @property
-    def card_total(self) -> int:
+    def gpu_total(self) -> int:
         return self.total // self.count if self.count else 0
 
     @property
@@ -76,7 +76,7 @@ def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
         used = sum(usage.used[gpu] for gpu in shown)
         cells = [usage.node.name, usage.address]
         cells += [
-            f"{usage.used[gpu]}/{usage.card_total}" if gpu in usage.used else "0/0" for gpu in gpus
+            f"{usage.used[gpu]}/{usage.gpu_total}" if gpu in usage.used else "0/0" for gpu in gpus
         ]
         if pending:
             cells.append(str(usage.used[_PENDING]) if usage.has_pending else "")
@@ -133,9 +133,9 @@ def _usages(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Usage]:
 
 
 def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
-    count = node.allocatable.get(CARDS, 0)
-    if not 0 <= count <= MOST_CARDS:
-        raise ClaimError(f"node {node.name}", CARDS, str(count), "no such number of cards")
+    count = node.allocatable.get(GPUS, 0)
+    if not 0 <= count <= MOST_GPUS:
+        raise ClaimError(f"node {node.name}", GPUS, str(count), "no such number of cards")
     used = dict.fromkeys(range(count), 0)
     rows: list[tuple[Pod, Mapping[int, int]]] = []
     for pod in pods:
@@ -146,13 +146,13 @@ def _usage(node: Node, pods: Sequence[Pod]) -> _Usage:
         )
         if requested <= 0:
             continue
-        row = by_card = _allocation(pod)
-        if not by_card:
+        row = by_gpu = _allocation(pod)
+        if not by_gpu:
             gpu = _integer(pod.annotations.get(INDEX, ""))
-            by_card = {_PENDING if gpu is None else gpu: requested}
-            row = {count: requested} if _PENDING in by_card else by_card
+            by_gpu = {_PENDING if gpu is None else gpu: requested}
+            row = {count: requested} if _PENDING in by_gpu else by_gpu
         rows.append((pod, row))
-        for gpu, units in by_card.items():
+        for gpu, units in by_gpu.items():
             used[gpu] = used.get(gpu, 0) + units
     return _Usage(node, node.allocatable[MEMORY], count, tuple(rows), used)
 
@@ -193,7 +193,7 @@ def _unit_name(usages: Iterable[_Usage]) -> str:
     """The unit by the first node that has GPUs, as the original guesses it."""
     for usage in usages:
         if usage.count:
-            return "MiB" if usage.card_total > _MOST_GIB else "GiB"
+            return "MiB" if usage.gpu_total > _MOST_GIB else "GiB"
     return ""
 
 

@@ -67,43 +67,43 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return msgspec.json.encode(envelope) + b"\n"
 
 
-def decode(content: bytes, subject: str, scheme: Scheme, node: str = "") -> Checkpoint:
-    """The content of the bytes; ``subject`` is the file's path, for errors.
+def decode(content: bytes, object_name: str, scheme: Scheme, node: str = "") -> Checkpoint:
+    """The content of the bytes; ``object_name`` is the file's path, for errors.
 
     Raises SourceError: EMPTY, TRUNCATED, MALFORMED, FUTURE_VERSION, CHECKSUM_MISMATCH; OTHER_SCHEME
     if it is not ``scheme``, and OTHER_NODE if it is not ``node``, unless that is "".
     """
     if not content:
-        raise SourceError(Reason.EMPTY, subject)
-    version = _decoded(content, _Version, subject).version
+        raise SourceError(Reason.EMPTY, object_name)
+    version = _decoded(content, _Version, object_name).version
     if version > VERSION:
         detail = f"its version is {version}, and this program reads up to version {VERSION}"
-        raise SourceError(Reason.FUTURE_VERSION, subject, detail)
+        raise SourceError(Reason.FUTURE_VERSION, object_name, detail)
     if version < VERSION:
-        raise SourceError(Reason.MALFORMED, subject, f"there is no version {version}")
-    envelope = _decoded(content, _Envelope, subject)
+        raise SourceError(Reason.MALFORMED, object_name, f"there is no version {version}")
+    envelope = _decoded(content, _Envelope, object_name)
     digest = sha256(envelope.data).hexdigest()
     if envelope.sha256 != digest:
         detail = f"its checksum is {envelope.sha256[:64]!r}, but its content gives {digest}"
-        raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
-    checkpoint = _decoded(bytes(envelope.data), Checkpoint, subject)
+        raise SourceError(Reason.CHECKSUM_MISMATCH, object_name, detail)
+    checkpoint = _decoded(bytes(envelope.data), Checkpoint, object_name)
     if wrong := _impossible(checkpoint.tenants):
-        raise SourceError(Reason.MALFORMED, subject, wrong)
+        raise SourceError(Reason.MALFORMED, object_name, wrong)
     if checkpoint.scheme is not scheme:
-        raise SourceError(Reason.OTHER_SCHEME, subject, f"it is of {checkpoint.scheme}")
+        raise SourceError(Reason.OTHER_SCHEME, object_name, f"it is of {checkpoint.scheme}")
     if node and checkpoint.node != node:
         detail = f"it is of the node {checkpoint.node[:253]!r}, and this is {node}"
-        raise SourceError(Reason.OTHER_NODE, subject, detail)
+        raise SourceError(Reason.OTHER_NODE, object_name, detail)
     return checkpoint
 
 
-def _decoded(content: bytes, type_: type[T], subject: str) -> T:
+def _decoded(content: bytes, type_: type[T], object_name: str) -> T:
     """Raises SourceError TRUNCATED, MALFORMED."""
     try:
         return msgspec.json.decode(content, type=type_)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         reason = Reason.TRUNCATED if str(error) == _TRUNCATED else Reason.MALFORMED
-        raise SourceError(reason, subject, str(error)) from error
+        raise SourceError(reason, object_name, str(error)) from error
 
 
 def _impossible(tenants: Iterable[AdmittedPod]) -> str:

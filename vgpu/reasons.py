@@ -96,9 +96,9 @@ class Reason(Explained):
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):
-    """One input that was refused: ``subject`` is its path or name, ``detail`` what was wrong."""
+    """A refused input: ``object_name`` is its path or name, ``detail`` what was wrong."""
 
-    subject: str
+    object_name: str
     reason: Reason
     detail: str = ""
 
@@ -108,16 +108,16 @@ class SourceError(Exception):
 
     Attributes:
         reason: the reason code.
-        subject: the file, socket or call that failed.
+        object_name: the file, socket or call that failed.
         detail: what the system reported.
     """
 
-    def __init__(self, reason: Reason, subject: str, detail: str = "") -> None:
-        super().__init__(f"{subject}: {detail or reason.explanation}")
+    def __init__(self, reason: Reason, object_name: str, detail: str = "") -> None:
+        super().__init__(f"{object_name}: {detail or reason.explanation}")
         self.reason = reason
-        self.subject = subject
+        self.object_name = object_name
         self.detail = detail
 
     def rejection(self) -> Rejection:
         """The same as a value, where only this one input is refused."""
-        return Rejection(self.subject, self.reason, self.detail)
+        return Rejection(self.object_name, self.reason, self.detail)

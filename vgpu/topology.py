@@ -76,40 +76,42 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopologyNode(msgspec.Struct, frozen=True):
-    """A node of the tree: ``cards`` are positions in :attr:`TopologyTree.cards`, ascending."""
+    """A node of the tree: ``gpus`` are positions in :attr:`TopologyTree.gpus`, ascending."""
 
     level: LinkLevel
-    cards: tuple[int, ...]
+    gpus: tuple[int, ...]
     children: tuple["TopologyNode", ...] = ()
 
 
 class TopologyTree(msgspec.Struct, frozen=True):
-    """A node's GPUs and their links; leaves are in the order of ``cards``."""
+    """A node's GPUs and their links; leaves are in the order of ``gpus``."""
 
-    cards: tuple[TopologyGpu, ...]
+    gpus: tuple[TopologyGpu, ...]
     root: TopologyNode
 
     def available(self, group: TopologyNode) -> tuple[TopologyGpu, ...]:
         """The group's GPUs of which no share holds any part, in order."""
-        return tuple(self.cards[at] for at in group.cards if self.cards[at].untouched)
+        return tuple(self.gpus[at] for at in group.gpus if self.gpus[at].untouched)
 
     def paths(self) -> Iterator[tuple[TopologyNode, ...]]:
         """For each GPU the groups above it, from its leaf to the one below the root."""
-        for at in range(len(self.cards)):
+        for at in range(len(self.gpus)):
             path, group = [], self.root
             while group.level is not LinkLevel.GPU:
-                group = next(child for child in group.children if at in child.cards)
+                group = next(child for child in group.children if at in child.gpus)
                 path.append(group)
             yield tuple(reversed(path))
 
     def holding(self, shares: Iterable[Share]) -> "TopologyTree":
         """The same tree with these shares held as well."""
-        return TopologyTree(holding(self.cards, shares), self.root)
+        return TopologyTree(holding(self.gpus, shares), self.root)
 
 
-def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]) -> TopologyTree:
+def grow(
+    topology_gpus: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]
+) -> TopologyTree:
     """The tree of these GPUs; ``between`` returns the level of two positions, the lower first."""
-    gpus = tuple(cards)
+    gpus = tuple(topology_gpus)
     positions = range(len(gpus))
     groups = [TopologyNode(LinkLevel.GPU, (position,)) for position in positions]
     first_in_reach = list(positions)  # by position, the first GPU within reach
@@ -121,9 +123,7 @@ def grow(cards: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel])
                     min(joined) if position in joined else position for position in first_in_reach
                 ]
         groups = [
-            _joined(
-                level, [group for group in groups if first_in_reach[group.cards[0]] == position]
-            )
+            _joined(level, [group for group in groups if first_in_reach[group.gpus[0]] == position])
             for position in sorted(set(first_in_reach))
         ]
     return TopologyTree(gpus, TopologyNode(LinkLevel.ROOT, tuple(positions), tuple(groups)))
@@ -135,20 +135,24 @@ def _joined(level: LinkLevel, groups: list[TopologyNode]) -> TopologyNode:
         return groups[0]
     return TopologyNode(
         level,
-        tuple(sorted(position for group in groups for position in group.cards)),
+        tuple(sorted(position for group in groups for position in group.gpus)),
         tuple(groups),
     )
 
 
-def holding(cards: Sequence[TopologyGpu], shares: Iterable[Share]) -> tuple[TopologyGpu, ...]:
+def holding(
+    topology_gpus: Sequence[TopologyGpu], shares: Iterable[Share]
+) -> tuple[TopologyGpu, ...]:
     """The GPUs with these shares held as well; shares of other devices change nothing here.
 
     A share names its GPU by UUID or minor number. An amount that it does not limit is held as a
     whole, and all cores hold all memory.
     """
-    position = {name: at for at, gpu in enumerate(cards) for name in (str(gpu.minor), gpu.uuid)}
+    position = {
+        name: at for at, gpu in enumerate(topology_gpus) for name in (str(gpu.minor), gpu.uuid)
+    }
     position.pop("", None)
-    held = list(cards)
+    held = list(topology_gpus)
     for share in shares:
         at = position.get(share.device)
         if at is not None:
@@ -169,7 +173,7 @@ def _holding(gpu: TopologyGpu, share: Share) -> TopologyGpu:
 
 # ---------------------------------------------------------------- the text of nvidia-smi topo -m
 
-MOST_CARDS = 64
+MOST_GPUS = 64
 MATRIX_LIMIT = 64 * 1024
 """Maximum length of the text, in characters."""
 
@@ -186,7 +190,9 @@ _CARD_NAME = re.compile(r"GPU([0-9]{1,2})")
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 
 
-def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[LinkLevel, ...], ...]:
+def parse_matrix(
+    text: str, object_name: str = "topology matrix"
+) -> tuple[tuple[LinkLevel, ...], ...]:
     """The levels between all GPUs, from ``nvidia-smi topo -m``.
 
     NVLink (``NV1`` …) hides the PCIe link; it is nearer than any PCIe link and read as PIX. Network
@@ -195,22 +201,21 @@ def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Lin
     Raises SourceError MALFORMED, TOO_LARGE.
     """
     if len(text) > MATRIX_LIMIT:
-        raise SourceError(Reason.TOO_LARGE, subject, f"{len(text)} characters")
+        raise SourceError(Reason.TOO_LARGE, object_name, f"{len(text)} characters")
     lines = [columns for line in _COLOUR.sub("", text).split("\n") if (columns := line.split())]
     names = [column for column in lines[0] if _CARD_NAME.fullmatch(column)] if lines else []
-    if (
-        names != [f"GPU{number}" for number in range(len(names))]
-        or not 0 < len(names) <= MOST_CARDS
-    ):
-        raise SourceError(Reason.MALFORMED, subject, f"line 1: not 1 to {MOST_CARDS} GPUs in order")
+    if names != [f"GPU{number}" for number in range(len(names))] or not 0 < len(names) <= MOST_GPUS:
+        raise SourceError(
+            Reason.MALFORMED, object_name, f"line 1: not 1 to {MOST_GPUS} GPUs in order"
+        )
     rows = [columns for columns in lines[1:] if _CARD_NAME.fullmatch(columns[0])]
     if [columns[0] for columns in rows] != names or any(
         len(columns) <= len(names) for columns in rows
     ):
-        raise SourceError(Reason.MALFORMED, subject, "not one whole row for each GPU, in order")
+        raise SourceError(Reason.MALFORMED, object_name, "not one whole row for each GPU, in order")
     matrix = tuple(
         tuple(
-            _level(column, f"{columns[0]}, {name}", subject)
+            _level(column, f"{columns[0]}, {name}", object_name)
             for name, column in zip(names, columns[1:], strict=False)  # affinities follow
         )
         for columns in rows
@@ -218,16 +223,20 @@ def parse_matrix(text: str, subject: str = "topology matrix") -> tuple[tuple[Lin
     for at, row in enumerate(matrix):
         for other, level in enumerate(row):
             if (level is LinkLevel.GPU) != (at == other) or level != matrix[other][at]:
-                raise SourceError(Reason.MALFORMED, subject, f"GPU{at}, GPU{other}: contradiction")
+                raise SourceError(
+                    Reason.MALFORMED, object_name, f"GPU{at}, GPU{other}: contradiction"
+                )
     return matrix
 
 
-def _level(link: str, where: str, subject: str) -> LinkLevel:
+def _level(link: str, where: str, object_name: str) -> LinkLevel:
     if link in ("X", "x"):
         return LinkLevel.GPU
     level = LinkLevel.PIX if _NVLINK.fullmatch(link) else _LINKS.get(link)
     if level is None:
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: no link is called {link[:16]!r}")
+        raise SourceError(
+            Reason.MALFORMED, object_name, f"{where}: no link is called {link[:16]!r}"
+        )
     return level
 
 
@@ -252,12 +261,12 @@ def _lines(tree: TopologyTree, group: TopologyNode, depth: int) -> Iterator[str]
 
 
 def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
-    first = min(tree.cards[at].minor for at in group.cards)
+    first = min(tree.gpus[at].minor for at in group.gpus)
     return group.level, len(tree.available(group)), first
 
 
 def _label(tree: TopologyTree, group: TopologyNode) -> str:
-    gpus = [tree.cards[at] for at in group.cards]
+    gpus = [tree.gpus[at] for at in group.gpus]
     leaf = gpus[0] if group.level is LinkLevel.GPU else None
     name = (
         f"GPU{leaf.index} ("

@@ -33,7 +33,7 @@ def milli(decimal: str) -> int:
     return thousandths + (fraction[3:].strip("0") != "")
 
 
-def size(amount: int) -> str:
+def exact_size(amount: int) -> str:
     """Bytes for people, in GiB or MiB; also in MiB where one decimal of GiB is not exact.
 
     "over 16384 MiB" is some bytes more than that.

@@ -43,7 +43,7 @@ FOLDER_MODE: Final = 0o755
 """Any user of the pod may read its limits. gpu-manager's 0777 also lets any user write them."""
 
 _WHY: Final[Mapping[placement.GaiaReason, BindRefusal]] = {
-    placement.GaiaReason.NO_FREE_CARD: BindRefusal.NO_ROOM,
+    placement.GaiaReason.NO_FREE_GPU: BindRefusal.NO_ROOM,
     placement.GaiaReason.TOO_MUCH_MEMORY: BindRefusal.NO_ROOM,
     placement.GaiaReason.SHARING_OFF: BindRefusal.NO_ROOM,  # this node shares no parts of GPUs
     placement.GaiaReason.NEEDS_BOTH: BindRefusal.MALFORMED,
@@ -89,12 +89,12 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             replace(device, index=int(minor))
             if (minor := minors[device.uuid]).isdecimal()
             else device
-            for device in common.cards(gpus)
+            for device in common.gpu_devices(gpus)
         )
         return tuple(sorted(devices, key=lambda device: device.index or 0))
 
     def claim(
-        self, pod: Pod, node: str, devices: tuple[Device, ...], books: NodeCapacity
+        self, pod: Pod, node: str, devices: tuple[Device, ...], capacity: NodeCapacity
     ) -> tuple[Allocation, ...]:
         """What gpu-admission promised; what is chosen here for a container that it passed over."""
         try:
@@ -112,7 +112,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         )
         asking = [request for request in requests if request.kind in _AT_ONCE]
         _require_known(pod, asking, promised, devices)
-        return self._placed(pod, asking, promised, devices, books)
+        return self._placed(pod, asking, promised, devices, capacity)
 
     def edits(
         self,
@@ -193,7 +193,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         requests: Sequence[Request],
         promised: Mapping[str, Sequence[Share]],
         devices: tuple[Device, ...],
-        books: NodeCapacity,
+        capacity: NodeCapacity,
     ) -> tuple[Allocation, ...]:
         """The GPUs of all containers, promised ones first: a choice cannot use their shares.
 
@@ -203,7 +203,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         uuids = {str(device.index): device.uuid for device in devices}
         every = self._tree(devices)
         healthy = self._tree(tuple(device for device in devices if device.healthy))
-        held = {(str(holder), ""): shares for holder, shares in books.held.items()}
+        held = {(str(holder), ""): shares for holder, shares in capacity.held.items()}
         placed = {}
         for request in sorted(requests, key=lambda asking: asking.container not in promised):
             key = (pod.kubelet_uid, request.container)
@@ -217,7 +217,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
                 predicate=minors or None,
             )
             if isinstance(shares, placement.GaiaRefusal):
-                raise BindRefused(_WHY[shares.why], shares.words, pod.ref, request.container)
+                raise BindRefused(_WHY[shares.why], shares.message, pod.ref, request.container)
             held[key] = shares
             placed[request.container] = tuple(
                 Share(uuids[share.device], share.memory_bytes, share.cores_milli)

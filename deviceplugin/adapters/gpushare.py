@@ -23,7 +23,7 @@ from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gpushare import annotations as gpushare_annotations
 from vgpu.schemes.gpushare import env as gpushare_env
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import CARDS, MEMORY, isolation, unhealthy_data
+from vgpu.schemes.gpushare.node import GPUS, MEMORY, isolation, unhealthy_data
 
 _NOT_EXTENDED = (
     f"{gpushare_annotations.INDEX} is missing: kube-scheduler does not ask the gpushare extender"
@@ -56,8 +56,8 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         """The GPUs, each in whole units of its own memory, numbered as the extender does."""
         unit = self.codec.memory_unit
         return tuple(
-            replace(card, index=index, memory_bytes=(card.memory_bytes or 0) // unit * unit)
-            for index, card in enumerate(common.cards(gpus))
+            replace(gpu, index=index, memory_bytes=(gpu.memory_bytes or 0) // unit * unit)
+            for index, gpu in enumerate(common.gpu_devices(gpus))
         )
 
     # ------------------------------------------------------------ pods
@@ -67,20 +67,20 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
         pod: Pod,
         node: str,  # noqa: ARG002  # the annotations do not name it
         devices: tuple[Device, ...],
-        books: NodeCapacity,  # noqa: ARG002  # the extender has chosen
+        capacity: NodeCapacity,  # noqa: ARG002  # the extender has chosen
     ) -> tuple[Allocation, ...]:
         """What the annotations promise; without them the GPU of a node that has only one.
 
         Raises BindRefused.
         """
         try:
-            claim = self.codec.claim(pod) or self.codec.sole_card(pod, devices)
+            claim = self.codec.claim(pod) or self.codec.sole_gpu(pod, devices)
             asked = {request.container: request for request in self.codec.requests(pod)}
         except ClaimError as error:
             raise BindRefused(BindRefusal.MALFORMED, error.detail, pod.ref) from error
         if claim is None:
             raise BindRefused(BindRefusal.NO_CLAIM, _NOT_EXTENDED, pod.ref)
-        uuids = {name: card.uuid for card in devices for name in card.names}
+        uuids = {name: gpu.uuid for gpu in devices for name in gpu.names}
         for allocation in claim.allocations:
             request = asked.get(allocation.container)
             units = (request.memory_bytes or 0) * request.count if request else 0
@@ -118,9 +118,9 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
 
         The container then cannot start; the kubelet and the pod's phase do not say why.
         """
-        card = (devices[0].memory_bytes or 0) if devices else 0
+        gpu = (devices[0].memory_bytes or 0) if devices else 0
         unit = self.codec.memory_unit
-        return gpushare_env.legacy_refusal(units, units, card // unit, unit)
+        return gpushare_env.legacy_refusal(units, units, gpu // unit, unit)
 
     # ------------------------------------------------------------ annotations, labels and locks
 
@@ -160,10 +160,10 @@ class GpushareAdapter(msgspec.Struct, frozen=True):
     ) -> NodePatch:
         """How many GPUs, and which of them are unhealthy."""
         count = len(devices)
-        published = (node.capacity.get(CARDS, 0), node.allocatable.get(CARDS, 0))
-        ill = (card.index for card in devices if not card.healthy and card.index is not None)
+        published = (node.capacity.get(GPUS, 0), node.allocatable.get(GPUS, 0))
+        ill = (gpu.index for gpu in devices if not gpu.healthy and gpu.index is not None)
         return NodePatch(
-            capacity={} if published == (count, count) else {CARDS: count},
+            capacity={} if published == (count, count) else {GPUS: count},
             unhealthy=unhealthy_data(ill),
         )
 

@@ -33,8 +33,10 @@ def published(factor: int) -> dict[str, str]:
 def smallest(devices: Iterable[Device]) -> int | None:
     """MiB of the smallest unit with which the list of these GPUs is not too long."""
     kind = dict(VOLCANO.advertised)[VOLCANO.memory]
-    cards = (SharedMemory(len(f"{card.uuid}{kind}-"), card.memory_bytes or 0) for card in devices)
-    unit = smallest_unit(cards)
+    gpu_devices = (
+        SharedMemory(len(f"{gpu.uuid}{kind}-"), gpu.memory_bytes or 0) for gpu in devices
+    )
+    unit = smallest_unit(gpu_devices)
     return None if unit is None else unit // MIB
 
 

@@ -56,14 +56,14 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         codec: with the dialect of the cluster's scheduler, and this node's unit and files.
         split_count: number of shares of a GPU.
         memory_scaling, core_scaling: factors on the memory and cores of a GPU.
-        signs: when to write the heartbeat into the handshake annotation.
+        handshake: when to write the heartbeat into the handshake annotation.
     """
 
     codec: Volcano
     split_count: int = SPLIT_COUNT
     memory_scaling: float = 1.0
     core_scaling: float = 1.0
-    signs: HandshakeMode = HandshakeMode.AUTO
+    handshake: HandshakeMode = HandshakeMode.AUTO
 
     def __post_init__(self) -> None:
         for scaling in (self.memory_scaling, self.core_scaling):
@@ -86,18 +86,18 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
         """The GPUs, scaled; memory in whole units, cores in whole percents."""
-        return tuple(map(self._shared, common.cards(gpus)))
+        return tuple(map(self._shared, common.gpu_devices(gpus)))
 
-    def _shared(self, card: Device) -> Device:
+    def _shared(self, gpu: Device) -> Device:
         unit = self.codec.unit_bytes
-        memory = int((card.memory_bytes or 0) * Fraction(str(self.memory_scaling)))
+        memory = int((gpu.memory_bytes or 0) * Fraction(str(self.memory_scaling)))
         cores = int(WHOLE_DEVICE_PERCENT * Fraction(str(self.core_scaling)))
         return replace(
-            card,
+            gpu,
             memory_bytes=memory // unit * unit,
             cores_milli=cores * MILLI_PER_PERCENT,
             slots=self.split_count,
-            model=_NOT_A_WORD.sub(" ", card.model),
+            model=_NOT_A_WORD.sub(" ", gpu.model),
         )
 
     # ------------------------------------------------------------ pods
@@ -107,7 +107,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
         pod: Pod,
         node: str,
         devices: tuple[Device, ...],
-        books: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
+        capacity: NodeCapacity,  # noqa: ARG002  # the scheduler has chosen
     ) -> tuple[Allocation, ...]:
         """What the annotations promise; () if they promise nothing. Raises BindRefused."""
         keys = self.codec.key_set
@@ -244,18 +244,18 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
 
     def _heartbeat(self, node: Node, now: float) -> dict[str, str]:
         """The heartbeat. The plugin writes the first: Volcano before 1.16 never asks for it."""
-        if self.signs is HandshakeMode.OFF:
+        if self.handshake is HandshakeMode.OFF:
             return {}
         keys = self.codec.key_set
         try:
             last = self.codec.handshake(node)
         except ClaimError:  # no valid handshake, which schedulers overwrite themselves
-            if self.signs is HandshakeMode.AUTO:
+            if self.handshake is HandshakeMode.AUTO:
                 return {}
             last = None
         if last is not None and last.state is HandshakeState.REPORTED:
             due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
-            if self.signs is HandshakeMode.AUTO or not due:
+            if self.handshake is HandshakeMode.AUTO or not due:
                 return {}
         key = last.key if last else keys.handshake[0]
         return {key: handshake_text(HandshakeState.REPORTED, now, keys)}

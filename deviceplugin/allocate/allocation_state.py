@@ -44,7 +44,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         devices: the node's, as they are shared, with their health.
         named: the devices by every name that only one of them has.
         tenants: admitted pods by the UID that the node knows the pod by.
-        books: the shares that tenants hold, by that UID; without shares of a lost GPU.
+        capacity: the shares that tenants hold, by that UID; without shares of a lost GPU.
         unbooked: UIDs of tenants that hold more than there is, which the plugin found at its start
             or when a GPU became smaller: it allocates nothing more on their devices.
     """
@@ -52,7 +52,7 @@ class AllocationState(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
     named: Mapping[str, Device]
     tenants: Mapping[str, AdmittedPod]
-    books: NodeCapacity
+    capacity: NodeCapacity
     unbooked: frozenset[str]
 
     @classmethod
@@ -75,7 +75,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         is of those that were admitted last. Raises CapacityError as :meth:`of`.
         """
         allocation_state = cls.of(devices)
-        books, unbooked = allocation_state.books, set()
+        capacity, unbooked = allocation_state.capacity, set()
         conflicts = []
         seated = {tenant.pod.uid: tenant for tenant in tenants}
         for uid in sorted(seated, key=lambda uid: (seated[uid].since, uid)):
@@ -88,13 +88,15 @@ class AllocationState(msgspec.Struct, frozen=True):
                     AllocationConflict(tenant.pod, f"not on this node: {', '.join(lost)}")
                 )
             try:
-                books = books.hold(uid, there)
+                capacity = capacity.hold(uid, there)
             except CapacityError as error:
                 unbooked.add(uid)
                 conflicts.append(
                     AllocationConflict(tenant.pod, f"it holds more than there is: {error}")
                 )
-        whole = replace(allocation_state, tenants=seated, books=books, unbooked=frozenset(unbooked))
+        whole = replace(
+            allocation_state, tenants=seated, capacity=capacity, unbooked=frozenset(unbooked)
+        )
         return whole, tuple(conflicts)
 
     @property
@@ -131,7 +133,7 @@ class AllocationState(msgspec.Struct, frozen=True):
                 detail = f"{device} is allocated beyond what it has, to {holders}"
                 raise BindRefused(BindRefusal.NO_ROOM, detail, pod.ref)
         try:
-            books = self.books.hold(ref.uid, tenant.held)
+            capacity = self.capacity.hold(ref.uid, tenant.held)
         except CapacityError as error:
             why = (
                 BindRefusal.MALFORMED
@@ -141,7 +143,7 @@ class AllocationState(msgspec.Struct, frozen=True):
             held = self._holders_on(error.device)
             detail = f"{error}; held by {held}" if held else str(error)
             raise BindRefused(why, detail, pod.ref) from error
-        return replace(self, tenants={**self.tenants, ref.uid: tenant}, books=books)
+        return replace(self, tenants={**self.tenants, ref.uid: tenant}, capacity=capacity)
 
     def left(self, uid: str) -> Self:
         """The allocation state without a tenant; unchanged if it is none."""
@@ -150,7 +152,7 @@ class AllocationState(msgspec.Struct, frozen=True):
         tenants = {other: tenant for other, tenant in self.tenants.items() if other != uid}
         if self.unbooked:  # there may be room now for those who held too much
             return self.over(self.devices, tenants.values())[0]
-        return replace(self, tenants=tenants, books=self.books.release(uid))
+        return replace(self, tenants=tenants, capacity=self.capacity.release(uid))
 
     def seen(self, pods: Iterable[Pod], booted_at: float) -> Self:
         """The allocation state without the shares of init containers that have succeeded; unchanged

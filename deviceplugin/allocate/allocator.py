@@ -212,7 +212,9 @@ class PodAllocator:
     def _is_promised(self, pod: Pod, allocation_state: AllocationState) -> bool:
         """Whether the pod has a promise, without which it is no candidate for the original."""
         try:
-            self._adapter.claim(pod, self._node, allocation_state.devices, allocation_state.books)
+            self._adapter.claim(
+                pod, self._node, allocation_state.devices, allocation_state.capacity
+            )
         except BindRefused:
             return False
         return True

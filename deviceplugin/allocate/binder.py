@@ -102,7 +102,7 @@ class Binder:
         if not self._recovering:
             self._thread.join(STOP_SECONDS)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Look again now: one of the sources has changed."""
         self._wake.set()
 
@@ -257,7 +257,7 @@ class Binder:
                 assignment for ids in starting for assignment in state.assignments.get(ids, ())
             )
         if checked:
-            self._events.mend()
+            self._events.repair()
         ready = (assignment for assignment in checked if assignment.name in state.ready)
         lost = self._injection.lost(state.allocation_state, ready)
         if not lost:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Living = Callable[[], Collection[str] | None]
 """UIDs of all pods that may have containers here, tenants or not; None if they are not known."""
 
-Mend = Callable[[], object]
+Repair = Callable[[], object]
 """Rewrites lost or damaged files that all containers get. Raises OSError."""
 
 
@@ -30,13 +30,13 @@ class BinderEvents:
         keeper: SchemeServices | None,
         living: Living,
         *,
-        mend: Mend = lambda: None,
+        repair: Repair = lambda: None,
     ) -> None:
         self._numbers = numbers
         self._status_manager = status_manager
         self._services = keeper
         self._living = living
-        self._mend = mend
+        self._repair = repair
 
     def recovered(self, allocation_state: AllocationState) -> None:
         """Start the scheme's services for the recovered tenants."""
@@ -56,14 +56,14 @@ class BinderEvents:
 
     def prepare(self, tenant: AdmittedPod) -> None:
         """Check the files that all containers get and the services' files. Raises OSError."""
-        self._mend()
+        self._repair()
         if self._services:
             self._services.bound(tenant)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Repair the files; logs what cannot be repaired. No new container is made meanwhile."""
         try:
-            self._mend()
+            self._repair()
         except OSError as error:
             log.warning("files that all containers need cannot be repaired: %s", error)
 
@@ -76,7 +76,7 @@ class BinderEvents:
         """A container cannot be bound. A pod that is not seen yet is not reported."""
         self._numbers.refused("bind", error.why)
         if error.pod is not None and error.why is not BindRefusal.NOT_SEEN:
-            self._status_manager.say(
+            self._status_manager.record_event(
                 error.pod, EventReason.REFUSED, f"{error} ({error.why.explanation})"
             )
 
@@ -100,7 +100,9 @@ class BinderEvents:
         self._numbers.conflicts(len(found), len(remarks))
         for conflict in found:
             if conflict.pod is not None and conflict.pod.name:
-                self._status_manager.say(conflict.pod, EventReason.CONFLICT, conflict.detail)
+                self._status_manager.record_event(
+                    conflict.pod, EventReason.CONFLICT, conflict.detail
+                )
 
     def changed(self) -> None:
         """The allocation state or the refusals have changed."""

@@ -35,7 +35,7 @@ class BinderEventHandler(Protocol):
         """A container of the pod is about to be created. Raises OSError if it has to wait."""
         ...
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Check and restore the files that all containers get."""
         ...
 

@@ -98,7 +98,9 @@ def bind(
     try:
         requests = adapter.codec.requests(pod)
         if assignment.pod_uid not in allocation_state.tenants:
-            claimed = adapter.claim(pod, node, allocation_state.choosable, allocation_state.books)
+            claimed = adapter.claim(
+                pod, node, allocation_state.choosable, allocation_state.capacity
+            )
             allocation_state = allocation_state.admitted(pod, claimed, now)
     except ClaimError as error:
         raise BindRefused(

@@ -14,7 +14,7 @@ from deviceplugin.allocate.injection_writer import InjectionWriter
 from deviceplugin.failpoints import Step
 from deviceplugin.model import AdmittedPod, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.units import percentage, size
+from vgpu.units import exact_size, percentage
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class BindingWriter:
 def _shares(binding: Binding) -> str:
     """The container's shares, for the log."""
     return "; ".join(
-        f"{share.device} {size(share.memory_bytes or 0)}, {percentage(share.cores_milli or 0)} of"
-        " cores"
+        f"{share.device} {exact_size(share.memory_bytes or 0)},"
+        f" {percentage(share.cores_milli or 0)} of cores"
         for share in binding.shares
     )

@@ -36,7 +36,7 @@ _CLAIMED: Final = frozenset(
 """Conflicts that rest only on data that tenants can write."""
 
 _BY_ANNOTATION: Final = frozenset(
-    {ConflictKind.CARD_DIFFERS, ConflictKind.SIZE_DIFFERS, ConflictKind.NODE_DIFFERS}
+    {ConflictKind.GPU_DIFFERS, ConflictKind.SIZE_DIFFERS, ConflictKind.NODE_DIFFERS}
 )
 """Conflicts that may rest on an annotation that was edited after we bound the pod."""
 

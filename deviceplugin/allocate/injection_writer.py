@@ -14,7 +14,7 @@ from deviceplugin.model import AdmittedPod, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from vgpu.kube.objects import Pod
 from vgpu.plugin_messages import CROSSED
-from vgpu.units import percentage, size
+from vgpu.units import exact_size, percentage
 
 
 class InjectionWriter:
@@ -95,7 +95,7 @@ def _create(path: str, mode: int) -> None:
 
 def _for_people(binding: Binding) -> str:
     return "; ".join(
-        f"{'all memory' if share.memory_bytes is None else size(share.memory_bytes)},"
+        f"{'all memory' if share.memory_bytes is None else exact_size(share.memory_bytes)},"
         f" {percentage(share.cores_milli or 0)} of cores of {share.device}"
         for share in binding.shares
     )

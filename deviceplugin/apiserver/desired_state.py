@@ -37,36 +37,36 @@ class DesiredState(msgspec.Struct, frozen=True):
     refused: frozenset[str] = frozenset()
 
 
-def of_pod(adapter: SchemeAdapter, look: DesiredState, uid: str, now: float) -> AnnotationPatch:
+def of_pod(adapter: SchemeAdapter, desired: DesiredState, uid: str, now: float) -> AnnotationPatch:
     """The annotations to write of one of the pods."""
-    pod = look.pods[uid]
-    if uid in look.refused:
+    pod = desired.pods[uid]
+    if uid in desired.refused:
         return adapter.failure_annotations(pod)
-    tenant = look.tenants.get(uid)
-    return adapter.pod_annotations(pod, tenant, look.named, now) if tenant else {}
+    tenant = desired.tenants.get(uid)
+    return adapter.pod_annotations(pod, tenant, desired.named, now) if tenant else {}
 
 
-def of_node(adapter: SchemeAdapter, look: DesiredState, now: float) -> NodePatch:
+def of_node(adapter: SchemeAdapter, desired: DesiredState, now: float) -> NodePatch:
     """The patch of the node; empty while its devices are not known: it may have GPUs."""
-    if look.node is None or not look.devices:
+    if desired.node is None or not desired.devices:
         return NodePatch()
-    return adapter.node_annotations(look.node, look.devices, now)
+    return adapter.node_annotations(desired.node, desired.devices, now)
 
 
 def lock_of(
-    adapter: SchemeAdapter, look: DesiredState, spent: Collection[str], now: float
+    adapter: SchemeAdapter, desired: DesiredState, spent: Collection[str], now: float
 ) -> str | None:
     """The key of the node's lock that is to be released.
 
     The owner's annotations are written first: without the lock the scheduler sends the next pod.
     ``spent`` are UIDs of pods whose lock was released before: no later lock is theirs.
     """
-    if look.node is None or not adapter.codec.locks(look.node):
+    if desired.node is None or not adapter.codec.locks(desired.node):
         return None
-    pods = {uid: pod for uid, pod in look.pods.items() if uid not in spent}
-    served = look.served.intersection(pods)
-    up_to_date = {uid for uid in served if not of_pod(adapter, look, uid, now)}
-    return adapter.lock_to_release(look.node, pods.values(), up_to_date)
+    pods = {uid: pod for uid, pod in desired.pods.items() if uid not in spent}
+    served = desired.served.intersection(pods)
+    up_to_date = {uid for uid in served if not of_pod(adapter, desired, uid, now)}
+    return adapter.lock_to_release(desired.node, pods.values(), up_to_date)
 
 
 def capacity_patch(node: Node, capacity: Mapping[str, int]) -> list[dict[str, Any]]:

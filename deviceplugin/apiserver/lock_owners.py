@@ -48,12 +48,12 @@ class LockOwners:
         self._asking = ""  # the text of the lock that is in doubt
         self.due = NEVER
 
-    def needless(self, look: DesiredState, node: Node) -> str | None:
+    def needless(self, desired: DesiredState, node: Node) -> str | None:
         """The key of a lock, as it is on ``node``, whose owner is over, gone or elsewhere.
 
         None if there is no such lock, or it is not known now. Raises ClusterError, SourceError.
         """
-        lock, shown = self._in_doubt(look, node)
+        lock, shown = self._in_doubt(desired, node)
         if lock is None or lock.owner is None:
             self._asking, self.due = "", NEVER
             return None
@@ -67,12 +67,12 @@ class LockOwners:
         self.due = now + AGAIN_SECONDS
         return None
 
-    def _in_doubt(self, look: DesiredState, node: Node) -> tuple[NodeLock | None, bool]:
+    def _in_doubt(self, desired: DesiredState, node: Node) -> tuple[NodeLock | None, bool]:
         """A lock whose owner holds nothing on the node, and whether the watch shows it as over."""
         for lock in self._locks(node):
             if lock.owner is None or lock.since is None:
                 continue
-            named = [pod for pod in look.pods.values() if _name(pod) == lock.owner]
+            named = [pod for pod in desired.pods.values() if _name(pod) == lock.owner]
             if not any(map(holds_devices, named)):
                 return lock, bool(named)
         return None, False

@@ -53,7 +53,7 @@ class PodWriter:
             raise DroppedError(", ".join(lost))
         fields = {"namespace": pod.ref.namespace, "pod": pod.ref.name, "uid": uid}
         log.info("pod updated", extra={**fields, "annotations": as_text(patch)})
-        context.failpoint(Step.POD_TOLD)
+        context.failpoint(Step.POD_ANNOTATED)
         return True
 
 

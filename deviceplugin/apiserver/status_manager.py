@@ -65,13 +65,13 @@ class StatusManager:
         self,
         cluster: ApiClient,
         adapter: SchemeAdapter,
-        look: Callable[[], DesiredState | None],
+        desired: Callable[[], DesiredState | None],
         at: Failpoint = noop,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` returns the desired state, None while it is not known.
+        """``desired`` returns the desired state, None while it is not known.
 
         ``clock`` returns unix seconds, ``monotonic`` seconds that never go back.
         """
@@ -86,7 +86,7 @@ class StatusManager:
         self._backoff = ItemBackoff(random.random)
         self._due = DueTime()
         self._context = WriteContext(
-            cluster, adapter, look, at, clock, monotonic, OwnWrites(), self._due
+            cluster, adapter, desired, at, clock, monotonic, OwnWrites(), self._due
         )
         self._pods = PodWriter(self._context)
         self._node = NodeWriter(self._context)
@@ -109,7 +109,7 @@ class StatusManager:
         """Something may have to be written."""
         self._awake.set()
 
-    def say(self, about: Pod | PodRef | Node, reason: EventReason, message: str) -> None:
+    def record_event(self, about: Pod | PodRef | Node, reason: EventReason, message: str) -> None:
         """Write a warning event, unless an equal one was written lately."""
         self._events.record(note(about, reason, message, self._clock()))
         self._awake.set()
@@ -192,7 +192,7 @@ class StatusManager:
             return True
         try:
             if write.write():
-                self._count(key.target, WriteResult.TOLD)
+                self._count(key.target, WriteResult.WRITTEN)
         except ClusterError as error:
             self._failed(write, error, error.status)
             return error.status != 0

@@ -19,7 +19,7 @@ class WriteContext(msgspec.Struct, frozen=True):
     Attributes:
         cluster: the API server.
         adapter: the scheme's.
-        look: returns the desired state, None while it is not known.
+        read_state: returns the desired state, None while it is not known.
         failpoint: called after each write.
         clock: returns unix seconds.
         monotonic: returns seconds that never go back.
@@ -29,7 +29,7 @@ class WriteContext(msgspec.Struct, frozen=True):
 
     cluster: ApiClient
     adapter: SchemeAdapter
-    look: Callable[[], DesiredState | None]
+    read_state: Callable[[], DesiredState | None]
     failpoint: Failpoint
     clock: Callable[[], float]
     monotonic: Callable[[], float]
@@ -38,7 +38,7 @@ class WriteContext(msgspec.Struct, frozen=True):
 
     def desired(self) -> DesiredState | None:
         """The desired state over the objects as our own writes have left them."""
-        state = self.look()
+        state = self.read_state()
         return None if state is None else self.own_writes.over(state)
 
     def desired_of_node(self) -> tuple[DesiredState, Node] | None:

@@ -20,7 +20,7 @@ class WriteTarget(StrEnum):
 class WriteResult(StrEnum):
     """The result of a write."""
 
-    TOLD = "told"
+    WRITTEN = "told"
     MOVED_ON = "moved_on"  # the object has changed since we saw it: it is looked at again
     GONE = "gone"
     FAILED = "failed"

@@ -44,11 +44,11 @@ class ServicesBuilder(Protocol):
         boot_id: str,
         pod: Callable[[str], Pod | None],
         health: Callable[[], Health],
-        look: Callable[[], object],
+        files_ready: Callable[[], object],
     ) -> SchemeServices:
         """``pod`` finds a pod by its UID, ``health`` returns the current health.
 
-        ``look`` is called when containers that wait for the scheme's files may have them.
+        ``files_ready`` is called when containers that wait for the scheme's files may have them.
         """
         ...
 
@@ -73,7 +73,7 @@ class AdapterBuilder(msgspec.Struct, frozen=True):
         needs_node: whether the environment of containers depends on the Node object.
         needs_nodes: whether the flags need all of the cluster's nodes to be read.
         needs_links: whether the scheme uses how near GPUs are to one another.
-        mend: repairs the scheme's files on the host. Raises OSError.
+        repair: repairs the scheme's files on the host. Raises OSError.
         unit_of: what one ID of a resource stands for, where the operator decides it.
         services: makes the services of the scheme besides the injector; None if it has none.
         refusal: the original's answer in place of a refusal; None if the original refuses.
@@ -85,7 +85,7 @@ class AdapterBuilder(msgspec.Struct, frozen=True):
     needs_node: bool = False
     needs_nodes: Callable[[PluginOptions], bool] = _never
     needs_links: bool = False
-    mend: Callable[[PluginOptions], None] = _nothing
+    repair: Callable[[PluginOptions], None] = _nothing
     unit_of: Callable[[SchemeAdapter, str], IdUnit | None] = _no_unit
     services: ServicesBuilder | None = None
     refusal: Callable[[SchemeAdapter], LegacyRefusal | None] | None = None

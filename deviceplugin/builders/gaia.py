@@ -30,7 +30,7 @@ def _services(
     boot_id: str,
     pod: Callable[[str], Pod | None],
     health: Callable[[], Health],
-    look: Callable[[], object],
+    files_ready: Callable[[], object],
 ) -> SchemeServices:
     """The sockets, the limits and the driver's libraries."""
     from deviceplugin.gaia.driver_mirror import DriverSource  # noqa: PLC0415  # an extra
@@ -54,7 +54,7 @@ def _services(
         log_dir=options.kubelet_log_dir,
         boot_id=boot_id,
     )
-    return GaiaServices(settings, pod=pod, driver=driver, mirrored=look)
+    return GaiaServices(settings, pod=pod, driver=driver, mirrored=files_ready)
 
 
 def _predecessor(options: PluginOptions, devices: Iterable[Device]) -> Migrated:

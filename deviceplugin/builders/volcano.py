@@ -33,7 +33,7 @@ def _make(options: PluginOptions, around: Surroundings) -> SchemeAdapter:
         split_count=options.volcano_split_count,
         memory_scaling=options.volcano_memory_scaling,
         core_scaling=options.volcano_core_scaling,
-        signs=HandshakeMode(options.volcano_handshake),
+        handshake=HandshakeMode(options.volcano_handshake),
     )
     if _takes_factor_of_others(options):
         factor = automatic(adapter.devices(around.gpus), around.nodes)
@@ -53,7 +53,7 @@ def _shim(options: PluginOptions) -> ShimPaths:
     return install(source, folder, paths) if source else paths_below(paths, folder)
 
 
-def _mend(options: PluginOptions) -> None:
+def _repair(options: PluginOptions) -> None:
     """Put the shim in place again: without it nothing limits a container. Raises OSError."""
     try:
         _shim(options)
@@ -68,5 +68,5 @@ def _unit_of(adapter: SchemeAdapter, resource: str) -> IdUnit | None:
 
 
 VOLCANO_BUILDER: Final = AdapterBuilder(
-    _make, needs_nodes=_takes_factor_of_others, mend=_mend, unit_of=_unit_of
+    _make, needs_nodes=_takes_factor_of_others, repair=_repair, unit_of=_unit_of
 )

@@ -32,20 +32,22 @@ Libraries = tuple[tuple[str, str], ...]
 """Pairs of a library's soname and path, in the loader's order."""
 
 
-def parse(content: bytes, subject: str = "ld.so.cache") -> Libraries:
+def parse(content: bytes, object_name: str = "ld.so.cache") -> Libraries:
     """The libraries of all architectures. Raises SourceError MALFORMED, TRUNCATED."""
     start = _start(content)
     if len(content) < start + _HEADER.size:
-        raise SourceError(Reason.TRUNCATED, subject, f"{len(content)} bytes")
+        raise SourceError(Reason.TRUNCATED, object_name, f"{len(content)} bytes")
     magic, count, _, flags, _ = _HEADER.unpack_from(content, start)
     if magic != _MAGIC or flags == _BIG_ENDIAN:
-        raise SourceError(Reason.MALFORMED, subject, f"it begins with {content[:20]!r}")
+        raise SourceError(Reason.MALFORMED, object_name, f"it begins with {content[:20]!r}")
     first = start + _HEADER.size
     if first + count * _ENTRY.size > len(content):
-        raise SourceError(Reason.TRUNCATED, subject, f"{len(content)} bytes for {count} libraries")
+        raise SourceError(
+            Reason.TRUNCATED, object_name, f"{len(content)} bytes for {count} libraries"
+        )
     entries = _ENTRY.iter_unpack(content[first : first + count * _ENTRY.size])
     return tuple(
-        (_text(content, start + name, subject), _text(content, start + path, subject))
+        (_text(content, start + name, object_name), _text(content, start + path, object_name))
         for kind, name, path, _, _ in entries
         if kind & _TYPE in _ELF
     )
@@ -60,11 +62,11 @@ def _start(content: bytes) -> int:
     return int(-(-end // _ALIGNMENT) * _ALIGNMENT)
 
 
-def _text(content: bytes, at: int, subject: str) -> str:
+def _text(content: bytes, at: int, object_name: str) -> str:
     end = content.find(b"\0", at, at + _LONGEST_PATH)
     if end < 0:
-        raise SourceError(Reason.MALFORMED, subject, f"no text at {at}")
+        raise SourceError(Reason.MALFORMED, object_name, f"no text at {at}")
     try:
         return content[at:end].decode()
     except UnicodeDecodeError as error:
-        raise SourceError(Reason.MALFORMED, subject, f"{content[at:end][:64]!r}") from error
+        raise SourceError(Reason.MALFORMED, object_name, f"{content[at:end][:64]!r}") from error

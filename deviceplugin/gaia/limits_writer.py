@@ -26,7 +26,7 @@ from vgpu.schemes.gaia.vcuda_config import VCUDA_CONFIG, VcudaConfig
 
 log = logging.getLogger(__name__)
 
-_LANGUAGE: Final = Gaia()
+_CODEC: Final = Gaia()
 
 Driver = Callable[[], tuple[int, int]]
 """The driver's version, major and minor; raises SourceError while it is not known."""
@@ -83,7 +83,7 @@ class LimitsWriter:
             self._warned.pop(uid, None)
             self._folder.remove(uid)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Rewrite damaged files: the library may read them at any time."""
         with self._changing:
             tenants = tuple(self._tenants)
@@ -91,11 +91,11 @@ class LimitsWriter:
             try:
                 folders = self._folder.containers(uid)
                 if not all(self._is_whole(uid, folder) for folder in folders):
-                    self.look(uid, by_name=folders)
+                    self.pod_files(uid, by_name=folders)
             except (SourceError, OSError) as error:
                 log.warning("limits cannot be repaired", extra={"uid": uid, "reason": str(error)})
 
-    def look(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
+    def pod_files(self, uid: str, by_name: Collection[str] = ()) -> PodFiles:
         """Write the files of all the pod's containers that run now.
 
         Containers in ``by_name`` get them under their name as well. Raises SourceError, OSError.
@@ -157,7 +157,7 @@ class LimitsWriter:
     def _requests(self, uid: str, pod: Pod | None) -> tuple[Request, ...] | None:
         """The pod's requests; None if unknown: the user may have broken them since the binding."""
         try:
-            return _LANGUAGE.requests(pod) if pod else None
+            return _CODEC.requests(pod) if pod else None
         except ClaimError as error:
             self._warn(uid, "the limits of a pod stay what they are", str(error))
             return None

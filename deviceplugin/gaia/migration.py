@@ -33,9 +33,9 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     ``devices`` are the node's, with their indices. A pod on a GPU that the node does not have is
     a problem, and the others are kept.
     """
-    subject = printable(path)
+    object_name = printable(path)
     try:
-        pods = parse_checkpoint(read_file(path, LIMIT), subject)
+        pods = parse_checkpoint(read_file(path, LIMIT), object_name)
     except SourceError as error:
         return Migrated() if error.reason is Reason.ABSENT else Migrated(problems=(error,))
     uuids = {str(device.index): device.uuid for device in devices if device.uuid}
@@ -45,7 +45,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
             own = tuple(_by_uuid(entry, uuids) for entry in allocations)
         except KeyError as error:
             detail = f"the pod {uid[:64]!r} is on GPU {error.args[0]}, which this node has not"
-            problems.append(SourceError(Reason.UNKNOWN_DEVICE, subject, detail))
+            problems.append(SourceError(Reason.UNKNOWN_DEVICE, object_name, detail))
             continue
         tenants.append(AdmittedPod(PodRef(uid, "", ""), own, foreign=True))
     return Migrated(tuple(tenants), tuple(problems))

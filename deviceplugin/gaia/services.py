@@ -73,9 +73,9 @@ class GaiaServices:
             pod=pod,
             driver=driver,
         )
-        self._servers = VcudaServers(self._registrar.look)
+        self._servers = VcudaServers(self._registrar.pod_files)
         self._informer = DriverMirror(settings.driver_dir, settings.driver, settings.boot_id)
-        self._told = mirrored
+        self._notify = mirrored
         self._mirrored: Mirrored | None = None
         self._problem = "the driver is not mirrored yet"
         self._stopping = threading.Event()
@@ -138,12 +138,12 @@ class GaiaServices:
             log.warning("the driver cannot be provided to some containers: %s", self._problem)
         if self._mirrored and self._mirrored != before:
             log.info("the driver is available to containers", extra=_fields(self._mirrored))
-            self._told()
+            self._notify()
 
     def _keep_fresh(self) -> None:
         """Refresh repeatedly: the driver may come late or be replaced, limits may be damaged."""
         while not self._stopping.is_set():
-            for keep in (self.refresh, self._registrar.mend):
+            for keep in (self.refresh, self._registrar.repair):
                 try:
                     keep()
                 except Exception:

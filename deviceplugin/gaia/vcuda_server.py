@@ -60,7 +60,7 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 T = TypeVar("T")
 Asks = Callable[[str, frozenset[str]], PodFiles]
-"""Looks at a pod, see :meth:`Registrar.look`."""
+"""Looks at a pod, see :meth:`Registrar.pod_files`."""
 
 
 class VcudaRefusal(Exception):  # noqa: N818  # it is an answer, not a failure of ours
@@ -82,7 +82,7 @@ class ContainerQuery(msgspec.Struct, frozen=True):
     by_name: bool
 
 
-def asked(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
+def query_of(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
     """The query of a call on the pod's socket. Raises VcudaRefusal if it cannot be of that pod."""
     if request.pod_uid != uid:
         text = f"this is the socket of pod {uid}, not of {request.pod_uid[:_MOST_TEXT]!r}"
@@ -95,16 +95,16 @@ def asked(request: pb.VDeviceRequest, uid: str) -> ContainerQuery:
     return ContainerQuery(container, by_name)
 
 
-def found(asks: ContainerQuery, look: PodFiles) -> bool:
+def is_answered(asks: ContainerQuery, find_files: PodFiles) -> bool:
     """Whether the container's files are there; False while they may still come. Raises
     VcudaRefusal.
     """
-    if asks.container in (look.by_name if asks.by_name else look.served):
+    if asks.container in (find_files.by_name if asks.by_name else find_files.served):
         return True
     if asks.by_name:  # any waiting container may be it, or the look began before the call
-        coming = bool(look.waiting) or asks.container in look.served.values()
+        coming = bool(find_files.waiting) or asks.container in find_files.served.values()
     else:
-        coming = asks.container in look.waiting
+        coming = asks.container in find_files.waiting
     if coming:
         return False
     text = f"{asks.container} is no running container of this pod that has a share of a GPU"
@@ -114,9 +114,9 @@ def found(asks: ContainerQuery, look: PodFiles) -> bool:
 class _Pod:
     """One pod's calls. Used by the loop's thread alone."""
 
-    def __init__(self, uid: str, look: Asks, workers: ThreadPoolExecutor) -> None:
+    def __init__(self, uid: str, find_files: Asks, workers: ThreadPoolExecutor) -> None:
         self.uid = uid
-        self._look = look
+        self._look = find_files
         self._workers = workers
         self._by_name: frozenset[str] = frozenset()  # containers with files under their name
         self._asked: set[str] = set()  # containers that get such files with the next look
@@ -129,7 +129,7 @@ class _Pod:
     ) -> pb.VDeviceResponse:
         """The only call of the service."""
         try:
-            asks = asked(request, self.uid)
+            asks = query_of(request, self.uid)
             await self._served(asks)
         except VcudaRefusal as refusal:
             told = {"uid": self.uid, "detail": str(refusal)}
@@ -141,7 +141,7 @@ class _Pod:
         """Wait until the container's files are written. Raises VcudaRefusal."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_SECONDS
-        while not found(asks, await self._fresh(asks)):
+        while not is_answered(asks, await self._fresh(asks)):
             if loop.time() >= until:
                 text = f"the kubelet's data does not identify container {asks.container}"
                 raise VcudaRefusal(grpc.StatusCode.UNAVAILABLE, text)
@@ -169,15 +169,15 @@ class _Pod:
         names = self._by_name | self._asked
         self._asked.clear()
         try:
-            look = await loop.run_in_executor(self._workers, self._look, self.uid, names)
+            find_files = await loop.run_in_executor(self._workers, self._look, self.uid, names)
         except (SourceError, OSError) as error:
             self._result = VcudaRefusal(grpc.StatusCode.UNAVAILABLE, str(error))
         except Exception:
             log.exception("registering failed on a defect")
             self._result = VcudaRefusal(grpc.StatusCode.INTERNAL, "a defect in the device plugin")
         else:
-            self._result = look
-            self._by_name = look.by_name
+            self._result = find_files
+            self._by_name = find_files.by_name
         finally:
             self._begun_at = begun_at
             self._looking = None
@@ -186,9 +186,9 @@ class _Pod:
 class VcudaServers:
     """The sockets of all pods. Any thread may use it."""
 
-    def __init__(self, look: Asks) -> None:
-        """``look`` is called on a thread of its own; it may raise SourceError and OSError."""
-        self._look = look
+    def __init__(self, find_files: Asks) -> None:
+        """``find_files`` is called on a thread of its own; it may raise SourceError and OSError."""
+        self._look = find_files
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="vcuda", daemon=True)
         self._workers = ThreadPoolExecutor(1, thread_name_prefix="vcuda-look")

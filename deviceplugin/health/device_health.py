@@ -199,7 +199,7 @@ def _loss(gpu: Gpu, there: Mapping[str, Gpu], sample: GpuSample) -> str:
         return "the GPU no longer reports its memory"
     # Only the impossible number is rejected: the GPU's other readings are still valid.
     failed = (error for error in sample.rejections if error.reason is not Reason.IMPLAUSIBLE)
-    refused = {rejection.subject: rejection for rejection in failed}
+    refused = {rejection.object_name: rejection for rejection in failed}
     if gpu.uuid in sample.lost or gpu.parent in sample.lost:
         rejection = refused.get(gpu.uuid) or refused.get(gpu.parent)
         return (rejection and rejection.detail) or UnhealthyReason.LOST.explanation

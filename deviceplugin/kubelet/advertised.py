@@ -107,7 +107,7 @@ class Offers:
         self._listed(resource, offer.message)
 
 
-def cards(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:
+def gpu_statuses(devices: Iterable[Device], health: Health) -> tuple[GpuStatus, ...]:
     """The GPUs for the metrics."""
     return tuple(
         GpuStatus(

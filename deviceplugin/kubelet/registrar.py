@@ -87,7 +87,7 @@ class Registrar:
                 if self._stopping:
                     return
                 try:
-                    server.look(kubelet, time.monotonic())
+                    server.check(kubelet, time.monotonic())
                 except Exception:
                     log.exception("a resource could not be looked after")
             self._wake.wait(LOOK_SECONDS)

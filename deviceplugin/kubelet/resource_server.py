@@ -151,7 +151,7 @@ class ResourceServer:
                 outcomes=dict(self._outcomes),
             )
 
-    def look(self, kubelet: Identity | None, now: float) -> None:
+    def check(self, kubelet: Identity | None, now: float) -> None:
         """Do what is due, at most one registration.
 
         ``kubelet`` is the kubelet's socket as it is now, ``now`` of the monotonic clock.
@@ -168,7 +168,7 @@ class ResourceServer:
         elif self._offered is None:
             self._drop()
         elif self._endpoint is None and kubelet is None:
-            self._say(f"{self._folder / KUBELET_SOCKET} is not there")
+            self._log_problem(f"{self._folder / KUBELET_SOCKET} is not there")
         elif self._endpoint is None and now >= self._next_try:
             self._register(now)
 
@@ -241,9 +241,9 @@ class ResourceServer:
         """Count the failure, and wait longer than last time."""
         self._failures += 1
         self._next_try = now + pause(self._failures, error.outcome)
-        self._say(str(error), error.outcome)
+        self._log_problem(str(error), error.outcome)
 
-    def _say(self, problem: str, *outcomes: RegistrationOutcome) -> None:
+    def _log_problem(self, problem: str, *outcomes: RegistrationOutcome) -> None:
         """Keep the problem as the resource's, and log it if it has changed."""
         with self._lock:
             self._outcomes.update(outcomes)

@@ -59,7 +59,7 @@ class NodeProbe:
         for collector in self._on.all():
             collector.close()
 
-    def look(
+    def probe(
         self,
         gpu: GpuSample | None,
         devices: Iterable[Device],
@@ -99,7 +99,7 @@ def ledger_of(
     own: Iterable[AdmittedPod],
     pods: Sequence[Pod] | None,
 ) -> Ledger:
-    """The ledger of an observation; other arguments as of :meth:`NodeProbe.look`. Pure."""
+    """The ledger of an observation; other arguments as of :meth:`NodeProbe.probe`. Pure."""
     shared = tuple(devices)
     kept = Checkpoint(node, codec.scheme, "", 0.0, tuple(own))
     names = None if pods is None else pod_sample(pods, complete=True)

@@ -130,12 +130,12 @@ class Recovery:
     ) -> Recovered:
         now = time.time()
         own = seated or self._own.still(assignments or ())
-        look = probe.look(GpuSample(gpus), devices, own, pods, now)
-        for failure in look.failures:
+        snapshot = probe.probe(GpuSample(gpus), devices, own, pods, now)
+        for failure in snapshot.failures:
             log.warning("recovery continues without a source: %s", failure)
         written = self._injector.written()
         sources = RecoverySources(
-            look.ledger, assignments, pods, look.live_pods, written, booted_at()
+            snapshot.ledger, assignments, pods, snapshot.live_pods, written, booted_at()
         )
         return recover(self._adapter.codec, devices, own, sources, now)
 

@@ -16,7 +16,7 @@ class GaiaRow(msgspec.Struct, frozen=True, gc=False):
 
     container: ContainerRow
     shares: tuple[ShareRow, ...]
-    card_bytes: Number
+    gpu_bytes: Number
     node: str
 
 
@@ -41,7 +41,7 @@ def gaia_key(row: GaiaRow) -> tuple[str, ...]:
     return (container.pod, container.namespace, row.node, container.container)
 
 
-def by_card(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
+def by_gpu(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
     """One number for each GPU under ``gpu<index>``, and their ``total``."""
 
     def values(row: GaiaRow) -> Labelled:
@@ -67,7 +67,7 @@ def gaia_request_cores(row: GaiaRow) -> Labelled:
 def gaia_request_memory(row: GaiaRow) -> Labelled:
     """The requested memory in MiB; no request means the whole GPU, as the original has it."""
     asked = sum(share.limit_bytes or 0 for share in row.shares)
-    return {("total",): int(asked or row.card_bytes) // MIB} if row.shares else {}
+    return {("total",): int(asked or row.gpu_bytes) // MIB} if row.shares else {}
 
 
 def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
@@ -83,14 +83,14 @@ def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
                     "container_gpu_utilization",
                     GAUGE,
                     "GPU utilization, 0-100.",
-                    by_card(_sm_percent),
+                    by_gpu(_sm_percent),
                     ("gpu",),
                 ),
                 Family(
                     "container_gpu_memory_total",
                     GAUGE,
                     "GPU memory usage in MiB.",
-                    by_card(lambda s: None if s.used_bytes is None else s.used_bytes // MIB),
+                    by_gpu(lambda s: None if s.used_bytes is None else s.used_bytes // MIB),
                     ("gpu_memory",),
                 ),
                 Family(

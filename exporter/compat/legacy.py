@@ -15,7 +15,7 @@ from exporter.compat.rows import (
     offset_breakdown,
     one,
     percent,
-    told,
+    reported,
     utilization,
     vdevice_key,
     vdevices,
@@ -56,7 +56,7 @@ def _legacy_vdevices(breakdown: bool) -> FamilyTable:
             ("context", "module", "data", "offset"),
         )
         if breakdown
-        else Family("Device_memory_desc_of_container", GAUGE, description, told("total"))
+        else Family("Device_memory_desc_of_container", GAUGE, description, reported("total"))
     )
     return FamilyTable(
         title="Containers",
@@ -68,7 +68,7 @@ def _legacy_vdevices(breakdown: bool) -> FamilyTable:
                 "vGPU_device_memory_usage_in_bytes",
                 GAUGE,
                 "vGPU device memory usage as the shim accounts it, in bytes.",
-                told("total"),
+                reported("total"),
             ),
             Family(
                 "vGPU_device_memory_limit_in_bytes",

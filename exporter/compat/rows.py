@@ -76,7 +76,7 @@ def percent(name: str) -> Callable[[HostRow], Value]:
     return pick
 
 
-def told(field: str) -> Callable[[VDeviceRow], Value]:
+def reported(field: str) -> Callable[[VDeviceRow], Value]:
     """A field of the region's accounted memory."""
 
     def pick(row: VDeviceRow) -> Value:

@@ -21,27 +21,27 @@ from vgpu.units import MIB, percent
 class HeldRow(msgspec.Struct, frozen=True, gc=False):
     """The sum of Volcano's pods on a GPU, of all pods or of those named ``pod``.
 
-    ``memory_bytes`` is None if unknown; ``card_bytes`` is the GPU's memory to share.
+    ``memory_bytes`` is None if unknown; ``gpu_bytes`` is the GPU's memory to share.
     """
 
     device: str
     node: str
     pod: str
     unit_bytes: int
-    card_bytes: int | None
+    gpu_bytes: int | None
     memory_bytes: int | None
     cores_milli: int
     shares: int
 
 
-def cards(view: ExporterView) -> Iterator[HeldRow]:
+def gpus(view: ExporterView) -> Iterator[HeldRow]:
     """Every GPU, idle ones included."""
-    return (held_row(view, device, "", held) for device, held in held_by_card(view))
+    return (held_row(view, device, "", held) for device, held in held_by_gpu(view))
 
 
 def pods(view: ExporterView) -> Iterator[HeldRow]:
     """A row for each pod name on each GPU; pods of unknown name are left out."""
-    for device, held in held_by_card(view):
+    for device, held in held_by_gpu(view):
         by_name: dict[str, list[Holding]] = {}
         for holding in held:
             by_name.setdefault(holding.pod.name, []).append(holding)
@@ -50,15 +50,15 @@ def pods(view: ExporterView) -> Iterator[HeldRow]:
             yield held_row(view, device, name, holdings)
 
 
-def held_by_card(view: ExporterView) -> list[tuple[Device, list[Holding]]]:
+def held_by_gpu(view: ExporterView) -> list[tuple[Device, list[Holding]]]:
     """The holdings of Volcano's pods on each GPU; holdings of a MIG instance count for its GPU."""
-    if view.books is None:
+    if view.allocations is None:
         return []
-    devices = {allocated.device.name: allocated.device for allocated in view.books.devices}
+    devices = {allocated.device.name: allocated.device for allocated in view.allocations.devices}
     held: dict[str, list[Holding]] = {
         name: [] for name, device in devices.items() if not device.parent
     }
-    for holding in filter(is_allocation, view.books.ledger.holdings):
+    for holding in filter(is_allocation, view.allocations.ledger.holdings):
         device = devices.get(holding.share.device)
         gpu_name = device and (device.parent or device.name)
         if holding.scheme is Scheme.VOLCANO and gpu_name in held:
@@ -99,7 +99,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                 "A pod's init and app containers run one after another, so of the two the larger"
                 " counts, as in `vgpu_gpu_memory_allocated_bytes`."
             ),
-            rows=cards,
+            rows=gpus,
             labels=("devID", "NodeName"),
             key=lambda row: (row.device, row.node),
             families=(
@@ -125,7 +125,7 @@ def volcano_scheduler(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # no
                     "volcano_vgpu_device_memory_limit",
                     GAUGE,
                     "Memory of the GPU, in units of --volcano.memory-factor MiB.",
-                    _units(lambda row: row.card_bytes),
+                    _units(lambda row: row.gpu_bytes),
                 ),
             ),
         ),

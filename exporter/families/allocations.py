@@ -16,7 +16,7 @@ DEVICE_ALLOCATIONS = FamilyTable(
         " that a scheduler has only reserved (phase `assumed`) are included. A pod's init and app"
         " containers run one after another, so the larger of the two counts."
     ),
-    rows=lambda view: view.books.devices if view.books else (),
+    rows=lambda view: view.allocations.devices if view.allocations else (),
     labels=("uuid",),
     key=lambda row: (row.device.name,),
     families=(
@@ -51,7 +51,7 @@ CONTAINER_ALLOCATIONS = FamilyTable(
         "What was allocated to a container of a device; the enforced limit is above. `container`"
         " is empty where a share belongs to the whole pod, `uuid` where the device is unknown."
     ),
-    rows=lambda view: view.books.holdings if view.books else (),
+    rows=lambda view: view.allocations.holdings if view.allocations else (),
     labels=(*CONTAINER_LABELS, "uuid"),
     key=lambda row: (
         row.pod.namespace,
@@ -93,15 +93,17 @@ def _ratio(cores_milli: int | None) -> Value:
 
 def _conflicts(view: ExporterView) -> Labelled:
     """Number of conflicts of every type, so that no series of a rule is absent."""
-    if view.books is None:
+    if view.allocations is None:
         return {}
-    return {(kind.value,): count for kind, count in conflict_counts(view.books.ledger).items()}
+    return {
+        (kind.value,): count for kind, count in conflict_counts(view.allocations.ledger).items()
+    }
 
 
 def _sources(view: ExporterView) -> Labelled:
-    if view.books is None:
+    if view.allocations is None:
         return {}
-    read = view.books.ledger.read
+    read = view.allocations.ledger.read
     return {(source.value,): int(source in read) for source in PRECEDENCE}
 
 

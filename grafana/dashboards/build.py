@@ -123,7 +123,7 @@ def _add(page: dashboard.Dashboard, row: PanelRow) -> None:
 def _panel(panel: Panel) -> Drawn:
     made = _common(_BUILDERS[panel.kind](), panel.title, panel.about, panel.empty)
     made.unit(panel.unit.value).span(panel.width).height(panel.height)
-    made.mappings(_mappings(panel.words)).thresholds(_thresholds(panel.steps))
+    made.mappings(_mappings(panel.value_texts)).thresholds(_thresholds(panel.steps))
     if panel.most is not None:
         made.max(panel.most)
     if panel.link is not None:
@@ -185,7 +185,7 @@ def _table(made_of: TablePanel) -> table.Panel:
         labels = ", ".join((*made_of.labels, *column.more))
         asked = _ask(letter, f"max by ({labels}) ({column.expr})")
         made.with_target(asked.format(PromQueryFormat.TABLE).instant())
-        made.override_by_name(column.title, _look(column))
+        made.override_by_name(column.title, _overrides(column))
     for title, link in made_of.links.items():
         links = models.DynamicConfigValue("links", [{"title": link.title, "url": link.url}])
         made.override_by_name(title, [links])
@@ -211,10 +211,10 @@ def _columns(made_of: TablePanel) -> Mapping[str, object]:
     }
 
 
-def _look(column: Column) -> list[models.DynamicConfigValue]:
+def _overrides(column: Column) -> list[models.DynamicConfigValue]:
     look: dict[str, object] = {"unit": column.unit.value}
-    if column.words:
-        look["mappings"] = _mappings(column.words)
+    if column.value_texts:
+        look["mappings"] = _mappings(column.value_texts)
     if column.steps:
         look["thresholds"] = _thresholds(column.steps).build()
         look["custom.cellOptions"] = {"type": "color-text"}
@@ -249,12 +249,12 @@ def _thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
     return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
 
 
-def _mappings(words: Mapping[float, str]) -> list[models.ValueMapping]:
+def _mappings(value_texts: Mapping[float, str]) -> list[models.ValueMapping]:
     """Words for values; null and NaN are grey."""
     unknown = models.ValueMappingResult(text=UNKNOWN, color=Colour.UNKNOWN.value)
     texts = {
         f"{value:g}": models.ValueMappingResult(text=text, index=place)
-        for place, (value, text) in enumerate(words.items())
+        for place, (value, text) in enumerate(value_texts.items())
     }
     return [
         *([models.ValueMap(texts)] if texts else ()),

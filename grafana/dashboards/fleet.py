@@ -34,7 +34,7 @@ MISSING: Final = f"instance:vgpu_gpus_missing:max{{{CLUSTER}}}"
 FREE: Final = free_memory(CLUSTER)
 FREE_PART: Final = f"({FREE}) / vgpu_gpu_memory_total_bytes"
 
-PIECES: Final = (
+FRAGMENTATION: Final = (
     ("all of it free", 1, 2),
     ("75 % to all", 0.75, 1),
     ("50 to 75 %", 0.5, 0.75),
@@ -216,7 +216,7 @@ SHAPE: Final = PanelRow(
             GrafanaUnit.COUNT,
             tuple(
                 PanelQuery(f"sum(({FREE_PART} >= bool {low}) * ({FREE_PART} < bool {high}))", name)
-                for name, low, high in PIECES
+                for name, low, high in FRAGMENTATION
             ),
             NO_EXPORTER,
         ),
@@ -332,7 +332,7 @@ NODES: Final = PanelRow(
                     "Plugin",
                     f"min by (cluster, instance) (vgpu_plugin_ready{{{CLUSTER}}})",
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    words={0: "NOT READY", 1: "ready"},
+                    value_texts={0: "NOT READY", 1: "ready"},
                 ),
                 Column(
                     "Age of page",

@@ -71,7 +71,7 @@ class Panel(msgspec.Struct, frozen=True):
         empty: the meaning of an empty panel; never that all is well.
         width, height: in Grafana's grid, which is 24 wide.
         steps: colours by value.
-        words: texts in place of some values.
+        value_texts: texts in place of some values.
         stacked: the lines of a graph are parts of a whole.
         most: the end of the axis or the bars, None for the end of the values.
     """
@@ -85,7 +85,7 @@ class Panel(msgspec.Struct, frozen=True):
     width: int = 6
     height: int = 7
     steps: Steps = PLAIN
-    words: Mapping[float, str] = {}
+    value_texts: Mapping[float, str] = {}
     stacked: bool = False
     most: float | None = None
     link: Link | None = None
@@ -101,7 +101,7 @@ class Column(msgspec.Struct, frozen=True):
     expr: str
     unit: GrafanaUnit = GrafanaUnit.COUNT
     steps: Steps = ()
-    words: Mapping[float, str] = {}
+    value_texts: Mapping[float, str] = {}
     bar: bool = False
     more: Mapping[str, str] = {}
 

@@ -17,15 +17,15 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import NODE, with_card, with_scheme
-from grafana.promql import CARD, named
+from grafana.dashboards.selecting import NODE, with_gpu, with_scheme
+from grafana.promql import GPU, named
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
 NO_EXPORTER: Final = "the node's exporter is not scraped"
 NO_DRIVER: Final = "the driver does not answer, or the node's exporter is not scraped"
 NO_SHARES: Final = "no container holds a share, or the node's exporter is not scraped"
 
-CARD_NAME: Final = "{{gpu}} {{model}}"
+GPU_NAME: Final = "{{gpu}} {{model}}"
 CONTAINER_NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 
 
@@ -95,12 +95,12 @@ TRUST: Final = PanelRow(
 )
 
 XID_AGE: Final = (
-    f"max by ({CARD}) ({of_node('vgpu_gpu_xid_last_timestamp_seconds')}) * 1000"
-    f" or on ({CARD}) ({of_node('vgpu_gpu_xid_watched')} - 1)"
+    f"max by ({GPU}) ({of_node('vgpu_gpu_xid_last_timestamp_seconds')}) * 1000"
+    f" or on ({GPU}) ({of_node('vgpu_gpu_xid_watched')} - 1)"
 )
 """Time of the newest XID, in ms; 0 if there was none, -1 if XIDs are not recorded."""
 
-CARDS: Final = PanelRow(
+GPUS: Final = PanelRow(
     "The GPUs",
     (
         TablePanel(
@@ -111,9 +111,9 @@ CARDS: Final = PanelRow(
             (
                 Column(
                     "State",
-                    with_card(of_node("vgpu_gpu_up")),
+                    with_gpu(of_node("vgpu_gpu_up")),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    words={0: "LOST", 1: "answers"},
+                    value_texts={0: "LOST", 1: "answers"},
                     more={"gpu": "GPU", "model": "Model"},
                 ),
                 Column("Memory", of_node("vgpu_gpu_memory_total_bytes"), GrafanaUnit.BYTES),
@@ -147,7 +147,7 @@ CARDS: Final = PanelRow(
                     XID_AGE,
                     GrafanaUnit.AGO,
                     steps=((None, Colour.ODD), (0, Colour.GOOD), (1, Colour.ODD)),
-                    words={0: "none heard", -1: "not recorded"},
+                    value_texts={0: "none heard", -1: "not recorded"},
                 ),
             ),
             "Allocated",
@@ -233,7 +233,7 @@ TIME: Final = PanelRow(
             "Memory in use on each GPU as the driver reports it, by containers or by other"
             " processes.",
             GrafanaUnit.BYTES,
-            (PanelQuery(with_card(of_node("vgpu_gpu_memory_used_bytes")), CARD_NAME),),
+            (PanelQuery(with_gpu(of_node("vgpu_gpu_memory_used_bytes")), GPU_NAME),),
             NO_DRIVER,
         ),
         graph(
@@ -254,7 +254,7 @@ TIME: Final = PanelRow(
             "Utilisation, by GPU",
             "Part of the time in which a kernel ran. A GPU may be at 100 % and do little.",
             GrafanaUnit.RATIO,
-            (PanelQuery(with_card(of_node("vgpu_gpu_utilization_ratio")), CARD_NAME),),
+            (PanelQuery(with_gpu(of_node("vgpu_gpu_utilization_ratio")), GPU_NAME),),
             NO_DRIVER,
             most=1,
         ),
@@ -283,7 +283,7 @@ HEALTH: Final = PanelRow(
             "Of each GPU, and where the driver begins to slow it down.",
             GrafanaUnit.CELSIUS,
             (
-                PanelQuery(with_card(of_node("vgpu_gpu_temperature_celsius")), CARD_NAME),
+                PanelQuery(with_gpu(of_node("vgpu_gpu_temperature_celsius")), GPU_NAME),
                 PanelQuery(
                     "min("
                     + of_node("vgpu_gpu_temperature_threshold_celsius", ', threshold="slowdown"')
@@ -297,7 +297,7 @@ HEALTH: Final = PanelRow(
             "Power",
             "What each GPU draws. One at its limit is slowed: sw_power_cap, below.",
             GrafanaUnit.WATTS,
-            (PanelQuery(with_card(of_node("vgpu_gpu_power_usage_watts")), CARD_NAME),),
+            (PanelQuery(with_gpu(of_node("vgpu_gpu_power_usage_watts")), GPU_NAME),),
             NO_DRIVER,
         ),
         graph(
@@ -306,10 +306,10 @@ HEALTH: Final = PanelRow(
             ' first. "None heard" is drawn only where XIDs are recorded.',
             GrafanaUnit.COUNT,
             (
-                PanelQuery(with_card(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
+                PanelQuery(with_gpu(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
                 PanelQuery(
-                    f"0 * ({with_card(of_node('vgpu_gpu_xid_watched') + ' == 1')})"
-                    f" unless on ({CARD}) vgpu_gpu_xid_errors_total",
+                    f"0 * ({with_gpu(of_node('vgpu_gpu_xid_watched') + ' == 1')})"
+                    f" unless on ({GPU}) vgpu_gpu_xid_errors_total",
                     "{{gpu}}: none heard",
                 ),
             ),
@@ -317,7 +317,7 @@ HEALTH: Final = PanelRow(
             link=links.runbook("VgpuXidCritical"),
         ),
         graph(
-            "Why clocks are held down",
+            "Clock throttle reasons",
             "Part of the time for which each reason held; an idle GPU is no reason. A GPU that is"
             " hot or short of power is slow.",
             GrafanaUnit.RATIO,
@@ -349,7 +349,7 @@ SOURCES: Final = PanelRow(
                     "Last pass",
                     of_node("vgpu_collector_success"),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    words={0: "FAILED", 1: "good"},
+                    value_texts={0: "FAILED", 1: "good"},
                 ),
                 Column("Took", of_node("vgpu_collector_duration_seconds"), GrafanaUnit.SECONDS),
                 Column(
@@ -394,7 +394,7 @@ SOURCES: Final = PanelRow(
             ),
             NO_EXPORTER,
             steps=((None, Colour.UNKNOWN), (1, Colour.GOOD)),
-            words={0: "not read", 1: "read"},
+            value_texts={0: "not read", 1: "read"},
             most=1,
             width=6,
         ),
@@ -406,6 +406,6 @@ BY_NODE: Final = Dashboard(
     "vgpu / Node",
     "One node: its GPUs, their holders and their condition.",
     (choices.CLUSTER, choices.NODE),
-    (TRUST, CARDS, HOLDERS, TIME, HEALTH, SOURCES),
+    (TRUST, GPUS, HOLDERS, TIME, HEALTH, SOURCES),
     "1h",
 )

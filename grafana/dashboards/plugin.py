@@ -21,7 +21,7 @@ from grafana.dashboards.selecting import NODE, or_zero
 from grafana.promql import PLUGIN_TARGET
 from grafana.settings import API_ERRORS, SLOW_SECONDS
 
-NO_CARDS: Final = "no device plugin is scraped, or none has found GPUs"
+NO_GPUS: Final = "no device plugin is scraped, or none has found GPUs"
 NOT_KNOWN: Final = "no device plugin is scraped, or none has recovered allocations yet"
 
 
@@ -30,7 +30,7 @@ def of_it(metric: str, more: str = "") -> str:
     return f"{metric}{{{NODE}{more}}}"
 
 
-CARDS: Final = of_it("vgpu_plugin_device_healthy")
+GPUS: Final = of_it("vgpu_plugin_device_healthy")
 
 
 def of_plugin(expr: str, beside: str = "scheme") -> str:
@@ -70,7 +70,7 @@ WHICH: Final = PanelRow(
                     "State",
                     of_plugin(of_it("vgpu_plugin_ready"), "scheme, mode"),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    words={0: "NOT READY", 1: "ready"},
+                    value_texts={0: "NOT READY", 1: "ready"},
                     more={"mode": "Gives by"},
                 ),
                 Column(
@@ -78,10 +78,10 @@ WHICH: Final = PanelRow(
                     total(f"{of_it('vgpu_plugin_resource_registered')} == bool 0"),
                     steps=NONE_IS_GOOD,
                 ),
-                Column("GPUs", of_plugin(f"count by ({PLUGIN_TARGET}) ({CARDS})")),
+                Column("GPUs", of_plugin(f"count by ({PLUGIN_TARGET}) ({GPUS})")),
                 Column(
                     "Unhealthy",
-                    total(f"{CARDS} == bool 0"),
+                    total(f"{GPUS} == bool 0"),
                     steps=NONE_IS_BETTER,
                 ),
                 Column("Pods", total(of_it("vgpu_plugin_tenants", ', kind="bound"'))),
@@ -121,7 +121,7 @@ OFFERED: Final = PanelRow(
                     "Kubelet",
                     of_it("vgpu_plugin_resource_registered"),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    words={0: "DOES NOT TAKE IT", 1: "takes it"},
+                    value_texts={0: "DOES NOT TAKE IT", 1: "takes it"},
                 ),
                 Column("Healthy", of_it("vgpu_plugin_resource_devices", ', health="healthy"')),
                 Column(
@@ -136,11 +136,11 @@ OFFERED: Final = PanelRow(
                     f" or 0 * {of_it('vgpu_plugin_resource_registered')}",
                     GrafanaUnit.BYTES,
                     steps=((None, Colour.GOOD), (1, Colour.BAD)),
-                    words={0: "the one it has"},
+                    value_texts={0: "the one it has"},
                 ),
             ),
             "List",
-            NO_CARDS,
+            NO_GPUS,
             width=14,
             links={"Node": links.NODE},
         ),
@@ -154,13 +154,13 @@ OFFERED: Final = PanelRow(
                     or_zero(
                         "sum by (instance, gpu, reason)"
                         f" ({of_it('vgpu_plugin_device_unhealthy_info')})",
-                        CARDS,
+                        GPUS,
                         reason="none is unhealthy",
                     ),
                     "{{instance}} {{gpu}} {{reason}}",
                 ),
             ),
-            NO_CARDS,
+            NO_GPUS,
             steps=NONE_IS_BETTER,
             width=10,
             link=links.runbook("VgpuPluginCardUnhealthy"),

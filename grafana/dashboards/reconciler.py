@@ -71,7 +71,7 @@ SUMMARY: Final = PanelRow(
             f"max({of_it('vgpu_reconcile_breaker_tripped')})",
             NO_PLAN,
             steps=NONE_IS_GOOD,
-            words={0: "closed", 1: "TRIPPED"},
+            value_texts={0: "closed", 1: "TRIPPED"},
             link=links.runbook("VgpuBreakerTripped"),
         ),
         stat(
@@ -126,12 +126,12 @@ WHICH: Final = PanelRow(
                     "Runs",
                     of_it("vgpu_reconcile_info"),
                     more={"scope": "Scope", "mode": "Mode"},
-                    words={1: "yes"},
+                    value_texts={1: "yes"},
                 ),
                 Column(
                     "Leads",
                     of_it("vgpu_reconcile_leader"),
-                    words={0: "stands by", 1: "leads"},
+                    value_texts={0: "stands by", 1: "leads"},
                 ),
                 Column(
                     "Last cycle",

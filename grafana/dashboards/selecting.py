@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from grafana.promql import CARD, CONTAINER, TARGET, named, shareable
+from grafana.promql import CONTAINER, GPU, TARGET, named, shareable
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 NODE: Final = f'{CLUSTER}, instance=~"$node"'
@@ -47,9 +47,9 @@ def with_scheme(expr: str) -> str:
     )
 
 
-def with_card(expr: str) -> str:
+def with_gpu(expr: str) -> str:
     """``expr`` with the GPU's number and model."""
-    return f"({expr}) * on ({CARD}) group_left (gpu, model) vgpu_gpu_info"
+    return f"({expr}) * on ({GPU}) group_left (gpu, model) vgpu_gpu_info"
 
 
 def findings(selector: str) -> str:

@@ -83,7 +83,7 @@ class Audit:
         """Record an action's outcome. Raises AuditError."""
         self._write(plan, result.entry, AuditEvent.RESULT, result.outcome, result.detail)
 
-    def tell(self, record: AuditRecord) -> None:
+    def write(self, record: AuditRecord) -> None:
         """Append a record made elsewhere, with our time and user. Raises AuditError."""
         at = datetime.fromtimestamp(self._clock(), UTC)
         self._append(msgspec.structs.replace(record, time=at, by=self._by))
@@ -120,7 +120,7 @@ class Audit:
             event=event,
             rule=finding.rule,
             cause=finding.cause,
-            subject=finding.subject,
+            object_ref=finding.object_ref,
             action=finding.action,
             evidence=finding.evidence,
             outcome=outcome,

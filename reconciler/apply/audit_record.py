@@ -24,7 +24,7 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         time: when the line was written.
         plan: the plan's id.
         event: the kind of the line.
-        rule, cause, subject, evidence: as of the finding.
+        rule, cause, object_ref, evidence: as of the finding.
         action: what is done, with its preconditions; of an edit the before- and the after-image.
         outcome: of a result.
         detail: the message of the API server or file system.
@@ -36,7 +36,7 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: AuditEvent
     rule: Rule
     cause: Cause
-    subject: ObjectRef
+    object_ref: ObjectRef = msgspec.field(name="subject")
     action: Action
     evidence: tuple[str, ...] = ()
     outcome: ActionOutcome | None = None
@@ -46,7 +46,7 @@ class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def key(self) -> tuple[str, str]:
         """The same for an intent and its result."""
-        return self.plan, self.subject.key
+        return self.plan, self.object_ref.key
 
 
 class AuditError(Exception):

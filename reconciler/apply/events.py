@@ -38,7 +38,7 @@ _EDITS: Final[Mapping[Rule, _Wording]] = {
     Rule.STALE_HANDSHAKE: _Wording(
         "VgpuHandshakeCleared", "VgpuHandshakeNotCleared", "a handshake", "cleared"
     ),
-    Rule.CARD_DRIFT: _Wording(
+    Rule.GPU_DRIFT: _Wording(
         "VgpuClaimCorrected", "VgpuClaimNotCorrected", "its claim", "corrected"
     ),
     Rule.RECOVER: _Wording("VgpuClaimRecovered", "VgpuClaimNotRecovered", "its claim", "recovered"),
@@ -64,9 +64,9 @@ def event_notes(result: ActionResult, pod: Pod | None = None) -> tuple[EventNote
 
 def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
     finding = result.entry.finding
-    subject = _reported_on(finding.subject)
+    object_ref = _reported_on(finding.object_ref)
     wording = _wording(result)
-    if wording is None or subject is None:
+    if wording is None or object_ref is None:
         return
     if result.outcome is ActionOutcome.DONE:
         reason, type_ = wording.done, NoteType.NORMAL
@@ -83,11 +83,11 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
         f"{finding.rule.explanation}: {finding.cause.explanation} ({finding.rule}/{finding.cause})"
     )
     note = EventNote(
-        kind=subject.kind,
-        api_version=API_VERSIONS[subject.kind],
-        namespace=subject.namespace,
-        name=subject.name,
-        uid=subject.uid,
+        kind=object_ref.kind,
+        api_version=API_VERSIONS[object_ref.kind],
+        namespace=object_ref.namespace,
+        name=object_ref.name,
+        uid=object_ref.uid,
         reason=reason,
         message=f"{outcome}: {why}",
         at=result.at,
@@ -108,14 +108,14 @@ def _wording(result: ActionResult) -> _Wording | None:
     return _REMOVED if isinstance(finding.action, RemoveFolder) else None
 
 
-def _reported_on(subject: ObjectRef) -> ObjectRef | None:
+def _reported_on(object_ref: ObjectRef) -> ObjectRef | None:
     """The object that has the event: the node for an object that only the node has."""
-    if subject.kind in API_VERSIONS:
-        return subject
-    if not subject.node:
+    if object_ref.kind in API_VERSIONS:
+        return object_ref
+    if not object_ref.node:
         return None
     # The kubelet's own events of a node have its name as the UID: kubectl describe looks for it.
-    return ObjectRef(ObjectKind.NODE, "", subject.node, subject.node)
+    return ObjectRef(ObjectKind.NODE, "", object_ref.node, object_ref.node)
 
 
 def _to_owner(note: EventNote, owner: OwnerReference, node: str) -> EventNote:

@@ -98,7 +98,7 @@ class Executor:
         """The detail of the result of an action that is done."""
         action = entry.finding.action
         if isinstance(action, RemoveFolder):
-            return self._remove(action, entry.finding.subject.node)
+            return self._remove(action, entry.finding.object_ref.node)
         if action is None:
             raise ActionRefused(ActionOutcome.FAILED, "there is nothing to be done")
         tries = TRIES
@@ -142,9 +142,9 @@ class Executor:
     # ------------------------------------------------------------ evictions
 
     def _evict(self, entry: Entry) -> str:
-        subject = entry.finding.subject
-        pod = self._seen = self._client.pod(subject.namespace, subject.name)
-        _expect_same(pod, subject.uid)
+        object_ref = entry.finding.object_ref
+        pod = self._seen = self._client.pod(object_ref.namespace, object_ref.name)
+        _expect_same(pod, object_ref.uid)
         action = self._current(entry, pod)
         for guard in action.guards:
             check(guard, self._client, self._judge.codecs, pod)
@@ -154,7 +154,7 @@ class Executor:
 
         def arrived() -> bool:
             try:
-                left = self._client.pod(subject.namespace, subject.name)
+                left = self._client.pod(object_ref.namespace, object_ref.name)
             except ClusterError as error:
                 if error.status == HTTPStatus.NOT_FOUND:
                     return True

@@ -40,7 +40,7 @@ _MAY_BE_DONE: Final = frozenset({ActionOutcome.DONE, ActionOutcome.UNKNOWN})
 class UndoAuditSink(Protocol):
     """The audit of a restore; raises AuditError."""
 
-    def tell(self, record: AuditRecord) -> None:
+    def write(self, record: AuditRecord) -> None:
         """Append the record, with the current time."""
         ...
 
@@ -154,7 +154,7 @@ class _Restorer:
     ) -> None:
         if not self._dry_run:
             replaced = msgspec.structs.replace(record, event=event, outcome=outcome, detail=detail)
-            self._audit.tell(replaced)
+            self._audit.write(replaced)
 
     def _write(self, current: Pod | Node, target: ObjectRef, edit: Edit) -> str:
         """Raises ActionRefused."""

@@ -153,7 +153,7 @@ def apply(
 
 
 def agreed(
-    look: Callable[[], Made],
+    make_plan: Callable[[], Made],
     show: Callable[..., None],
     confirm: Callable[[Made], bool] | None,
     monotonic: Callable[[], float] = time.monotonic,
@@ -163,7 +163,7 @@ def agreed(
     After a late confirmation we plan again; if the new plan differs, the user is asked again. So
     the applied plan is the confirmed plan, and it is not old.
     """
-    made = look()
+    made = make_plan()
     show(made)
     while confirm is not None and made.plan.actions:
         asked_at = monotonic()
@@ -171,7 +171,7 @@ def agreed(
             return None
         if monotonic() - asked_at <= FRESH_SECONDS:
             break
-        before, made = made, look()
+        before, made = made, make_plan()
         if made.plan.id == before.plan.id:
             break
         show(made, "The plan has changed while it was read; this is the one of now:")

@@ -58,7 +58,7 @@ def notifier(ctx: click.Context, path: str, server: str) -> Callable[[Cycle], No
     if not path:
         return lambda _: None
     try:
-        return Webhook.from_file(path, server).tell
+        return Webhook.from_file(path, server).post
     except NotifyError as error:
         raise wrong_value(ctx, FLAG, str(error)) from error
 

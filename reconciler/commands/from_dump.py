@@ -52,7 +52,7 @@ class Moment(click.ParamType[float]):
             self.fail(f"{text!r} is not a time such as 2026-11-21T03:00:00Z{durations}", param, ctx)
 
 
-from_flags: Final[Decorator] = composed(
+dump_flags: Final[Decorator] = composed(
     click.option(
         "--from",
         "dump",

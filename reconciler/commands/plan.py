@@ -14,8 +14,8 @@ from reconciler.commands.common import (
     refuse_blindness,
 )
 from reconciler.commands.from_dump import (
+    dump_flags,
     earlier_plan,
-    from_flags,
     is_from_dump,
     made_from_dump,
 )
@@ -55,7 +55,7 @@ Status: 0 if nothing is to be done, 3 if something is, also if the circuit break
 1 for an error, 2 for wrong flags.
 """,
 )
-@from_flags
+@dump_flags
 @click.option(
     "--diff",
     "before",

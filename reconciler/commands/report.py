@@ -15,7 +15,7 @@ from reconciler.commands.common import (
     print_metrics,
     refuse_blindness,
 )
-from reconciler.commands.from_dump import Moment, from_flags, is_from_dump, made_from_dump
+from reconciler.commands.from_dump import Moment, dump_flags, is_from_dump, made_from_dump
 from reconciler.config.flags import (
     CONTEXT,
     options_from,
@@ -63,7 +63,7 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
     allow_from_autoenv=False,
     help="Only past actions since then: a duration such as 24h, or 2026-11-21T03:00:00Z.",
 )
-@from_flags
+@dump_flags
 @where_flags
 @policy_flags
 @output_flag(TEXT, JSON, PROMETHEUS)

@@ -91,12 +91,12 @@ def restore_command(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Undo the changes of annotations that an AUDIT tells of, the newest first.
+    """Undo the changes of annotations that an AUDIT records, the newest first.
 
     Only what is still as it was left; evictions and removed folders cannot be undone.
     """
     logs.configure(log_level, log_format)
-    _expect_own(ctx, audit, own_audit, tells=not server_dry_run, shows=output == TEXT)
+    _expect_own(ctx, audit, own_audit, writes=not server_dry_run, shows=output == TEXT)
     aside = output != TEXT or own_audit == STANDARD
     console = standard_output(stderr=aside)
     try:
@@ -128,13 +128,13 @@ def restore_command(
     ctx.exit(NOTHING if whole else PARTLY)
 
 
-def _expect_own(ctx: click.Context, audit: str, own: str, *, tells: bool, shows: bool) -> None:
+def _expect_own(ctx: click.Context, audit: str, own: str, *, writes: bool, shows: bool) -> None:
     """Raises click.UsageError where the restore's own audit would be mixed with other output."""
-    if own == STANDARD and tells and not shows:
+    if own == STANDARD and writes and not shows:
         complaint = f"--audit - and --output {JSON} both write standard output: choose one"
         raise click.UsageError(complaint, ctx)
     with suppress(OSError):
-        if tells and Path(audit).samefile(own):
+        if writes and Path(audit).samefile(own):
             complaint = f"--audit {own} is the audit that is to be undone: name another file"
             raise click.UsageError(complaint, ctx)
 

@@ -39,18 +39,18 @@ _LIST: Final = msgspec.json.Decoder(_List)
 class DumpObserver:
     """Observes a dump. Every view is the same."""
 
-    def __init__(self, content: bytes, subject: str, units: Units) -> None:
-        """``subject`` is the file's name, for errors."""
+    def __init__(self, content: bytes, object_name: str, units: Units) -> None:
+        """``object_name`` is the file's name, for errors."""
         self._content = content
-        self._subject = subject
+        self._object_name = object_name
         self._units = units
 
     def view(self, now: float) -> ClusterView:
         """What the dump has; ``now`` is when it was taken. Raises SourceError MALFORMED."""
-        dump = decode_dump(self._content, self._subject, keep=Keep.ALL)
+        dump = decode_dump(self._content, self._object_name, keep=Keep.ALL)
         ignored = ignored_text(dump.others)
         if dump.is_foreign:
-            raise SourceError(Reason.MALFORMED, self._subject, nothing_in_it(ignored))
+            raise SourceError(Reason.MALFORMED, self._object_name, nothing_in_it(ignored))
         nodes = tuple({node.name: node for node in dump.nodes}.values())
         objects = Objects(
             nodes,
@@ -102,7 +102,7 @@ class DumpObserver:
     def _is_cut(self) -> bool:
         """Whether the dump is one page of an API server's answer."""
         try:
-            metadata = decode(self._content, _LIST, self._subject).metadata
+            metadata = decode(self._content, _LIST, self._object_name).metadata
         except SourceError:
             return False
         return bool(metadata and metadata.continue_token)

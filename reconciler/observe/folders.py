@@ -145,7 +145,7 @@ def _listed(roots: Sequence[str]) -> tuple[list[_Folder], list[str], list[str]]:
             if error.reason is not Reason.ABSENT:
                 notes.append(str(error))
             continue
-        crowded += (f"{one.subject}: {one.detail}" for one in too_many)
+        crowded += (f"{one.object_name}: {one.detail}" for one in too_many)
         for path in sorted(entry.path for entry in entries if FOLDER_NAME.fullmatch(entry.name)):
             try:
                 folder = _look_at(path)

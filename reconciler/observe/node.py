@@ -61,13 +61,13 @@ class NodeObserver:
         *,
         continuous: bool = False,
         driver: GpuSource | None = None,
-        told: _ReadPods | None = None,
+        read_pods: _ReadPods | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         """The caller closes ``cluster``, after this observer; without it no pod is known.
 
         A ``continuous`` observer watches the node's pods, another lists them. :meth:`close` closes
-        ``driver``. ``told`` reads the pods in place of the cluster. Raises SourceError
+        ``driver``. ``read_pods`` reads the pods in place of the cluster. Raises SourceError
         NOT_INSTALLED if pod-resources is to be asked and cannot be.
         """
         self._node = node
@@ -77,10 +77,10 @@ class NodeObserver:
         self._driver = driver
         self._timeout = timeout
         self._watch: NodeWatch | None = None
-        if told is None and cluster is not None:
-            told = self._follow(cluster) if continuous else partial(_list, cluster, node)
+        if read_pods is None and cluster is not None:
+            read_pods = self._follow(cluster) if continuous else partial(_list, cluster, node)
         gpu = driver.sample if driver else None
-        self._collectors = NodeSources.open(places).collectors(gpu, told)
+        self._collectors = NodeSources.open(places).collectors(gpu, read_pods)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
         self._builder = LedgerBuilder((), node)
@@ -94,7 +94,9 @@ class NodeObserver:
         notes = list(self._failures())
         complete = set()
         if pods is not None:
-            notes += (f"{rejection.subject}: {rejection.detail}" for rejection in pods.rejections)
+            notes += (
+                f"{rejection.object_name}: {rejection.detail}" for rejection in pods.rejections
+            )
         if pods is not None and pods.complete:
             if _is_elsewhere(pods, seen):
                 notes.append(

@@ -24,7 +24,7 @@ class OwnerKind(msgspec.Struct, frozen=True):
 
     Attributes:
         kind, group: of the owner; the group is "" for Kubernetes' core.
-        told: what happens when a Failed pod of the owner is deleted.
+        consequence: what happens when a Failed pod of the owner is deleted.
         source: the code or the test that shows it.
         remakes: whether the owner then creates another pod; ``judge`` overrides it.
         plural, judge: the owner's resource, and the function that reads its settings; "" and None
@@ -35,7 +35,7 @@ class OwnerKind(msgspec.Struct, frozen=True):
 
     kind: str
     group: str
-    told: str
+    consequence: str
     source: str
     remakes: bool = False
     plural: str = ""

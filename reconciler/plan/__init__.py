@@ -22,15 +22,15 @@ findings or entries:
 """
 
 from reconciler.plan.eligibility import OPT_OUT, guarded, objection, opted_out
-from reconciler.plan.making import find, found_by, make_plan, resolve
+from reconciler.plan.making import find, make_plan, resolve, run_rule
 
 __all__ = [
     "OPT_OUT",
     "find",
-    "found_by",
     "guarded",
     "make_plan",
     "objection",
     "opted_out",
     "resolve",
+    "run_rule",
 ]

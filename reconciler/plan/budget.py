@@ -27,12 +27,12 @@ def breaker_of(entries: Iterable[Entry], cluster_index: ClusterIndex, limits: Li
 
 def _trouble(finding: Finding) -> tuple[str, ...]:
     """A key that is equal for the findings that count once."""
-    subject = finding.subject
+    object_ref = finding.object_ref
     if finding.effect is Effect.RECOVERY:
-        return (subject.key,)
-    if subject.kind is ObjectKind.FOLDER:
+        return (object_ref.key,)
+    if object_ref.kind is ObjectKind.FOLDER:
         return (finding.rule,)
-    return (finding.rule, subject.namespace) if subject.namespace else (subject.key,)
+    return (finding.rule, object_ref.namespace) if object_ref.namespace else (object_ref.key,)
 
 
 class _Tally:
@@ -81,7 +81,7 @@ class Budget:
 
     def take(self, entry: Entry) -> Verdict:
         """Count the action, unless it would exceed a limit: then return that limit."""
-        node, namespace = entry.finding.subject.home, entry.finding.subject.namespace
+        node, namespace = entry.finding.object_ref.home, entry.finding.object_ref.namespace
         disrupts = self._disrupts(entry)
         if disrupts and self._owners[entry.owner] >= (most := self._of_owner(entry.owner)):
             return SkipReason.OWNER_LIMIT, f"{most} of its owner's pods"
@@ -100,7 +100,7 @@ class Budget:
 
     def _disrupts(self, entry: Entry) -> bool:
         """Whether the action takes away a replica that may be of use."""
-        pod = self._cluster_index.pod_of(entry.finding.subject)
+        pod = self._cluster_index.pod_of(entry.finding.object_ref)
         evicts = isinstance(entry.finding.action, Evict)
         return evicts and bool(entry.owner) and pod is not None and not pod.terminal
 

@@ -57,7 +57,7 @@ def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | No
     stuck, which is no evidence against them; and a pod without a node can still go anywhere. A pod
     that has ended will not change any more, and on the node itself there is better evidence.
     """
-    pod = cluster_index.pod_of(finding.subject)
+    pod = cluster_index.pod_of(finding.object_ref)
     if pod is None or pod.owner is None or pod.terminal:
         return None
     from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
@@ -75,10 +75,10 @@ def _pause(
     finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
 ) -> float:
     """Seconds of the owner's back-off that are left; none for tidying, which makes no new pods."""
-    pod = cluster_index.pod_of(finding.subject)
+    pod = cluster_index.pod_of(finding.object_ref)
     if not finding.replaces or pod is None or pod.owner is None:
         return 0.0
-    key = attempt_key(pod.owner.uid, finding.subject.node)
+    key = attempt_key(pod.owner.uid, finding.object_ref.node)
     return state.pause(key, cluster_index.now, policy.backoff)
 
 
@@ -137,13 +137,13 @@ def _is_static(pod: Pod) -> bool:
 
 
 def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
-    subject = finding.subject
-    of_node = _of_node(subject, cluster_index)
+    object_ref = finding.object_ref
+    of_node = _of_node(object_ref, cluster_index)
     if of_node is not None:
         return of_node, ""
-    if subject.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
+    if object_ref.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
         return (SkipReason.OTHER_NAMESPACE, "") if policy.namespaces else None
-    pod = cluster_index.pod_of(subject)
+    pod = cluster_index.pod_of(object_ref)
     if pod is None:
         return SkipReason.INCOMPLETE_VIEW, ""
     exempt = _exempt(finding)
@@ -159,20 +159,22 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
     return of_owner or first(_OWNED_POD)
 
 
-def _of_node(subject: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:
+def _of_node(object_ref: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:
     """Why no object of the object's node is changed."""
-    node = cluster_index.nodes.get(subject.home)
-    if node is None and subject.kind is ObjectKind.NODE:
+    node = cluster_index.nodes.get(object_ref.home)
+    if node is None and object_ref.kind is ObjectKind.NODE:
         return SkipReason.NODE_UNKNOWN
-    seen = cluster_index.has(Coverage.NODES) and subject.home not in cluster_index.malformed_nodes
-    if node is None and subject.home and not seen:
+    seen = (
+        cluster_index.has(Coverage.NODES) and object_ref.home not in cluster_index.malformed_nodes
+    )
+    if node is None and object_ref.home and not seen:
         return SkipReason.INCOMPLETE_VIEW  # it may have opted out
     return SkipReason.OPTED_OUT if node is not None and opted_out(node) else None
 
 
 def guarded(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
     """The finding with a guard on the owner's policy, where only the policy allows the eviction."""
-    action, pod = finding.action, cluster_index.pod_of(finding.subject)
+    action, pod = finding.action, cluster_index.pod_of(finding.object_ref)
     owner = None if pod is None else eviction.owner_id(pod)
     if pod is None or owner is None or not isinstance(action, Evict):
         return finding

@@ -32,10 +32,10 @@ def make_plan(
 def find(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """The findings of all rules that are on."""
     for entry in RULES:
-        yield from found_by(entry, cluster_index, policy)
+        yield from run_rule(entry, cluster_index, policy)
 
 
-def found_by(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+def run_rule(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """The findings of one rule, if it is on.
 
     Where a part of the snapshot that the rule needs is incomplete, its findings have the objection
@@ -56,7 +56,7 @@ def _dated(finding: Finding, cluster_index: ClusterIndex) -> Finding:
     """The finding; in a dump one without a time has that of its pod's last known change."""
     if finding.since is not None or not cluster_index.snapshot.dated_by_status:
         return finding
-    pod = cluster_index.pod_of(finding.subject)
+    pod = cluster_index.pod_of(finding.object_ref)
     return finding if pod is None else replace(finding, since=changed_at(pod))
 
 
@@ -69,7 +69,7 @@ def resolve(
     """The plan for these findings."""
     entries = [
         _entry(of_subject, cluster_index, policy, state)
-        for of_subject in _by_subject(findings).values()
+        for of_subject in _by_object(findings).values()
     ]
     reported = [entry for entry in entries if entry.finding.action is None]
     skipped = [entry for entry in entries if entry.finding.action and entry.skip]
@@ -101,7 +101,7 @@ def resolve(
         skipped=tuple(sorted(skipped, key=place)),
         findings=tuple(sorted(reported, key=place)),
         breaker=breaker,
-        subjects={
+        object_counts={
             ObjectKind.POD: len(cluster_index.all_pods),
             ObjectKind.SHARE_POD: len(cluster_index.snapshot.share_pods),
             ObjectKind.NODE: len(cluster_index.snapshot.nodes),
@@ -111,11 +111,11 @@ def resolve(
     )
 
 
-def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    by_subject: dict[str, list[Finding]] = {}
+def _by_object(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    by_object: dict[str, list[Finding]] = {}
     for finding in findings:
-        by_subject.setdefault(finding.subject.key, []).append(finding)
-    return by_subject
+        by_object.setdefault(finding.object_ref.key, []).append(finding)
+    return by_object
 
 
 def _entry(
@@ -132,7 +132,7 @@ def _entry(
     leading, verdict = next(allowed, verdicts[0] if verdicts else (ordered[0], None))
     rules = dict.fromkeys(finding.rule for finding in ordered)
     also = tuple(rule for rule in rules if rule is not leading.rule)
-    pod = cluster_index.pod_of(leading.subject)
+    pod = cluster_index.pod_of(leading.object_ref)
     owner = pod.owner.uid if pod and pod.owner else ""
     return Entry(guarded(leading, cluster_index, policy), also, owner, *(verdict or ()))
 

@@ -30,12 +30,12 @@ def urgency(
     finding = entry.finding
     failed = state.failed.get(finding.key, 0.0)
     since = state.since(finding, now)
-    return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.subject
+    return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.object_ref
 
 
 def is_ended(entry: Entry, cluster_index: ClusterIndex) -> bool:
     """Whether the action evicts a pod that can never run again, which disrupts no workload."""
-    pod = cluster_index.pod_of(entry.finding.subject)
+    pod = cluster_index.pod_of(entry.finding.object_ref)
     return isinstance(entry.finding.action, Evict) and pod is not None and pod.terminal
 
 
@@ -51,7 +51,7 @@ def in_turns(
     ended: list[tuple[float, int, Entry]] = []
     for entry in entries:
         if is_ended(entry, cluster_index):
-            namespace = entry.finding.subject.namespace
+            namespace = entry.finding.object_ref.namespace
             failed = state.failed.get(entry.finding.key, 0.0)
             ended.append((failed, turns[namespace], entry))
             turns[namespace] += 1
@@ -62,4 +62,4 @@ def in_turns(
 
 def place(entry: Entry) -> tuple[int, ObjectRef]:
     """The order of skipped and report-only entries: by rule, then by object."""
-    return _ORDER[entry.finding.rule], entry.finding.subject
+    return _ORDER[entry.finding.rule], entry.finding.object_ref

@@ -80,7 +80,7 @@ class PlanDocument(_Document, frozen=True):
     plan: str
     made_at: datetime
     scope: str
-    subjects: Mapping[str, int]
+    object_counts: Mapping[str, int] = msgspec.field(name="subjects")
     breaker: BreakerDocument
     notes: tuple[str, ...]
     actions: tuple[EntryDocument, ...]
@@ -90,18 +90,18 @@ class PlanDocument(_Document, frozen=True):
 
 def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocument:
     """The plan, with the outcomes of its actions that have one."""
-    results_by_object = {result.entry.finding.subject.key: result for result in results}
+    results_by_object = {result.entry.finding.object_ref.key: result for result in results}
     breaker = plan.breaker
     return PlanDocument(
         api_version=API_VERSION,
         plan=plan.id,
         made_at=moment(plan.made_at),
         scope=plan.scope.value,
-        subjects=plan.subjects,
+        object_counts=plan.object_counts,
         breaker=BreakerDocument(breaker.tripped, breaker.wanted, breaker.allowed, breaker.pods),
         notes=plan.notes,
         actions=tuple(
-            _entry(entry, results_by_object.get(entry.finding.subject.key))
+            _entry(entry, results_by_object.get(entry.finding.object_ref.key))
             for entry in plan.actions
         ),
         skipped=tuple(map(_entry, plan.skipped)),
@@ -110,19 +110,19 @@ def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocum
 
 
 def _entry(entry: Entry, result: ActionResult | None = None) -> EntryDocument:
-    finding, subject, skip = entry.finding, entry.finding.subject, entry.skip
+    finding, object_ref, skip = entry.finding, entry.finding.object_ref, entry.skip
     outcome = None if result is None else result.outcome
     return EntryDocument(
         rule=finding.rule.value,
         reason=finding.cause.value,
         explanation=finding.cause.explanation,
         effect=finding.effect.value if finding.action else None,
-        kind=subject.kind.value,
-        namespace=subject.namespace,
-        name=subject.name,
-        uid=subject.uid,
-        part=subject.part,
-        node=subject.node,
+        kind=object_ref.kind.value,
+        namespace=object_ref.namespace,
+        name=object_ref.name,
+        uid=object_ref.uid,
+        part=object_ref.part,
+        node=object_ref.node,
         since=None if finding.since is None else moment(finding.since),
         evidence=finding.evidence,
         also=tuple(rule.value for rule in entry.also),
@@ -219,7 +219,7 @@ def report_document(
             for rule in Rule
             if any(count[rule] for count in counts)
         ),
-        nodes=_most(entry.finding.subject.node for entry in plan.entries),
+        nodes=_most(entry.finding.object_ref.node for entry in plan.entries),
         owners=_most(owners.get(entry.owner, "") for entry in plan.entries),
         done=None if done is None else tuple(done),
         plan=plan_document(plan),
@@ -272,11 +272,11 @@ def restored_document(restored: Restored) -> RestoredDocument:
         plan=record.plan,
         time=record.time,
         rule=record.rule.value,
-        kind=record.subject.kind.value,
-        namespace=record.subject.namespace,
-        name=record.subject.name,
-        uid=record.subject.uid,
-        node=record.subject.node,
+        kind=record.object_ref.kind.value,
+        namespace=record.object_ref.namespace,
+        name=record.object_ref.name,
+        uid=record.object_ref.uid,
+        node=record.object_ref.node,
         action=_action(record.action),
         undo=restored.undo.value,
         explanation=restored.undo.explanation,

@@ -69,7 +69,7 @@ def show_result(console: Console, result: ActionResult) -> None:
     style = GOOD if result.outcome in ACHIEVED else BAD
     pieces: list[Piece] = [(f"  {result.outcome.value:<14} ", style)]
     verb = doing(finding.action) if finding.action else ""
-    pieces.append((f"{finding.rule.value}: {verb} {subject_text(finding.subject)}", PLAIN))
+    pieces.append((f"{finding.rule.value}: {verb} {object_text(finding.object_ref)}", PLAIN))
     detail = result.detail or ("" if style is GOOD else result.outcome.explanation)
     if detail:
         pieces.append((f": {_flat(detail)}", PLAIN))
@@ -80,7 +80,7 @@ def show_undoable(console: Console, records: Iterable[AuditRecord]) -> None:
     """Print the actions that are about to be undone."""
     for record in records:
         verb = doing(record.action)
-        undo_text = f"  {record.rule.value}: {verb} {subject_text(record.subject)}"
+        undo_text = f"  {record.rule.value}: {verb} {object_text(record.object_ref)}"
         write(console, [[(undo_text, PLAIN), (f"  {record.time:%Y-%m-%d %H:%M:%S %Z}", DIM)]])
 
 
@@ -89,7 +89,7 @@ def show_restored(console: Console, restored: Restored) -> None:
     record = restored.record
     style = GOOD if restored.undo in AS_BEFORE else BAD
     outcome = restored.undo.explanation + (f" ({restored.detail})" if restored.detail else "")
-    text = f"{record.rule.value}: {subject_text(record.subject)}: {_flat(outcome)}"
+    text = f"{record.rule.value}: {object_text(record.object_ref)}: {_flat(outcome)}"
     write(console, [[(f"  {restored.undo.value:<14} ", style), (text, PLAIN)]])
 
 
@@ -106,11 +106,11 @@ def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
     show_plan(console, plan)
 
 
-def subject_text(subject: ObjectRef) -> str:
+def object_text(object_ref: ObjectRef) -> str:
     """An object by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
-    name = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
-    part = f" [{subject.part}]" if subject.part else ""
-    return f"{_KINDS[subject.kind]}{name}{part}"
+    name = f"{object_ref.namespace}/{object_ref.name}" if object_ref.namespace else object_ref.name
+    part = f" [{object_ref.part}]" if object_ref.part else ""
+    return f"{_KINDS[object_ref.kind]}{name}{part}"
 
 
 # ---------------------------------------------------------------- the plan
@@ -189,11 +189,11 @@ def _finding_row(entry: Entry, now: float) -> _Row:
 
 
 def _row(entry: Entry, now: float, *more: Piece, text: str) -> _Row:
-    finding, subject = entry.finding, entry.finding.subject
-    node = "" if subject.kind is ObjectKind.NODE else subject.node
+    finding, object_ref = entry.finding, entry.finding.object_ref
+    node = "" if object_ref.kind is ObjectKind.NODE else object_ref.node
     since = "" if finding.since is None else age(now - finding.since)
     rule = (finding.rule.value, PLAIN)
-    name = (subject_text(subject), BOLD)
+    name = (object_text(object_ref), BOLD)
     return _Row((rule, *more, name, (node, PLAIN), (since, DIM)), _flat(text))
 
 
@@ -221,7 +221,7 @@ def _summary(plan: Plan) -> str:
     kinds = ", ".join(f"{effects[effect]} {effect.value}" for effect in Effect if effects[effect])
     what = f"{_count(len(plan.actions), 'action')}{f' ({kinds})' if kinds else ''}"
     looked = ", ".join(
-        _count(count, _NOUNS.get(kind, kind)) for kind, count in plan.subjects.items() if count
+        _count(count, _NOUNS.get(kind, kind)) for kind, count in plan.object_counts.items() if count
     )
     return (
         f"{what}, {len(plan.skipped)} skipped, {len(plan.findings)} report only;"

@@ -20,7 +20,7 @@ from reconciler.rules.conflicts import (
     running_without_device,
     unowned_process,
 )
-from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.drift import gpu_drift, recover
 from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.leftover_claim import leftover_claim
@@ -61,7 +61,7 @@ RULES: Final = (
     RuleEntry(Rule.STALE_LOCK, stale_lock, needs=_PODS_AND_NODES),
     RuleEntry(Rule.STALE_HANDSHAKE, stale_handshake, needs=_PODS_AND_NODES),
     RuleEntry(Rule.LEFTOVER_CLAIM, leftover_claim),
-    RuleEntry(Rule.CARD_DRIFT, card_drift, NODE, _LEDGER),
+    RuleEntry(Rule.GPU_DRIFT, gpu_drift, NODE, _LEDGER),
     RuleEntry(Rule.RECOVER, recover, BOTH),
     RuleEntry(Rule.DOUBLE_BOOKED, double_booked, BOTH),
     RuleEntry(Rule.RUNNING_WITHOUT_DEVICE, running_without_device, BOTH),

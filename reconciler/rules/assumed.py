@@ -27,7 +27,7 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             continue
         owed = [
             (reading, reading.claim)
-            for reading in cluster_index.spoken(pod)
+            for reading in cluster_index.readings(pod)
             if reading.claim is not None and _is_owed(reading, reading.claim)
         ]
         claims = [claim for _, claim in owed]
@@ -39,7 +39,7 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             yield Finding(
                 rule=Rule.ASSUMED_EXPIRED,
                 cause=Cause.NEVER_ASSIGNED,
-                subject=of_pod(pod),
+                object_ref=of_pod(pod),
                 evidence=tuple(line for claim in claims for line in _evidence(claim)),
                 since=since,
                 grace=policy.ages.assumed,
@@ -57,7 +57,7 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     for pod in cluster_index.snapshot.pods:
         if pod.phase != PENDING or pod.node or pod.gated:
             continue
-        readings = [reading for reading in cluster_index.spoken(pod) if reading.claim is not None]
+        readings = [reading for reading in cluster_index.readings(pod) if reading.claim is not None]
         claims = cluster_index.claims(pod)
         if not claims:
             yield from _malformed(Rule.ASSUMED_UNBOUND, cluster_index, pod)
@@ -69,7 +69,7 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             yield Finding(
                 rule=Rule.ASSUMED_UNBOUND,
                 cause=Cause.NEVER_BOUND,
-                subject=of_pod(pod),
+                object_ref=of_pod(pod),
                 evidence=(
                     *(line for claim in claims for line in _evidence(claim)),
                     *((scheduler,) if pod.unschedulable else ()),
@@ -118,7 +118,7 @@ def _evidence(claim: Claim) -> Iterator[str]:
 def _malformed(rule: Rule, cluster_index: ClusterIndex, pod: Pod) -> Iterator[Finding]:
     """Reports a waiting pod whose claim is unreadable: no program should guess its meaning."""
     errors = tuple(
-        str(reading.error) for reading in cluster_index.spoken(pod) if reading.error is not None
+        str(reading.error) for reading in cluster_index.readings(pod) if reading.error is not None
     )
     if errors:
         yield Finding(rule, Cause.MALFORMED, of_pod(pod), errors)

@@ -60,7 +60,7 @@ class _Wrong(msgspec.Struct, frozen=True):
     """One problem; ``pod`` is the pod whose eviction would help, None if none is known."""
 
     cause: Cause
-    subject: ObjectRef
+    object_ref: ObjectRef
     evidence: tuple[str, ...]
     pod: Pod | None = None
     objection: SkipReason | None = None
@@ -78,14 +78,14 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
             *_waiting(rule, ledger, pod_index, cluster_index),
         )
         for wrong in wrongs:
-            by_object.setdefault((wrong.cause, wrong.subject.key), []).append(wrong)
+            by_object.setdefault((wrong.cause, wrong.object_ref.key), []).append(wrong)
     for (cause, _), wrongs_of_one in by_object.items():
         first = wrongs_of_one[0]
         pod = first.pod if acts else None
         yield Finding(
             rule=rule,
             cause=cause,
-            subject=first.subject,
+            object_ref=first.object_ref,
             evidence=tuple(
                 dict.fromkeys(line for wrong in wrongs_of_one for line in wrong.evidence)
             ),
@@ -109,16 +109,16 @@ def _conflicts(
         objection = _objection(conflict, parties, ledger, cluster_index)
         pod = _victim(parties, pod_index)
         if pod is not None:
-            subject = of_pod(pod)
+            object_ref = of_pod(pod)
         elif conflict.pod is not None:
-            subject, pod = (
-                pod_index.subject(conflict.pod, ledger.node),
+            object_ref, pod = (
+                pod_index.object_ref(conflict.pod, ledger.node),
                 pod_index.pod(conflict.pod.uid),
             )
         else:
-            subject = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
+            object_ref = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
         evidence = tuple(_evidence(conflict, parties, ledger, objection))
-        yield _Wrong(cause, subject, evidence, pod, objection)
+        yield _Wrong(cause, object_ref, evidence, pod, objection)
 
 
 def _waiting(
@@ -135,15 +135,15 @@ def _waiting(
     for wanted in ledger.waiting:
         if not wanted.running:
             continue
-        subject = pod_index.subject(wanted.pod, ledger.node)
+        object_ref = pod_index.object_ref(wanted.pod, ledger.node)
         asks = f"{wanted.request.container} runs and asks for {wanted.resource or 'a GPU'}"
         if wanted.pod.uid in unread:
-            yield _Wrong(Cause.MALFORMED, subject, (asks, unread[wanted.pod.uid]))
+            yield _Wrong(Cause.MALFORMED, object_ref, (asks, unread[wanted.pod.uid]))
         else:
             evidence = (asks, "no annotation names a device")
             objection = cluster_index.node_objection(ledger.node)
             pod = pod_index.pod(wanted.pod.uid)
-            yield _Wrong(Cause.NO_CLAIM, subject, evidence, pod, objection)
+            yield _Wrong(Cause.NO_CLAIM, object_ref, evidence, pod, objection)
 
 
 def _objection(

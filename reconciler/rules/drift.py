@@ -63,7 +63,7 @@ class _NodeRepair:
         return Finding(
             rule=rule,
             cause=cause,
-            subject=of_pod(pod),
+            object_ref=of_pod(pod),
             evidence=(*evidence, excess) if excess else tuple(evidence),
             grace=self._policy.ages.drift,
             effect=Effect.REPAIR,
@@ -72,10 +72,10 @@ class _NodeRepair:
         )
 
 
-def card_drift(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
+def gpu_drift(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Make annotations name the device that a container really has, if there is room on it."""
     return (
-        finding for finding in _repairs(cluster_index, policy) if finding.rule is Rule.CARD_DRIFT
+        finding for finding in _repairs(cluster_index, policy) if finding.rule is Rule.GPU_DRIFT
     )
 
 
@@ -97,18 +97,18 @@ def _repairs(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
         repair = _NodeRepair(cluster_index, ledger, policy)
         parties: dict[str, list[Statement]] = {}
         for conflict in ledger.conflicts:
-            if conflict.kind is ConflictKind.CARD_DIFFERS and conflict.pod is not None:
+            if conflict.kind is ConflictKind.GPU_DIFFERS and conflict.pod is not None:
                 parties.setdefault(conflict.pod.uid, []).extend(conflict.statements)
         for uid, statements in sorted(parties.items()):
             known = pod_index.pod(uid)
             if known is not None:
-                for reading in cluster_index.spoken(known):
+                for reading in cluster_index.readings(known):
                     yield from _drift(known, reading, statements, repair)
         running = [
             pod for pod in cluster_index.snapshot.pods if pod.node == name and pod.phase == RUNNING
         ]
         for pod in sorted(running, key=lambda running_pod: running_pod.ref):
-            for reading in cluster_index.spoken(pod):
+            for reading in cluster_index.readings(pod):
                 yield from _unassigned(pod, reading, cluster_index, repair)
             for codec in cluster_index.codecs:
                 yield from _unclaimed(pod, codec, cluster_index, repair)
@@ -139,7 +139,7 @@ def _drift(
         new = structs.replace(claim, allocations=kept)
         after = repair.rewriter.fewest_edits(pod, reading.codec, new)
     evidence = of_statements(statements)
-    yield repair.finding(Rule.CARD_DRIFT, Cause.CARD_DIFFERS, pod, evidence=evidence, after=after)
+    yield repair.finding(Rule.GPU_DRIFT, Cause.GPU_DIFFERS, pod, evidence=evidence, after=after)
 
 
 # ---------------------------------------------------------------- forgotten
@@ -152,7 +152,7 @@ def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
         if pod.phase != RUNNING or not pod.node or promised.isdisjoint(pod.annotations):
             continue
         if kept.isdisjoint(pod.annotations.items()):
-            for reading in cluster_index.spoken(pod):
+            for reading in cluster_index.readings(pod):
                 gpus = _registered(reading.codec, cluster_index.nodes.get(pod.node))
                 ledger = Ledger(pod.node, tuple(map(DeviceEntry, gpus)))
                 yield from _unassigned(
@@ -218,7 +218,7 @@ def _unclaimed(
     pod: Pod, codec: SchemeCodec, cluster_index: ClusterIndex, repair: _NodeRepair
 ) -> Iterator[Finding]:
     """Containers that the kubelet has placed, and whose devices no annotation names."""
-    reading = next((read for read in cluster_index.spoken(pod) if read.codec is codec), None)
+    reading = next((read for read in cluster_index.readings(pod) if read.codec is codec), None)
     requests = _asked(pod, codec)
     claimed = (
         {allocation.container for allocation in reading.claim.allocations}
@@ -275,7 +275,7 @@ def _asked(pod: Pod, codec: SchemeCodec) -> Sequence[Request]:
 def _is_silent(pod: Pod, codec: SchemeCodec, ledger: Ledger) -> bool:
     """Whether the pod's plugin would have written nothing, since there is only one GPU."""
     gpus = tuple(entry.device for entry in ledger.devices if not entry.device.parent)
-    return codec.sole_card(pod, gpus) is not None
+    return codec.sole_gpu(pod, gpus) is not None
 
 
 def _shares(codec: SchemeCodec, request: Request, holdings: Iterable[Holding]) -> tuple[Share, ...]:

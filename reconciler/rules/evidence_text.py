@@ -10,7 +10,7 @@ from reconciler.rules.findings import of_pod
 from vgpu.kube.objects import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
 from vgpu.model import Device, PodRef, Share
-from vgpu.units import count, percent, size
+from vgpu.units import count, exact_size, percent
 
 MOST_NAMED: Final = 16
 """Maximum number of parties named in the evidence of a finding; the others are counted."""
@@ -35,7 +35,7 @@ class PodIndex:
             if MIRROR in pod.annotations
         }
 
-    def subject(self, ref: PodRef, node: str) -> ObjectRef:
+    def object_ref(self, ref: PodRef, node: str) -> ObjectRef:
         """The pod as an object; a pod that is not in the snapshot has the names that are known."""
         pod, share_pod = self.pod(ref.uid), self._cluster_index.share_pods.get(ref.uid)
         if pod is not None:
@@ -57,7 +57,7 @@ def of_share_pod(pod: Pod) -> ObjectRef:
 
 def of_device(device: Device, here: str = "") -> str:
     """A device and its capacity; ``here`` as in of_holding."""
-    parts = [] if device.memory_bytes is None else [size(device.memory_bytes)]
+    parts = [] if device.memory_bytes is None else [exact_size(device.memory_bytes)]
     parts.append(f"{percent(device.cores_milli)} % of cores")
     if device.slots is not None:
         parts.append(count(device.slots, "slot"))
@@ -100,7 +100,7 @@ def _who(pod: PodRef, container: str) -> str:
 
 
 def _share(share: Share, here: str = "") -> str:
-    parts = [] if share.memory_bytes is None else [size(share.memory_bytes)]
+    parts = [] if share.memory_bytes is None else [exact_size(share.memory_bytes)]
     if share.cores_milli is not None:
         parts.append(f"{percent(share.cores_milli)} % of cores")
     device = share.device or "an unknown device"

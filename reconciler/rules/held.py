@@ -17,7 +17,7 @@ from vgpu.durations import age
 from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
 from vgpu.model import Allocation, ContainerKind, Phase
-from vgpu.units import GIB, size
+from vgpu.units import GIB, exact_size
 
 _HOUR: Final = 3600.0
 
@@ -35,7 +35,7 @@ def stuck_terminating(cluster_index: ClusterIndex, policy: Policy) -> Iterator[F
         yield Finding(
             rule=Rule.STUCK_TERMINATING,
             cause=Cause.NODE_AWAY if is_away else Cause.CONTAINERS_REMAIN,
-            subject=of_pod(pod),
+            object_ref=of_pod(pod),
             evidence=tuple(_of_termination(pod, cluster_index.now, due)),
             since=due,
             grace=policy.ages.terminating,
@@ -57,7 +57,7 @@ def held_for_nothing(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fi
             yield Finding(
                 rule=Rule.HELD_FOR_NOTHING,
                 cause=Cause.CRASH_LOOP if crashes else Cause.CANNOT_START,
-                subject=of_pod(pod),
+                object_ref=of_pod(pod),
                 evidence=tuple(_of_failure(status, held, since, cluster_index.now)),
                 since=since,
                 grace=policy.ages.held,
@@ -89,7 +89,7 @@ def idle_holder(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding
         yield Finding(
             rule=Rule.IDLE_HOLDER,
             cause=Cause.NO_KERNEL,
-            subject=of_pod(pod),
+            object_ref=of_pod(pod),
             evidence=(f"container {launch.container} {event}", *_of_held(held)),
             since=since,
             part=launch.container,
@@ -170,11 +170,11 @@ def _of_failure(
     memory = sum(share.memory_bytes or 0 for allocation in held for share in allocation.shares)
     if memory and since is not None and now > since:
         hours = (now - since) / _HOUR
-        yield f"{size(memory)} for {hours:,.0f} hours: {memory / GIB * hours:,.0f} GiB hours"
+        yield f"{exact_size(memory)} for {hours:,.0f} hours: {memory / GIB * hours:,.0f} GiB hours"
 
 
 def _of_held(held: Sequence[Allocation]) -> Iterator[str]:
     for allocation in held:
         for share in allocation.shares:
-            memory = "a share" if share.memory_bytes is None else size(share.memory_bytes)
+            memory = "a share" if share.memory_bytes is None else exact_size(share.memory_bytes)
             yield f"holds {memory} of {share.device or 'an unknown device'}"

@@ -153,7 +153,7 @@ def _orphan(holding: HolderPod, pod: Pod, pool: _Pool, policy: Policy) -> Iterat
     yield Finding(
         rule=Rule.KUBESHARE,
         cause=Cause.ORPHANED_HOLDER,
-        subject=of_pod(pod),
+        object_ref=of_pod(pod),
         evidence=(
             f"it keeps a GPU of node {holding.node} as virtual GPU {quoted(holding.gpuid)}",
             "no SharePod that lives, and no pod, uses it there",
@@ -196,7 +196,7 @@ def _stuck(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
     yield Finding(
         rule=Rule.KUBESHARE,
         cause=cause,
-        subject=of_share_pod(share_pod),
+        object_ref=of_share_pod(share_pod),
         evidence=(place, *evidence, *remark),
         grace=policy.ages.assumed,
         effect=Effect.RECOVERY,
@@ -264,7 +264,7 @@ def _restarting(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding
         yield Finding(
             rule=Rule.KUBESHARE,
             cause=Cause.COMPLETED_FOR_EVER,
-            subject=of_share_pod(share_pod),
+            object_ref=of_share_pod(share_pod),
             evidence=(
                 *dict.fromkeys(ended),
                 f"restartPolicy is {share_pod.restart_policy}: OnFailure or Never lets it end",

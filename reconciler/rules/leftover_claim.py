@@ -41,7 +41,7 @@ def _leftover(policy: Policy, pod: Pod, leftover: LeftoverClaim) -> Iterator[Fin
     yield Finding(
         rule=Rule.LEFTOVER_CLAIM,
         cause=cause,
-        subject=of_pod(pod),
+        object_ref=of_pod(pod),
         evidence=(f"{leftover.key}: {quoted(leftover.text)}", evidence),
         since=since,
         grace=grace,

@@ -17,7 +17,7 @@ def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding
             yield Finding(
                 rule=Rule.MALFORMED_OBJECT,
                 cause=Cause.MALFORMED,
-                subject=ObjectRef(
+                object_ref=ObjectRef(
                     kind, ref.namespace, ref.name, ref.uid, node=malformed.node or ""
                 ),
                 evidence=(f"it cannot be read: {quoted(malformed.detail)}",),

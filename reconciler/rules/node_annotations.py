@@ -61,7 +61,7 @@ def stale_lock(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                 yield Finding(
                     rule=Rule.STALE_LOCK,
                     cause=verdict.cause,
-                    subject=of_node(node, lock.key),
+                    object_ref=of_node(node, lock.key),
                     evidence=(f"{lock.key}: {quoted(lock.text)}", evidence),
                     since=lock.since,
                     grace=grace,
@@ -137,7 +137,7 @@ def _handshake(
         yield Finding(
             rule=Rule.STALE_HANDSHAKE,
             cause=Cause.PLUGIN_LIVES,
-            subject=of_node(node, handshake.key),
+            object_ref=of_node(node, handshake.key),
             evidence=(
                 f"{handshake.key}: {quoted(node.annotations[handshake.key])}",
                 f"the node is ready and offers {offered} of {resource}",

@@ -20,14 +20,14 @@ from reconciler.rules.findings import evict
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.units import size
+from vgpu.units import exact_size
 
 
 class _Over(msgspec.Struct, frozen=True):
     """A container over its allocation on a device; ``doubt`` is a conflict about the allocation."""
 
     holding: Holding
-    given_bytes: int
+    allocated_bytes: int
     usage: Usage
     doubt: Conflict | None
 
@@ -49,8 +49,8 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                 ]
                 yield Finding(
                     rule=Rule.OVER_LIMIT,
-                    cause=Cause.MORE_THAN_GIVEN,
-                    subject=pod_index.subject(over.holding.pod, ledger.node),
+                    cause=Cause.MORE_THAN_ALLOCATED,
+                    object_ref=pod_index.object_ref(over.holding.pod, ledger.node),
                     evidence=tuple(
                         line
                         for container_over in first
@@ -77,12 +77,12 @@ def _found(ledger: Ledger, usage: Sequence[Usage]) -> Iterator[_Over]:
     for entry in ledger.devices:
         for holding in entry.holdings if not entry.device.parent else ():
             place = holding.pod.uid, holding.container, entry.device.name
-            one, given = used.get(place), _given(holding)
-            if one and one.used_bytes and given and is_over(one.used_bytes, given):
-                yield _Over(holding, given, one, remarks.get(place))
+            one, allocated = used.get(place), _allocated_bytes(holding)
+            if one and one.used_bytes and allocated and is_over(one.used_bytes, allocated):
+                yield _Over(holding, allocated, one, remarks.get(place))
 
 
-def _given(holding: Holding) -> int | None:
+def _allocated_bytes(holding: Holding) -> int | None:
     """Memory that was allocated, in bytes; None or 0 if no limit is known for certain.
 
     It must also be proven that the container is on the device.
@@ -107,8 +107,8 @@ def _is_doubt(conflict: Conflict) -> bool:
 def _evidence(over: _Over, node: str) -> Iterator[str]:
     usage, used = over.usage, over.usage.used_bytes or 0
     yield (
-        f"node {node} on {usage.device}: {usage.container} uses {size(used)} of"
-        f" {size(over.given_bytes)}, {used * 100 // over.given_bytes} %"
+        f"node {node} on {usage.device}: {usage.container} uses {exact_size(used)} of"
+        f" {exact_size(over.allocated_bytes)}, {used * 100 // over.allocated_bytes} %"
     )
     yield f"{of_holding(over.holding)}; its size is from {over.holding.sized_by}"
     more = len(usage.pids) - MOST_NAMED

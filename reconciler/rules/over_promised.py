@@ -36,7 +36,7 @@ def over_promised(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Findi
     """
     pod_index = PodIndex(cluster_index)
     for finding in find_waiting(Rule.OVER_PROMISED, cluster_index, policy):
-        pod = cluster_index.pods[finding.subject.uid]
+        pod = cluster_index.pods[finding.object_ref.uid]
         entry = _exceeded_gpu(cluster_index, pod)
         if entry is None:
             continue
@@ -70,7 +70,7 @@ def _likely_defect(
     """The known defect of the pod's scheduler that fits these holders."""
     rows = {
         registry().row(reading.codec).name: registry().row(reading.codec)
-        for reading in cluster_index.spoken(pod)
+        for reading in cluster_index.readings(pod)
         if reading.claim is not None
     }
     defects = [row.defect for row in rows.values() if row.defect is not None]

@@ -72,7 +72,7 @@ def _finding(
     return Finding(
         rule=rule,
         cause=cause,
-        subject=of_pod(pod),
+        object_ref=of_pod(pod),
         evidence=(f"reason {quoted(pod.reason)}", f"message {quoted(pod.message)}"),
         since=ended_at(pod),
         grace=policy.ages.failed,

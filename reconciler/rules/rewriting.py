@@ -17,7 +17,7 @@ from vgpu.ledger import Evidence, HoldingSum, Ledger, merge
 from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.totals import excesses
-from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
+from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
 from vgpu.model import Claim, Device, Phase, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
@@ -146,7 +146,7 @@ class Rewriter:
         statements = [
             statement
             for pod in pods
-            for statement in on_cards(
+            for statement in on_gpus(
                 pod, read_pod(pod, self._cluster_index.codecs).statements, uuids
             )
         ]

@@ -34,7 +34,7 @@ def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
         yield Finding(
             rule=Rule.ORPHAN_SHIM_DIR,
             cause=Cause.POD_GONE,
-            subject=ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node),
+            object_ref=ObjectRef(ObjectKind.FOLDER, "", folder.path, folder.pod_uid, node=node),
             evidence=tuple(_evidence(folder, cluster_index, ended)),
             grace=policy.ages.orphan,
             effect=Effect.TIDYING,

@@ -69,7 +69,7 @@ def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Ite
             yield Finding(
                 rule=rule,
                 cause=cause,
-                subject=of_pod(pod),
+                object_ref=of_pod(pod),
                 evidence=(
                     f"container {status.name} is {status.state}: {quoted(status.reason)}",
                     f"message {quoted(message)}",

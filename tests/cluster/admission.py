@@ -27,8 +27,8 @@ from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
 
-CARDS, CONTAINERS = 8, 80
-CARD_GIB = 80
+GPUS, CONTAINERS = 8, 80
+GPU_GIB = 80
 FACTOR = 1024  # MiB of a unit
 LIKE = {
     "volcano.sh/vgpu-number": "example.com/number",
@@ -84,10 +84,10 @@ class Contest:
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.client = node, node.cluster.client
-        split = CONTAINERS // CARDS
+        split = CONTAINERS // GPUS
         flags = [f"--volcano.split-count={split}", f"--volcano.memory-factor={FACTOR}"]
         self.plugin = PluginNode(
-            node, "volcano", folder, cards=CARDS, memory=CARD_GIB * 2**30, flags=flags
+            node, "volcano", folder, gpus=GPUS, memory=GPU_GIB * 2**30, flags=flags
         )
         self.other: Daemon | None = None
         self.bystander: Object | None = None
@@ -132,14 +132,14 @@ class Contest:
         return admit(self.client, self.node, pods)
 
     def _pods(self, who: str, namespace: str) -> list[Object]:
-        each = CARD_GIB * CARDS // CONTAINERS
+        each = GPU_GIB * GPUS // CONTAINERS
         number = next(self._rounds)
         return [
             volcano_pod(
                 f"{who}-{number}-{at}",
                 namespace,
                 self.plugin,
-                {"main": [(at % CARDS, each - at // CARDS % 3, 1 + at // CARDS)]},
+                {"main": [(at % GPUS, each - at // GPUS % 3, 1 + at // GPUS)]},
             )
             for at in range(CONTAINERS)
         ]

@@ -34,7 +34,7 @@ BLOCKS_IN_GIB = 4
 
 SPLIT = 20
 
-CARD_GIB = 64
+GPU_GIB = 64
 """Of each GPU: enough for all pods of a test module."""
 
 DRIVER = "/var/lib/driver-host"
@@ -42,14 +42,14 @@ DRIVER = "/var/lib/driver-host"
 
 DIALECTS = {"volcano": VOLCANO, "hami": HAMI}
 
-CARD_NUMBERS = "1:3"
+GPU_NUMBERS = "1:3"
 """Of all of the bed's GPUs, which are /dev/null."""
 
 
 class Ask(NamedTuple):
     """What one container was promised."""
 
-    card: int
+    gpu: int
     gib: int
 
 
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
         scheme: ``--scheme``.
         offered: resource -> what a GPU has of it, the binding one first.
         late: whether limits reach a container by a file where there is no CDI.
-        by_card: whether the kubelet asks for the same number whatever the memory is.
+        by_gpu: whether the kubelet asks for the same number whatever the memory is.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Kind(NamedTuple):
     offered: Mapping[str, int]
     flags: Sequence[str]
     late: bool
-    by_card: bool
+    by_gpu: bool
     make: Callable[..., Object]
     given: Callable[[PluginNode, Object, str, Ask, str], Given]
 
@@ -90,15 +90,15 @@ class Kind(NamedTuple):
         return next(iter(self.offered))
 
     def plugin(
-        self, node: Node, folder: Path, *flags: str, cards: int = 2, port: int = PORT
+        self, node: Node, folder: Path, *flags: str, gpus: int = 2, port: int = PORT
     ) -> PluginNode:
         """To be used in a with block."""
         if self.scheme == "gaia":
             lay_out_driver(node)
         all_flags = [*self.flags, *flags]
-        memory = CARD_GIB * GIB
+        memory = GPU_GIB * GIB
         made = PluginNode(
-            node, self.scheme, folder, cards=cards, memory=memory, flags=all_flags, port=port
+            node, self.scheme, folder, gpus=gpus, memory=memory, flags=all_flags, port=port
         )
         if self.scheme == "volcano":
             made.lay_out_shim()
@@ -109,10 +109,10 @@ class Kind(NamedTuple):
         plugin.wait_ready()
         self.wait_offered(plugin, len(plugin.uuids))
 
-    def wait_offered(self, plugin: PluginNode, cards: int) -> None:
+    def wait_offered(self, plugin: PluginNode, gpus: int) -> None:
         """Until the Node gives all that so many GPUs have."""
-        for resource, per_card in self.offered.items():
-            plugin.wait_offered(resource, cards * per_card)
+        for resource, per_gpu in self.offered.items():
+            plugin.wait_offered(resource, gpus * per_gpu)
 
     def pod(self, name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
         """A pod as its scheduler leaves it."""
@@ -127,21 +127,21 @@ def _volcano(
 ) -> Object:
     units = 1024 // UNIT_MIB if key_set.counts_units else 1024
     slices = {
-        container: [(ask.card, ask.gib * units, CORES)] if ask else []
+        container: [(ask.gpu, ask.gib * units, CORES)] if ask else []
         for container, ask in asks.items()
     }
     return volcano_pod(name, namespace, plugin, slices, key_set, **spec)
 
 
 def _gpushare(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
-    (card,) = {ask.card for ask in asks.values() if ask}
+    (gpu,) = {ask.gpu for ask in asks.values() if ask}
     units = {container: ask.gib if ask else 0 for container, ask in asks.items()}
-    return gpushare_pod(name, namespace, plugin, card, units, **spec)
+    return gpushare_pod(name, namespace, plugin, gpu, units, **spec)
 
 
 def _gaia(name: str, namespace: str, plugin: PluginNode, asks: Asks, **spec: Any) -> Object:
     asked = {
-        container: (GAIA_CORES, ask.gib * BLOCKS_IN_GIB, str(ask.card)) if ask else (0, 0, "")
+        container: (GAIA_CORES, ask.gib * BLOCKS_IN_GIB, str(ask.gpu)) if ask else (0, 0, "")
         for container, ask in asks.items()
     }
     return gaia_pod(name, namespace, plugin, asked, **spec)
@@ -157,7 +157,7 @@ def _volcano_given(
     cache = inside[key_set is VOLCANO]
     folders = f"{shim}/vgpu/containers" if key_set is VOLCANO else f"{shim}/containers"
     env = {
-        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.gpu],
         "CUDA_DEVICE_MEMORY_LIMIT_0": f"{ask.gib * 1024}m",
         "CUDA_DEVICE_SM_LIMIT": str(CORES),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{cache}/{name}.cache",
@@ -173,11 +173,11 @@ def _volcano_given(
 
 def _gpushare_given(plugin: PluginNode, _pod: Object, _container: str, ask: Ask, _: str) -> Given:
     env = {
-        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
-        "ALIYUN_COM_GPU_MEM_IDX": str(ask.card),
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.gpu],
+        "ALIYUN_COM_GPU_MEM_IDX": str(ask.gpu),
         "ALIYUN_COM_GPU_MEM_POD": str(ask.gib),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(ask.gib),
-        "ALIYUN_COM_GPU_MEM_DEV": str(CARD_GIB),
+        "ALIYUN_COM_GPU_MEM_DEV": str(GPU_GIB),
     }
     return Given(env, {}, {})
 
@@ -185,15 +185,15 @@ def _gpushare_given(plugin: PluginNode, _pod: Object, _container: str, ask: Ask,
 def _gaia_given(plugin: PluginNode, pod: Object, _container: str, ask: Ask, _: str) -> Given:
     driver = plugin.node.run(["readlink", "-m", "/etc/gpu-manager/vdriver/nvidia"]).strip()
     env = {
-        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.card],
+        "NVIDIA_VISIBLE_DEVICES": plugin.uuids[ask.gpu],
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
     }
     mounts = {
         "/usr/local/nvidia": (driver, "ro"),
         "/etc/vcuda": (f"/etc/gpu-manager/vm/{pod['metadata']['uid']}", "ro"),
     }
-    nodes = (f"/dev/nvidia{ask.card}", "/dev/nvidiactl", "/dev/nvidia-uvm")
-    return Given(env, mounts, dict.fromkeys(nodes, CARD_NUMBERS))
+    nodes = (f"/dev/nvidia{ask.gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    return Given(env, mounts, dict.fromkeys(nodes, GPU_NUMBERS))
 
 
 def lay_out_driver(node: Node) -> None:
@@ -216,12 +216,12 @@ KINDS = {
             "volcano",
             {
                 "volcano.sh/vgpu-number": SPLIT,
-                "volcano.sh/vgpu-memory": CARD_GIB * 1024 // UNIT_MIB,
+                "volcano.sh/vgpu-memory": GPU_GIB * 1024 // UNIT_MIB,
                 "volcano.sh/vgpu-cores": 100,
             },
             [f"--volcano.memory-factor={UNIT_MIB}", f"--volcano.split-count={SPLIT}"],
             late=True,
-            by_card=True,
+            by_gpu=True,
             make=partial(_volcano, VOLCANO),
             given=partial(_volcano_given, VOLCANO),
         ),
@@ -231,30 +231,30 @@ KINDS = {
             {"nvidia.com/gpu": SPLIT},
             ["--volcano.dialect=hami", f"--volcano.split-count={SPLIT}"],
             late=True,
-            by_card=True,
+            by_gpu=True,
             make=partial(_volcano, HAMI),
             given=partial(_volcano_given, HAMI),
         ),
         Kind(
             "gpushare",
             "gpushare",
-            {"aliyun.com/gpu-mem": CARD_GIB},
+            {"aliyun.com/gpu-mem": GPU_GIB},
             [],
             late=False,
-            by_card=False,
+            by_gpu=False,
             make=_gpushare,
             given=_gpushare_given,
         ),
         Kind(
             "gaia",
             "gaia",
-            {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": CARD_GIB * BLOCKS_IN_GIB},
+            {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": GPU_GIB * BLOCKS_IN_GIB},
             [
                 f"--gaia.host-root={DRIVER}",
                 f"--gaia.control-library={DRIVER}/usr/bin/libcuda-control.so",
             ],
             late=False,
-            by_card=True,
+            by_gpu=True,
             make=_gaia,
             given=_gaia_given,
         ),

@@ -25,7 +25,7 @@ from tests.support.bed import objects
 from tests.support.bed.client import Object
 from tests.support.bed.node import Node
 from tests.support.bed.processes import Daemon
-from tests.support.nvml_fake import Device as Card
+from tests.support.nvml_fake import Device as Gpu
 from tests.support.nvml_fake import FakeDriver, uuid
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.schemes.volcano.key_set import VOLCANO, KeySet
@@ -47,21 +47,21 @@ class PluginNode:
         scheme: str,
         folder: Path,
         *,
-        cards: int = 2,
+        gpus: int = 2,
         memory: int = 16 * GIB,
         flags: Sequence[str] = (),
         kubeconfig: Path | None = None,
         port: int = PORT,
     ) -> None:
         self.node, self.scheme, self.client = node, scheme, node.cluster.client
-        self.uuids = [uuid(number) for number in range(cards)]
+        self.uuids = [uuid(number) for number in range(gpus)]
         self.memory, self.port = memory, port
         self.driver = FakeDriver(folder)
         self.flags = list(flags)
         self._kubeconfig = kubeconfig or node.cluster.kubeconfig
         self._daemon: Daemon | None = None
         self._starts = 0
-        self.write_cards()
+        self.write_gpus()
 
     def __enter__(self) -> Self:
         self.make_device_nodes()
@@ -73,9 +73,9 @@ class PluginNode:
 
     # ------------------------------------------------------------ the driver
 
-    def card(self, number: int, **numbers: object) -> Card:
+    def gpu(self, number: int, **numbers: object) -> Gpu:
         """As it is written for the driver."""
-        return Card(
+        return Gpu(
             self.uuids[number],
             total=self.memory,
             minor=number,
@@ -83,9 +83,9 @@ class PluginNode:
             **numbers,
         )
 
-    def write_cards(self, *, without: Sequence[int] = (), **more: Any) -> None:
+    def write_gpus(self, *, without: Sequence[int] = (), **more: Any) -> None:
         """What the driver says from now on; ``more`` is FakeDriver.write's."""
-        there = [self.card(n) for n in range(len(self.uuids)) if n not in without]
+        there = [self.gpu(n) for n in range(len(self.uuids)) if n not in without]
         self.driver.write(devices=there, **more)
 
     def make_device_nodes(self) -> None:
@@ -243,12 +243,12 @@ def volcano_pod(
 
 
 def gpushare_pod(
-    name: str, namespace: str, plugin: PluginNode, card: int, units: Mapping[str, int], **spec: Any
+    name: str, namespace: str, plugin: PluginNode, gpu: int, units: Mapping[str, int], **spec: Any
 ) -> Object:
     """A pod that gpushare's extender has promised a GPU and bound; 0 units are not asked for."""
     total = sum(units.values())
     annotations = {
-        "ALIYUN_COM_GPU_MEM_IDX": str(card),
+        "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
         "ALIYUN_COM_GPU_MEM_DEV": str(plugin.memory // GIB),
         "ALIYUN_COM_GPU_MEM_POD": str(total),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
@@ -285,9 +285,9 @@ def gaia_pod(
         "tencent.com/predicate-node": plugin.node.name,
         "tencent.com/gpu-assigned": "false",
         **{
-            f"tencent.com/predicate-gpu-idx-{number}": cards
-            for number, (_, _, cards) in enumerate(asked.values())
-            if cards
+            f"tencent.com/predicate-gpu-idx-{number}": gpus
+            for number, (_, _, gpus) in enumerate(asked.values())
+            if gpus
         },
     }
     containers = [

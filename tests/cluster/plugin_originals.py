@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, CARD_GIB, UNIT_MIB, Kind
+from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, GPU_GIB, UNIT_MIB, Kind
 from tests.cluster.plugin_node import PluginNode
 from tests.support.bed.client import Object
 from tests.support.bed.deviceplugin import DevicePlugin, pb
@@ -53,8 +53,8 @@ class Original:
             answer = self._allocate if binding else nothing
             started = self.may_start if binding and self.asks_before_start else None
             self._serving.append(DevicePlugin(self.node, resource, ids, answer, started))
-        for each, per_card in zip(self._serving, self.kind.offered.values(), strict=True):
-            each.wait_counted(per_card * len(self.plugin.uuids))
+        for each, per_gpu in zip(self._serving, self.kind.offered.values(), strict=True):
+            each.wait_counted(per_gpu * len(self.plugin.uuids))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -183,19 +183,19 @@ class GpuManager(Original):
     def answer(self, pod: Object) -> Any:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         cores, blocks = _limit(pod, CORE), _limit(pod, BLOCK)
-        books = self._books()
-        card = self._card(books, cores, blocks)
+        capacity = self._capacity()
+        gpu = self._gpu(capacity, cores, blocks)
         told = _annotations(pod)["tencent.com/predicate-gpu-idx-0"]
-        if told != str(card):
-            detail = f"pick up:/dev/nvidia{card}  predicate: /dev/nvidia{told}"
+        if told != str(gpu):
+            detail = f"pick up:/dev/nvidia{gpu}  predicate: /dev/nvidia{told}"
             raise LookupError(f"Nvidia node mismatch for pod {name}(main), {detail}")
-        entry = {"Devices": [f"/dev/nvidia{card}"], "Cores": cores, "Memory": blocks << 28}
-        self._write({**books, uid: {"main": entry}})
+        entry = {"Devices": [f"/dev/nvidia{gpu}"], "Cores": cores, "Memory": blocks << 28}
+        self._write({**capacity, uid: {"main": entry}})
         self.tell(pod, served(self.kind.name))
-        nodes = (f"/dev/nvidia{card}", "/dev/nvidiactl", "/dev/nvidia-uvm")
+        nodes = (f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm")
         return pb.ContainerAllocateResponse(
             envs={
-                "NVIDIA_VISIBLE_DEVICES": self.plugin.uuids[card],
+                "NVIDIA_VISIBLE_DEVICES": self.plugin.uuids[gpu],
                 "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
             },
             devices=[
@@ -205,7 +205,7 @@ class GpuManager(Original):
             annotations={
                 CORE: str(cores),
                 BLOCK: str(blocks << 28),
-                "tencent.com/vcuda-device": f"/dev/nvidia{card}",
+                "tencent.com/vcuda-device": f"/dev/nvidia{gpu}",
             },
         )
 
@@ -214,35 +214,35 @@ class GpuManager(Original):
         for entry in self.plugin.checkpoint()["Data"]["PodDeviceEntries"]:
             lists = entry["DeviceIDs"].values()
             if entry["ResourceName"] == CORE and {one for ids in lists for one in ids} == set(ids):
-                if entry["PodUID"] in self._books():
+                if entry["PodUID"] in self._capacity():
                     return
                 break
         raise LookupError(
             "PreStartContainer check failed, failed to get pod from allocatedPod cache"
         )
 
-    def _card(self, books: Mapping[str, Any], cores: int, blocks: int) -> int:
-        free = {card: [100, CARD_GIB * BLOCKS_IN_GIB] for card in range(len(self.plugin.uuids))}
-        for pod in books.values():
+    def _gpu(self, capacity: Mapping[str, Any], cores: int, blocks: int) -> int:
+        free = {gpu: [100, GPU_GIB * BLOCKS_IN_GIB] for gpu in range(len(self.plugin.uuids))}
+        for pod in capacity.values():
             for entry in pod.values():
                 held = free[int(entry["Devices"][0].removeprefix("/dev/nvidia"))]
                 held[0] -= entry["Cores"]
                 held[1] -= entry["Memory"] >> 28
         return min(
-            (*room, card) for card, room in free.items() if room[0] >= cores and room[1] >= blocks
+            (*room, gpu) for gpu, room in free.items() if room[0] >= cores and room[1] >= blocks
         )[-1]
 
-    def _books(self) -> dict[str, Any]:
+    def _capacity(self) -> dict[str, Any]:
         """Of pods that are there."""
         file = self.node.path(GPU_MANAGERS)
         pods = {pod["metadata"]["uid"] for pod in self.client.list("/api/v1/pods")}
         kept = json.loads(file.read_bytes())["PodGPUMapping"] if file.exists() else {}
         return {uid: entry for uid, entry in kept.items() if uid in pods}
 
-    def _write(self, books: Mapping[str, Any]) -> None:
+    def _write(self, capacity: Mapping[str, Any]) -> None:
         file = self.node.path(GPU_MANAGERS)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"PodGPUMapping": books}))
+        file.write_text(json.dumps({"PodGPUMapping": capacity}))
 
 
 def original_of(kind: Kind, plugin: PluginNode) -> Original:

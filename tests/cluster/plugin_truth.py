@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deviceplugin.kubelet.container_devices import ContainerDevices, read_assignments
 from deviceplugin.reasons import BindRefusal
-from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
+from tests.cluster.plugin_kinds import GPU_GIB, KINDS, Ask
 from tests.cluster.plugin_node import KUBELET_DIR, PORT, PluginNode
 from tests.cluster.plugin_view import OVERRIDE, first_process, late_env
 from tests.support.bed import objects
@@ -30,7 +30,7 @@ from vgpu.units import GIB
 
 STATE = "/var/lib/vgpu"
 CHECKPOINT = f"{KUBELET_DIR}/kubelet_internal_checkpoint"
-CARDS = 2
+GPUS = 2
 
 PROMISE = "test/promise"
 """Annotation: the GPU by number, and GiB, that the pod's container is to see."""
@@ -39,7 +39,7 @@ PROMISE = "test/promise"
 class Sight(NamedTuple):
     """What a container sees of its share; ``gib`` is None where only its GPU is told."""
 
-    card: int
+    gpu: int
     gib: int | None
 
 
@@ -54,8 +54,8 @@ def _sees_gpushare(plugin: PluginNode, shown: Shown) -> Sight:
 
 
 def _sees_gaia(_: PluginNode, shown: Shown) -> Sight:
-    (card,) = (card for card in range(CARDS) if f"/dev/nvidia{card}" in shown.devices)
-    return Sight(card, None)  # its limits come by a socket
+    (gpu,) = (gpu for gpu in range(GPUS) if f"/dev/nvidia{gpu}" in shown.devices)
+    return Sight(gpu, None)  # its limits come by a socket
 
 
 SIGHTS: Mapping[str, Callable[[PluginNode, Shown], Sight]] = {
@@ -76,7 +76,7 @@ class Stage:
         starts meanwhile finds that the kubelet's checkpoint contradicts what they are promised."""
         for number, name in enumerate(kinds):
             (own := folder / name).mkdir(parents=True)
-            plugin = KINDS[name].plugin(node, own, *flags, cards=CARDS, port=PORT + number)
+            plugin = KINDS[name].plugin(node, own, *flags, gpus=GPUS, port=PORT + number)
             self.plugins[name] = plugin
 
     # ------------------------------------------------------------ the programs
@@ -110,18 +110,18 @@ class Stage:
     # ------------------------------------------------------------ pods
 
     def pod(
-        self, kind: str, name: str, namespace: str, *, card: int = 0, gib: int, **spec: Any
+        self, kind: str, name: str, namespace: str, *, gpu: int = 0, gib: int, **spec: Any
     ) -> Object:
         """A pod that the scheduler has promised so much of a GPU, and bound; created."""
-        return self.client.create(self.promised_pod(kind, name, namespace, card, gib, **spec))
+        return self.client.create(self.promised_pod(kind, name, namespace, gpu, gib, **spec))
 
     def promised_pod(
-        self, kind: str, name: str, namespace: str, card: int, gib: int, **spec: Any
+        self, kind: str, name: str, namespace: str, gpu: int, gib: int, **spec: Any
     ) -> Object:
         """The same, not created."""
-        asks = {"main": Ask(card, gib)}
+        asks = {"main": Ask(gpu, gib)}
         made = KINDS[kind].pod(name, namespace, self.plugins[kind], asks, **spec)
-        made["metadata"]["annotations"][PROMISE] = f"{card} {gib}"
+        made["metadata"]["annotations"][PROMISE] = f"{gpu} {gib}"
         return made
 
     def ready(self, *pods: Object) -> list[Object]:
@@ -160,8 +160,8 @@ class Stage:
         for pod in pods.values():
             sight, promise = self.seen(kind, pod), promised(pod)
             assert sight in (promise, promise._replace(gib=None)), pod["metadata"]["name"]
-            given[promise.card] += promise.gib or 0
-        assert max(given.values(), default=0) <= CARD_GIB
+            given[promise.gpu] += promise.gib or 0
+        assert max(given.values(), default=0) <= GPU_GIB
 
         live = [one for one in self.assignments(kind) if one.pod_uid in pods]
         assert sorted(one.pod_uid for one in live) == sorted(pods)
@@ -175,7 +175,7 @@ class Stage:
             tenant, promise = kept[one.pod_uid], promised(pods[one.pod_uid])
             (share,) = tenant.shares
             held = plugin.uuids.index(share.device), share.memory_bytes
-            assert held == (promise.card, (promise.gib or 0) * GIB)
+            assert held == (promise.gpu, (promise.gib or 0) * GIB)
             binding = tenant.binding("main")
             assert binding is not None
             assert (binding.name, binding.shares) == (one.name, (share,))
@@ -189,8 +189,8 @@ class Stage:
 
 def promised(pod: Object) -> Sight:
     """What a pod is to have."""
-    card, gib = pod["metadata"]["annotations"][PROMISE].split()
-    return Sight(int(card), int(gib))
+    gpu, gib = pod["metadata"]["annotations"][PROMISE].split()
+    return Sight(int(gpu), int(gib))
 
 
 def settled(pod: Object) -> bool:

@@ -107,9 +107,9 @@ def _put(stage: Stage, pod: Object) -> Object:
 
 def _node(scenario: Scenario):
     """The node with its GPUs registered by the plugins of Volcano and HAMi."""
-    cards = [
-        Device(card.uuid, card.index, card.memory_bytes // GIB * GIB, slots=10)
-        for card in scenario.cards
+    gpus = [
+        Device(gpu.uuid, gpu.index, gpu.memory_bytes // GIB * GIB, slots=10)
+        for gpu in scenario.gpus
     ]
-    told = Volcano(VOLCANO, 1024).register(cards) | Volcano(HAMI).register(cards)
+    told = Volcano(VOLCANO, 1024).register(gpus) | Volcano(HAMI).register(gpus)
     return replace(samples.node(scenario.node), annotations=told)

@@ -291,7 +291,7 @@ def with_rights(cluster: Cluster, *files: Path, account: str = "vgpu-reconciler"
     client = cluster.service_account(account, HOME)
     roles = {(each["kind"], each["metadata"]["name"]): each for each in documents(*files)}
     for binding in documents(*files):
-        if any(subject["name"] == account for subject in binding.get("subjects", ())):
+        if any(object_ref["name"] == account for object_ref in binding.get("subjects", ())):
             adapter = roles[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
             for rule in adapter["rules"]:  # the authorizer learns of them a moment later
                 wait_until(partial(_may, client, adapter, rule), f"{account} may {rule}")

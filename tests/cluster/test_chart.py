@@ -384,7 +384,7 @@ def test_prometheus_operators_kinds_are_among_what_was_accepted(sets):
 
 RESOURCE = "volcano.sh/vgpu-number"
 SHIMS = "/usr/local/vgpu/containers"
-CARD = uuid(0)
+GPU = uuid(0)
 GIB = 2**30
 USERS = {"train": 4242, "bare": 4343}
 """The tenants' pods and their users."""
@@ -415,25 +415,25 @@ SOURCES = {
 def driver(tmp_path):
     """One GPU, in a driver that a pod can be shown."""
     driver = driver_for_pods(tmp_path / "driver")
-    driver.write([Device(CARD)])
+    driver.write([Device(GPU)])
     return driver
 
 
-def a_pod_on_the_card(name, namespace):
+def a_pod_on_the_gpu(name, namespace):
     command = ["sleep", "100000000"]
     pod = objects.pod(name, namespace, command=command, limits={RESOURCE: 1})
     pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": USERS[name]}
     return pod
 
 
-def on_the_card(ids):
-    return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD})
+def on_the_gpu(ids):
+    return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": GPU})
 
 
 def a_shim(file):
     """A region of the GPU, as HAMi-core leaves it, readable for all."""
     region = a_region("v1.2", devices=1)
-    write(file, replace(region, devices=(replace(region.devices[0], uuid=CARD),)))
+    write(file, replace(region, devices=(replace(region.devices[0], uuid=GPU),)))
     file.chmod(0o666)
 
 
@@ -441,13 +441,13 @@ def a_shim(file):
 def tenants(node, namespace, driver):
     """Two pods with a process on the GPU; one has a shim's folder, one a region of its own."""
     client = node.cluster.client
-    with DevicePlugin(node, RESOURCE, ["a", "b"], on_the_card) as plugin:
+    with DevicePlugin(node, RESOURCE, ["a", "b"], on_the_gpu) as plugin:
         plugin.wait_counted(2)
-        pods = {name: client.create(a_pod_on_the_card(name, namespace)) for name in USERS}
+        pods = {name: client.create(a_pod_on_the_gpu(name, namespace)) for name in USERS}
         pods = {name: client.wait_for(pod, objects.ready, "Ready") for name, pod in pods.items()}
         pids = {name: node.run(["pgrep", "-u", str(user)]).strip() for name, user in USERS.items()}
-        processes = [Process(CARD, int(pid), used=GIB) for pid in pids.values()]
-        driver.write([Device(CARD)], processes)
+        processes = [Process(GPU, int(pid), used=GIB) for pid in pids.values()]
+        driver.write([Device(GPU)], processes)
         folder = f"{SHIMS}/{pods['train']['metadata']['uid']}_main"
         node.run(["mkdir", "-p", folder])
         a_shim(node.path(f"{folder}/region.cache"))
@@ -571,7 +571,7 @@ def own_node(nodes, product_archive):
 
 
 def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, namespace, driver):
-    driver.write([Device(CARD, total=80 * GIB)])
+    driver.write([Device(GPU, total=80 * GIB)])
     beside = {"enabled": True, "nodeReconciler": False}
     schemes = {
         "volcano": {"enabled": True},
@@ -604,11 +604,11 @@ def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, na
     shim = own_node.path("/usr/local/vgpu")
     for name in ("libvgpu.so", "ld.so.preload"):
         (shim / name).write_bytes(b"")
-    allocation_state = SimpleNamespace(uuids=[CARD], node=own_node)
+    allocation_state = SimpleNamespace(uuids=[GPU], node=own_node)
     pod = client.create(volcano_pod("train", namespace, allocation_state, {"main": [(0, 16, 30)]}))
     client.wait_for(pod, objects.ready, "Ready")
     shows = Shown.by(client, pod)
-    assert shows.env["NVIDIA_VISIBLE_DEVICES"] == CARD
+    assert shows.env["NVIDIA_VISIBLE_DEVICES"] == GPU
     assert shows.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024m"
     client.wait_for(pod, lambda it: it["metadata"]["annotations"][PHASE] == "success", "told")
     for each in pods:

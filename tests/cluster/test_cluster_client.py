@@ -166,7 +166,7 @@ def test_selectors_are_the_servers(cluster, pods, api_namespace):
 
 
 def test_a_node_is_read_alone_and_in_the_list(cluster, make_nodes):
-    make_nodes(sample.gpushare_node("infer-1", cards=2), sample.node("plain"))
+    make_nodes(sample.gpushare_node("infer-1", gpus=2), sample.node("plain"))
     node = cluster.node("infer-1")
     assert node.capacity == {"aliyun.com/gpu-mem": 44, "aliyun.com/gpu-count": 2}
     assert node.ready
@@ -247,7 +247,7 @@ def test_a_watch_from_before_what_the_server_remembers_is_expired(workplace, too
 
 def test_nodes_are_watched(cluster, api, make_nodes):
     version = next(cluster.node_pages(limit=1)).resource_version
-    make_nodes(sample.gpushare_node("infer-7", cards=2))
+    make_nodes(sample.gpushare_node("infer-7", gpus=2))
     watch = cluster.watch(NODES, version, field_selector="metadata.name=infer-7")
     first, second = next(watch), next(watch)
     assert (first.type, first.object.capacity) == (EventType.ADDED, {})
@@ -408,7 +408,7 @@ def test_another_pod_of_the_same_name_is_not_touched(cluster, api, pods, api_nam
 
 
 def test_annotations_of_a_node_are_written_if_nothing_has_changed(cluster, make_nodes):
-    make_nodes(sample.gpushare_node("infer-8", cards=2))
+    make_nodes(sample.gpushare_node("infer-8", gpus=2))
     node = cluster.node("infer-8")
     lock = {"volcano.sh/mutex.lock": "2025-01-01T00:00:00Z,ns,pod"}
     locked = cluster.patch_node("infer-8", node.resource_version, lock)
@@ -510,7 +510,7 @@ def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
 def test_events_of_nodes_and_share_pods_are_where_kubectl_looks(
     cluster, api, make_nodes, make_sharepod
 ):
-    make_nodes(sample.gpushare_node("infer-9", cards=2))
+    make_nodes(sample.gpushare_node("infer-9", gpus=2))
     node = api.client.get("/api/v1/nodes/infer-9")
     share_pod = make_sharepod("jupyter")
     cluster.write_event(note("Node", "v1", node, "lock cleared", type=NoteType.NORMAL))

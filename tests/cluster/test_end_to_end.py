@@ -28,7 +28,7 @@ from vgpu.units import GIB
 
 pytestmark = pytest.mark.slow
 
-CARD = uuid(0)
+GPU = uuid(0)
 LOCK = "hamivgpu"
 ROOM = 3
 """Pods that the tenants' namespace has room for beside the first, whatever became of them."""
@@ -78,7 +78,7 @@ def node(nodes, product_archive):
 def driver(tmp_path):
     """The driver of that node."""
     driver = driver_for_pods(tmp_path / "driver")
-    driver.write([Device(CARD, total=80 * GIB)])
+    driver.write([Device(GPU, total=80 * GIB)])
     return driver
 
 
@@ -172,7 +172,7 @@ def tenants(control_plane, installed):
 
 def promised(name, node, namespace, gib):
     """A Deployment of one pod, to whom its scheduler promises so much of the GPU, in GiB."""
-    allocation_state = SimpleNamespace(uuids=[CARD], node=node)
+    allocation_state = SimpleNamespace(uuids=[GPU], node=node)
     pod = volcano_pod(name, namespace, allocation_state, {"main": [(0, gib, 10)]})
     annotations = pod["metadata"]["annotations"]
     return objects.deployment(name, namespace, annotations=annotations, **pod["spec"])
@@ -248,7 +248,7 @@ class OverLimit(Fault):
 
     def _use(self, pod, used):
         """The pod's program begins to use so much of the GPU."""
-        self.processes.append(Process(CARD, Sight.of(self.node, pod).pid, used=used))
+        self.processes.append(Process(GPU, Sight.of(self.node, pod).pid, used=used))
         self.host_proc()  # has it, too
         self._show_processes()
 
@@ -257,7 +257,7 @@ class OverLimit(Fault):
         living = set(self.node.run(["ls", "/proc"]).split())
         self.processes = [one for one in self.processes if str(one.pid) in living]
         used = sum(one.used for one in self.processes)
-        self.driver.write([Device(CARD, total=80 * GIB, used=used)], self.processes)
+        self.driver.write([Device(GPU, total=80 * GIB, used=used)], self.processes)
 
 
 class RefusedPods(Fault):

@@ -40,7 +40,7 @@ def follow(api):
     def start(*rules, node=NODE):
         server = ApiClient.connect(str(api.client_for(*rules).kubeconfig))
         pods = pods_of_node(server, node)
-        made.append(PodWatch(pods, pods.subject))
+        made.append(PodWatch(pods, pods.object_name))
         return made[-1]
 
     yield start
@@ -121,8 +121,8 @@ def test_a_node_that_nobody_knows_is_said_to_be_the_wrong_name(follow):
 # ---------------------------------------------------------------- the node's own object
 
 OVERSOLD = "".join(
-    f"{card.uuid},1000,{10 * card.memory_bytes // MIB},1000,NVIDIA-X,0,true,{card.index},hami-core:"
-    for card in demo().cards
+    f"{gpu.uuid},1000,{10 * gpu.memory_bytes // MIB},1000,NVIDIA-X,0,true,{gpu.index},hami-core:"
+    for gpu in demo().gpus
 )
 """Ten times of everything, as HAMi's plugin registers GPUs that it scales."""
 
@@ -166,11 +166,11 @@ def test_without_the_right_to_nodes_the_pods_are_told_and_what_is_missing(
     assert "first" in {pod.ref.name for pod in sample.pods}
     assert sample.node is None
     (refused,) = sample.rejections
-    assert (refused.subject, refused.reason) == (f"node {NODE}", Reason.FORBIDDEN)
+    assert (refused.object_name, refused.reason) == (f"node {NODE}", Reason.FORBIDDEN)
     assert 'cannot get resource "nodes"' in refused.detail
 
 
-def test_the_exporter_measures_oversold_cards_by_what_is_registered(
+def test_the_exporter_measures_oversold_gpus_by_what_is_registered(
     api, api_namespace, oversold, tmp_path
 ):
     api.client.create(bound("first", api_namespace))

@@ -9,16 +9,16 @@ from collections import Counter
 
 import pytest
 
-from tests.cluster.plugin_kinds import CARD_GIB
+from tests.cluster.plugin_kinds import GPU_GIB
 from tests.cluster.plugin_scheduler import NAME, Scheduler
-from tests.cluster.plugin_truth import CARDS, PROMISE, Stage, promised, refused_without_plugin
+from tests.cluster.plugin_truth import GPUS, PROMISE, Stage, promised, refused_without_plugin
 from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_state, with_rights
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
 
 KIND = "volcano"
-GIB = CARD_GIB // 2
-REPLICAS = CARDS * CARD_GIB // GIB
+GIB = GPU_GIB // 2
+REPLICAS = GPUS * GPU_GIB // GIB
 SPECS = "/etc/cdi"
 """Where CDI specs survive a reboot: /var/run does not."""
 
@@ -71,19 +71,19 @@ class Web:
     def failed(self):
         return [pod for pod in self.pods() if pod["status"].get("phase") == "Failed"]
 
-    def card(self):
+    def gpu(self):
         """With room for another; None if there is none."""
         held = Counter(
-            promised(pod).card
+            promised(pod).gpu
             for pod in self.pods()
             if PROMISE in pod["metadata"].get("annotations", ())
             and pod["status"]["phase"] != "Failed"
         )
-        return next((card for card in range(CARDS) if (held[card] + 1) * GIB <= CARD_GIB), None)
+        return next((gpu for gpu in range(GPUS) if (held[gpu] + 1) * GIB <= GPU_GIB), None)
 
     def promise(self, pod):
         name = pod["metadata"]["name"]
-        made = self.stage.promised_pod(KIND, name, self.namespace, self.card(), GIB)
+        made = self.stage.promised_pod(KIND, name, self.namespace, self.gpu(), GIB)
         return made["metadata"]["annotations"]
 
     def wait_until(self, condition, what):
@@ -91,7 +91,7 @@ class Web:
 
         def held():
             for pod in self.scheduler.waiting():
-                if self.card() is not None:
+                if self.gpu() is not None:
                     self.scheduler.bind(pod)
             return condition()
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from deviceplugin.kubelet.container_devices import read_assignments
-from tests.cluster.plugin_kinds import CARD_GIB, DIALECTS, KINDS, Ask
+from tests.cluster.plugin_kinds import DIALECTS, GPU_GIB, KINDS, Ask
 from tests.cluster.plugin_originals import GPU_MANAGERS, original_of, served
 from tests.cluster.plugin_truth import CHECKPOINT, delete, is_untouched
 from tests.cluster.plugin_view import OVERRIDE, Sight, first_process, late_env
@@ -13,7 +13,7 @@ from tests.support.bed import objects
 from vgpu.model import PodRef
 from vgpu.schemes.volcano.node import lock_text
 
-FULL, ASK = Ask(0, CARD_GIB), Ask(1, 3)
+FULL, ASK = Ask(0, GPU_GIB), Ask(1, 3)
 """Of a pod that has all memory of its GPU, and of one on the other."""
 
 FOREIGN = ("vgpu_plugin_tenants", "foreign")
@@ -74,7 +74,7 @@ def waits_with(words):
 
 @pytest.mark.parametrize("kind", ["volcano", "gpushare", "gaia"], indirect=True)
 def test_what_an_original_has_given_stays_given(kind, own_node, tmp_path, client, namespace):
-    ours = kind.plugin(own_node, tmp_path, "--prestart-timeout=1s", cards=3)
+    ours = kind.plugin(own_node, tmp_path, "--prestart-timeout=1s", gpus=3)
     with original_of(kind, ours) as original:
         full = ours.start(kind.pod("full", namespace, ours, {"main": FULL}))
         pod = ours.start(kind.pod("old", namespace, ours, {"main": ASK}))
@@ -87,9 +87,9 @@ def test_what_an_original_has_given_stays_given(kind, own_node, tmp_path, client
         pod = kill_container(client, own_node, pod)
         assert Sight.of(own_node, pod).env == first.env
 
-        rest = Ask(ASK.card, CARD_GIB - ASK.gib)
+        rest = Ask(ASK.gpu, GPU_GIB - ASK.gib)
         plugin.start(kind.pod("rest", namespace, plugin, {"main": rest}))
-        more = client.create(kind.pod("more", namespace, plugin, {"main": Ask(ASK.card, 1)}))
+        more = client.create(kind.pod("more", namespace, plugin, {"main": Ask(ASK.gpu, 1)}))
         client.wait_for(more, lambda pod: "(no_room)" in str(pod["status"]), "refused")
         client.delete(pod)
         client.wait_for(more, objects.ready, "Ready")
@@ -222,7 +222,7 @@ def test_the_legacy_refusal_is_the_originals(node, tmp_path, namespace):
             "ALIYUN_COM_GPU_MEM_IDX": "-1",
             "ALIYUN_COM_GPU_MEM_POD": "3",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
-            "ALIYUN_COM_GPU_MEM_DEV": str(CARD_GIB),
+            "ALIYUN_COM_GPU_MEM_DEV": str(GPU_GIB),
         }
         good = plugin.start(kind.pod("good", namespace, plugin, {"main": ASK}))
-        assert Sight.of(node, good).env["NVIDIA_VISIBLE_DEVICES"] == plugin.uuids[ASK.card]
+        assert Sight.of(node, good).env["NVIDIA_VISIBLE_DEVICES"] == plugin.uuids[ASK.gpu]

@@ -42,7 +42,7 @@ class Wave(NamedTuple):
     """A pod of each kind: on which GPU, and as which of the pods it was promised."""
 
     name: str
-    card: int
+    gpu: int
     place: int
 
 
@@ -63,7 +63,7 @@ RUNTIMES = {
     "without_cdi": Runtime("1.6", ("--no-cdi",), guesses=True),
 }
 
-WRITES = (Step.BINDING_DECIDED, Step.CHECKPOINT_WRITTEN, Step.FILES_WRITTEN, Step.POD_TOLD)
+WRITES = (Step.BINDING_DECIDED, Step.CHECKPOINT_WRITTEN, Step.FILES_WRITTEN, Step.POD_ANNOTATED)
 """Steps around which something is written; volcano's plugin is killed at the others, too."""
 
 STEPS = {"volcano": tuple(Step), "gpushare": WRITES, "gaia": WRITES}
@@ -101,7 +101,7 @@ class Act:
         """A pod of each kind."""
         for kind in self.kinds:
             name = f"{wave.name}-{kind}-{self.step}".replace("_", "-")
-            made = self.stage.promised_pod(kind, name, self.namespace, wave.card, gib=1)
+            made = self.stage.promised_pod(kind, name, self.namespace, wave.gpu, gib=1)
             self.pods[kind].append(self.client.create(promised_at(KINDS[kind], made, wave.place)))
 
     def admit_all(self):
@@ -168,7 +168,7 @@ class Act:
             for pod in refused:
                 name, promise = pod["metadata"]["name"], promised(pod)
                 self.pods[kind].append(
-                    self.stage.pod(kind, name, self.namespace, card=promise.card, gib=promise.gib)
+                    self.stage.pod(kind, name, self.namespace, gpu=promise.gpu, gib=promise.gib)
                 )
 
     def require_sound(self):

@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import KINDS
-from tests.cluster.plugin_truth import CARDS, Stage, is_untouched, waits_with
+from tests.cluster.plugin_truth import GPUS, Stage, is_untouched, waits_with
 from tests.support.nvml_fake import Xid, uuid
 from tests.support.waiting import wait_until
 
@@ -44,41 +44,41 @@ def plugin(stage, kind):
 def make(stage, kind, namespace):
     """Makes a pod of the kind."""
 
-    def make(name, card=0):
-        return stage.pod(kind, name, namespace, card=card, gib=4)
+    def make(name, gpu=0):
+        return stage.pod(kind, name, namespace, gpu=gpu, gib=4)
 
     return make
 
 
-def wait_healthy(plugin, card, *, healthy):
+def wait_healthy(plugin, gpu, *, healthy):
     def says_so():
         told = plugin.metrics()
-        return told["vgpu_plugin_device_healthy", str(card), uuid(card)] == healthy
+        return told["vgpu_plugin_device_healthy", str(gpu), uuid(gpu)] == healthy
 
-    wait_until(says_so, f"GPU {card} is {'healthy' if healthy else 'unhealthy'}")
+    wait_until(says_so, f"GPU {gpu} is {'healthy' if healthy else 'unhealthy'}")
 
 
-def wait_offered(stage, kind, cards):
+def wait_offered(stage, kind, gpus):
     """Until the Node gives shares of so many GPUs; it has those of all."""
-    KINDS[kind].wait_offered(stage.plugins[kind], cards)
+    KINDS[kind].wait_offered(stage.plugins[kind], gpus)
     capacity = stage.node.object()["status"]["capacity"]
-    for resource, per_card in KINDS[kind].offered.items():
-        assert capacity[resource] == str(CARDS * per_card)
+    for resource, per_gpu in KINDS[kind].offered.items():
+        assert capacity[resource] == str(GPUS * per_gpu)
 
 
 @pytest.mark.slow
-def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
+def test_a_gpu_with_an_xid_is_given_to_nobody_until_it_has_recovered(
     kind, stage, plugin, make, figure
 ):
     client = stage.client
     (runs,) = stage.ready(make("runs"))
     begun = time.monotonic()
-    plugin.write_cards(xids=[Xid(uuid(0), XID_BUS), Xid(uuid(1), XID_PROGRAM)])
+    plugin.write_gpus(xids=[Xid(uuid(0), XID_BUS), Xid(uuid(1), XID_PROGRAM)])
     wait_healthy(plugin, 0, healthy=False)
     wait_offered(stage, kind, 1)
     waits = make("waits")
     client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
-    (goes,) = stage.ready(make("goes", card=1))
+    (goes,) = stage.ready(make("goes", gpu=1))
     assert is_untouched(client, runs)
     wait_offered(stage, kind, 2)
     recovered = time.monotonic() - begun
@@ -98,18 +98,18 @@ def test_a_card_with_an_xid_is_given_to_nobody_until_it_has_recovered(
 
 
 @pytest.mark.slow
-def test_a_card_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, plugin, make):
+def test_a_gpu_that_vanishes_is_given_to_nobody_until_it_is_back(kind, stage, plugin, make):
     client = stage.client
-    (runs,) = stage.ready(make("runs", card=1))
-    plugin.write_cards(without=[1])
+    (runs,) = stage.ready(make("runs", gpu=1))
+    plugin.write_gpus(without=[1])
     wait_healthy(plugin, 1, healthy=False)
     wait_offered(stage, kind, 1)
-    waits = make("waits", card=1)
+    waits = make("waits", gpu=1)
     client.wait_for(waits, waits_with(BindRefusal.UNHEALTHY_DEVICE), "waits for its GPU")
     assert plugin.metrics()["vgpu_plugin_device_unhealthy_info", "1", "lost", uuid(1)] == 1
     (goes,) = stage.ready(make("goes"))
     assert is_untouched(client, runs)
-    plugin.write_cards()
+    plugin.write_gpus()
     wait_offered(stage, kind, 2)
     wait_healthy(plugin, 1, healthy=True)
     (waits,) = stage.ready(waits)

@@ -7,7 +7,7 @@ from deviceplugin.kubelet.device_lists import offered
 from deviceplugin.kubelet.registrar import Registrar
 from deviceplugin.kubelet.registration import RegistrationOutcome
 from deviceplugin.reasons import BindRefusal, BindRefused
-from tests.deviceplugin.scripted_allocator import ScriptedClerk, raises
+from tests.deviceplugin.scripted_allocator import ScriptedAllocator, raises
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER
 from tests.support.waiting import wait_until
@@ -22,7 +22,7 @@ NAME = "0123456789abcdef01234567"
 EDITS = ContainerEdits({"GIVEN": "by us"})
 
 
-def cards(gib=80, *, healthy=True):
+def gpus(gib=80, *, healthy=True):
     uuids = [f"GPU-ad63c684-5593-111a-cbb1-{number:012d}" for number in range(8)]
     return tuple(
         Device(uuid, number, gib * GIB, slots=10, healthy=healthy)
@@ -32,7 +32,7 @@ def cards(gib=80, *, healthy=True):
 
 @pytest.fixture
 def allocator():
-    allocator = ScriptedClerk()
+    allocator = ScriptedAllocator()
     allocator.allocating = lambda resource, ids: (NAME, EDITS)
     return allocator
 
@@ -47,7 +47,7 @@ def registrar(node, allocator):
 
 
 def offer(registrar, resource=NUMBER, factor=1024, *, healthy=True):
-    listed = offered(Volcano(memory_factor=factor), resource, cards(healthy=healthy))
+    listed = offered(Volcano(memory_factor=factor), resource, gpus(healthy=healthy))
     registrar.offer(resource, listed.message)
     return listed
 

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from tests.cluster.plugin_kinds import (
-    CARD_GIB,
-    CARD_NUMBERS,
     DIALECTS,
     GAIA_CORES,
+    GPU_GIB,
+    GPU_NUMBERS,
     KINDS,
     SPLIT,
     Ask,
@@ -31,7 +31,7 @@ from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 from vgpu.schemes.volcano.node import lock_text
 from vgpu.units import GIB
 
-CARDS = 4
+GPUS = 4
 ENDED = "18446744073709551615"
 VM = "/etc/gpu-manager/vm"
 
@@ -51,7 +51,7 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def plugin(kind, node, tmp_path_factory):
-    with kind.plugin(node, tmp_path_factory.mktemp("driver"), cards=CARDS) as plugin:
+    with kind.plugin(node, tmp_path_factory.mktemp("driver"), gpus=GPUS) as plugin:
         kind.wait_served(plugin)
         yield plugin
 
@@ -113,7 +113,7 @@ def started(status, container):
 
 def test_a_container_sees_exactly_what_it_was_promised(kind, plugin, plain, namespace):
     pods = {
-        ask: plugin.client.create(kind.pod(f"card{ask.card}", namespace, plugin, {"main": ask}))
+        ask: plugin.client.create(kind.pod(f"card{ask.gpu}", namespace, plugin, {"main": ask}))
         for ask in (Ask(1, 3), Ask(0, 3))
     }
     for ask, pod in pods.items():
@@ -122,14 +122,14 @@ def test_a_container_sees_exactly_what_it_was_promised(kind, plugin, plain, name
 
 
 @only("volcano")
-def test_the_card_is_told_last_of_all_so_that_no_runtime_takes_the_other_word(
+def test_the_gpu_is_told_last_of_all_so_that_no_runtime_takes_the_other_word(
     kind, plugin, namespace, name
 ):
     """The answer to Allocate, which is for runtimes without CDI, comes before what CDI adds."""
     pod = plugin.start(kind.pod(name, namespace, plugin, {"main": Ask(1, 2)}))
     asked = [text.partition("=") for text in Sight.of(plugin.node, pod).asked_env]
-    cards = [text for key, _, text in asked if key == "NVIDIA_VISIBLE_DEVICES"]
-    assert cards == ["void", plugin.uuids[1]]
+    gpus = [text for key, _, text in asked if key == "NVIDIA_VISIBLE_DEVICES"]
+    assert gpus == ["void", plugin.uuids[1]]
 
 
 def test_each_container_of_a_pod_has_its_own_and_one_that_asks_for_nothing_has_nothing(
@@ -191,7 +191,7 @@ def test_a_sidecar_has_its_own_beside_the_others(kind, plugin, plain, namespace,
 
 
 @only("volcano", "hami")
-def test_a_container_on_several_cards_has_a_limit_for_each(kind, plugin, plain, namespace, name):
+def test_a_container_on_several_gpus_has_a_limit_for_each(kind, plugin, plain, namespace, name):
     key_set = DIALECTS[kind.name]
     units = 16 if key_set is VOLCANO else 1024
     slices = {"main": [(1, 2 * units, 5), (0, 3 * units, 10)]}
@@ -209,7 +209,7 @@ def test_a_container_on_several_cards_has_a_limit_for_each(kind, plugin, plain, 
 
 
 @only("gpushare")
-def test_a_pod_of_acks_scheduler_has_several_cards(plugin, plain, client, namespace, name):
+def test_a_pod_of_acks_scheduler_has_several_gpus(plugin, plain, client, namespace, name):
     pod = gpushare_pod(name, namespace, plugin, 0, {"main": 8})
     pod["metadata"]["labels"]["aliyun.com/gpu-count"] = "2"
     pod["metadata"]["annotations"] = {
@@ -223,20 +223,20 @@ def test_a_pod_of_acks_scheduler_has_several_cards(plugin, plain, client, namesp
         "ALIYUN_COM_GPU_MEM_IDX": "0,1",
         "ALIYUN_COM_GPU_MEM_POD": "8",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "8",
-        "ALIYUN_COM_GPU_MEM_DEV": str(2 * CARD_GIB),
+        "ALIYUN_COM_GPU_MEM_DEV": str(2 * GPU_GIB),
     }
     flag = "scheduler.framework.gpushare.assigned"
     client.wait_for(pod, lambda pod: pod["metadata"]["annotations"][flag] == "true", "assigned")
 
 
 @only("gaia")
-def test_whole_cards_come_with_the_drivers_own_library(plugin, plain, namespace, name):
+def test_whole_gpus_come_with_the_drivers_own_library(plugin, plain, namespace, name):
     pod = plugin.start(gaia_pod(name, namespace, plugin, {"main": (200, 0, "2,3")}))
     seen = Sight.of(plugin.node, pod).beyond(plain)
     assert seen.env["NVIDIA_VISIBLE_DEVICES"] == ",".join(plugin.uuids[2:])
     assert "/vdriver/origin." in seen.mounts["/usr/local/nvidia"][0]
     nodes = ("/dev/nvidia2", "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm")
-    assert seen.devices == dict.fromkeys(nodes, CARD_NUMBERS)
+    assert seen.devices == dict.fromkeys(nodes, GPU_NUMBERS)
 
 
 @only("gaia")
@@ -337,15 +337,15 @@ def test_the_node_says_what_the_original_would_say(kind, plugin, client):
 
 
 def registered(plugin, text):
-    cards = (
+    gpus = (
         f"{uuid},{SPLIT},1024,NVIDIA-NVIDIA H100 80GB HBM3,true,hami-core:" for uuid in plugin.uuids
     )
-    return text == "".join(cards)
+    return text == "".join(gpus)
 
 
 def hami_registered(plugin, text):
-    cards = json.loads(text or "[]")
-    told = [(card["id"], card["count"], card["devmem"], card["devcore"]) for card in cards]
+    gpus = json.loads(text or "[]")
+    told = [(gpu["id"], gpu["count"], gpu["devmem"], gpu["devcore"]) for gpu in gpus]
     return told == [(uuid, SPLIT, 65536, 100) for uuid in plugin.uuids]
 
 

@@ -5,7 +5,7 @@ Nobody beside it is hurt, and no container ever gets something that only looks l
 
 import pytest
 
-from tests.cluster.plugin_kinds import CARD_GIB, KINDS, Ask
+from tests.cluster.plugin_kinds import GPU_GIB, KINDS, Ask
 from tests.cluster.plugin_node import volcano_pod
 from tests.cluster.plugin_scheduler import deaf
 from tests.cluster.plugin_view import Sight
@@ -54,7 +54,7 @@ REFUSED = {
     "malformed": (told("one GPU, please:"), "not <UUID>,<type>,<memory>,<cores>"),
     "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"device {STRANGER} is not shared on this node"),
     "too-large": (
-        told(f"{{0}},NVIDIA,{CARD_GIB * 16 + 1},5:"),
+        told(f"{{0}},NVIDIA,{GPU_GIB * 16 + 1},5:"),
         "not so much memory is free",
     ),
     "raised": (
@@ -116,12 +116,12 @@ def test_a_promise_that_cannot_be_kept_is_refused_at_the_start(plugin, client, n
 def test_others_beside_it_are_served(plugin, client, namespace):
     bad = KIND.pod("bad", namespace, plugin, {"main": Ask(0, 1)})
     bad["metadata"]["annotations"]["volcano.sh/vgpu-node"] = "node99"
-    good = KIND.pod("good", namespace, plugin, {"main": Ask(1, CARD_GIB)})
+    good = KIND.pod("good", namespace, plugin, {"main": Ask(1, GPU_GIB)})
     with deaf(plugin.node.kubelet):
         bad, good = client.create(bad), client.create(good)
     good = client.wait_for(good, objects.ready, "Ready")
     env = Sight.of(plugin.node, good).env
-    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{CARD_GIB * 1024}m"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{GPU_GIB * 1024}m"
     assert env["NVIDIA_VISIBLE_DEVICES"] == plugin.uuids[1]
     client.wait_for(bad, waits("other_node"), "refused")
 

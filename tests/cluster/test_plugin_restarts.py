@@ -18,8 +18,8 @@ from deviceplugin.reasons import BindRefusal
 from tests.cluster.plugin_kinds import KINDS
 from tests.cluster.plugin_node import KUBELET_DIR, PORT
 from tests.cluster.plugin_truth import (
-    CARDS,
     CHECKPOINT,
+    GPUS,
     STATE,
     Stage,
     is_untouched,
@@ -75,9 +75,9 @@ class House:
         self._numbers = itertools.count(1)
         self.living = self.stage.ready(self.pod(48), self.pod(16))
 
-    def pod(self, gib, card=0):
+    def pod(self, gib, gpu=0):
         name = f"pod-{next(self._numbers)}"
-        return self.stage.pod(KIND, name, self.namespace, card=card, gib=gib)
+        return self.stage.pod(KIND, name, self.namespace, gpu=gpu, gib=gib)
 
     def require_kept(self, *, known=True):
         """Nobody was touched, there is no room on GPU 0 until somebody leaves, and some on 1.
@@ -87,7 +87,7 @@ class House:
         for pod in self.living:
             assert is_untouched(self.client, pod)
         late = self.pod(16)
-        (other,) = self.stage.ready(self.pod(1, card=1))
+        (other,) = self.stage.ready(self.pod(1, gpu=1))
         self.client.wait_for(late, waits_with(BindRefusal.NO_ROOM), "waits for room")
         self.require_sound(other, known=known)
         self.client.delete(self.living.pop())
@@ -164,7 +164,7 @@ def test_both_at_once(stage, plugin, house, figure):
 
 @pytest.mark.slow
 def test_the_second_of_two_plugins_waits_for_the_first(stage, plugin, house, tmp_path):
-    second = KINDS[KIND].plugin(stage.node, tmp_path, IMPATIENT, cards=CARDS, port=PORT + 1)
+    second = KINDS[KIND].plugin(stage.node, tmp_path, IMPATIENT, gpus=GPUS, port=PORT + 1)
     second.start_plugin()
     try:
         said = f"waiting for another device plugin to let go of {STATE}"
@@ -256,7 +256,7 @@ def unwritable(stage):
 @pytest.mark.parametrize(("options", "full"), [("ro", False), ("size=64k", True)])
 def test_what_cannot_be_remembered_is_not_given(options, full, plugin, house, unwritable):
     with unwritable(options, full=full):
-        pod = house.pod(1, card=1)
+        pod = house.pod(1, gpu=1)
         house.client.wait_for(pod, waits_with(BindRefusal.NOT_WRITTEN), "waits")
         assert plugin.metrics()["vgpu_plugin_checkpoint_write_failures_total",] > 0
         assert pod["metadata"]["uid"] not in plugin_specs(plugin)

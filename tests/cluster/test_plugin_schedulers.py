@@ -24,7 +24,7 @@ waits = waits_with(BindRefusal.NO_ROOM)
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 PROMISE = "volcano.sh/vgpu-ids-new"
-CARDS, CARD_GIB = 2, 64
+GPUS, GPU_GIB = 2, 64
 SHOW_AND_END = (
     "show >/tmp/said & until grep -q ^shown /tmp/said; do usleep 50000; done; cat /tmp/said"
 )
@@ -59,11 +59,11 @@ def plugin(node, tmp_path_factory):
     flags = ["--volcano.memory-factor=1024", "--volcano.split-count=40"]
     folder = tmp_path_factory.mktemp("driver")
     with PluginNode(
-        node, "volcano", folder, cards=CARDS, memory=CARD_GIB * 2**30, flags=flags
+        node, "volcano", folder, gpus=GPUS, memory=GPU_GIB * 2**30, flags=flags
     ) as plugin:
         plugin.lay_out_shim()
         plugin.wait_ready()
-        plugin.wait_offered(NUMBER, CARDS * 40)
+        plugin.wait_offered(NUMBER, GPUS * 40)
         yield plugin
 
 
@@ -146,7 +146,7 @@ def test_no_gpu_gives_more_than_it_has_whatever_volcano_promises_and_nobody_wait
             assert given(plugin, client, pod, container) == share
             given_out[share[0]] += share[1]
     assert given_out
-    assert max(given_out.values()) <= CARD_GIB
+    assert max(given_out.values()) <= GPU_GIB
     waiting = {pod["metadata"]["name"] for pod in now if waits(pod)}
     assert over_promised(client) == waiting
 

@@ -14,7 +14,7 @@ from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.failpoints import Step
 from tests.support import sample_cluster as sample
 from tests.support.bed import objects
-from tests.support.plugin_pods import by_name, gpu, no_books, tenant_of
+from tests.support.plugin_pods import by_name, gpu, no_capacity, tenant_of
 from tests.support.waiting import wait_until
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
@@ -85,7 +85,7 @@ class Plugin:
         """All containers of the pod are bound, as soon as the watch shows it."""
         uid = made["metadata"]["uid"]
         pod = wait_until(lambda: self.pods.state().objects.get(uid), "the watch shows the pod")
-        allocations = self.adapter.claim(pod, ON_NODE, self.devices, no_books(self.devices))
+        allocations = self.adapter.claim(pod, ON_NODE, self.devices, no_capacity(self.devices))
         bound = [each.container for each in allocations]
         self.tenants = {**self.tenants, uid: tenant_of(pod, allocations, bound)}
         self.served = {*self.served, uid}
@@ -193,7 +193,7 @@ def stale(api, node, volcano_pod):
         seen = [cluster.pod(*where)]
         uid = seen[0].ref.uid
         devices = VOLCANO.devices(GPUS)
-        allocations = VOLCANO.claim(seen[0], ON_NODE, devices, no_books(devices))
+        allocations = VOLCANO.claim(seen[0], ON_NODE, devices, no_capacity(devices))
         tenants = {uid: tenant_of(seen[0], allocations, ["main"])}
 
         def look():
@@ -237,7 +237,7 @@ def test_the_lock_goes_when_its_owner_is_told_and_not_before(api, plugin_of, nod
     wait_until(lambda: LOCK not in annotations(api, node), "the lock is released")
     assert succeeded(api, waits)
     wait_until(lambda: Step.LOCK_RELEASED in plugin.steps, "the step is reached")
-    assert plugin.steps == [Step.POD_TOLD, Step.POD_TOLD, Step.LOCK_RELEASED]
+    assert plugin.steps == [Step.POD_ANNOTATED, Step.POD_ANNOTATED, Step.LOCK_RELEASED]
 
 
 def test_hamis_lock_goes_for_the_pod_that_it_names(api, plugin_of, node, volcano_pod):
@@ -287,7 +287,7 @@ def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
     )
 
 
-def test_gpushares_cards_are_counted_and_the_unhealthy_ones_published(api, plugin_of, node):
+def test_gpushares_gpus_are_counted_and_the_unhealthy_ones_published(api, plugin_of, node):
     config = {"apiVersion": "v1", "kind": "ConfigMap"}
     config["metadata"] = {"namespace": "kube-system", "name": f"unhealthy-gpu-{ON_NODE}"}
     plugin = plugin_of(GPUSHARE, *FOLLOW, *TELL["gpushare"], CONFIG_MAPS)
@@ -312,7 +312,7 @@ def test_gpushares_cards_are_counted_and_the_unhealthy_ones_published(api, plugi
     api.client.delete(config)
 
 
-def test_a_pod_without_annotations_is_shown_with_its_only_card(api, plugin_of, api_namespace):
+def test_a_pod_without_annotations_is_shown_with_its_only_gpu(api, plugin_of, api_namespace):
     plugin = plugin_of(GPUSHARE)
     plugin.devices = plugin.devices[:1]
     limits = {"aliyun.com/gpu-mem": "4"}

@@ -19,7 +19,7 @@ from tests.support.bed.images import Shown
 from tests.support.waiting import wait_until
 
 PODS, FULL_PODS = 20, 60
-WAVES, CARDS, SPLIT, RESOURCES = 5, 8, 10, 3
+WAVES, GPUS, SPLIT, RESOURCES = 5, 8, 10, 3
 NUMBER = "volcano.sh/vgpu-number"
 BUSY = "while True: pass"
 
@@ -33,11 +33,11 @@ def own_node(nodes):
 def plugin(own_node, tmp_path):
     flags = [f"--volcano.split-count={SPLIT}", "--volcano.memory-factor=1024"]
     with PluginNode(
-        own_node, "volcano", tmp_path, cards=CARDS, memory=3 * 2**40, flags=flags
+        own_node, "volcano", tmp_path, gpus=GPUS, memory=3 * 2**40, flags=flags
     ) as plugin:
         plugin.lay_out_shim()
         plugin.wait_ready()
-        plugin.wait_offered(NUMBER, CARDS * SPLIT)
+        plugin.wait_offered(NUMBER, GPUS * SPLIT)
         yield plugin
 
 
@@ -54,7 +54,7 @@ def wave(number, count, namespace, plugin):
     """Pods in the scheduler's order; no two have the same limit."""
     pods = []
     for place in range(count):
-        shares = [(place % CARDS, 1 + place + number * count, 1 + place % 12)]
+        shares = [(place % GPUS, 1 + place + number * count, 1 + place % 12)]
         pod = volcano_pod(f"w{number}-{place}", namespace, plugin, {"main": shares}, counted=())
         pod["metadata"]["annotations"]["volcano.sh/vgpu-time"] = str(1_000_000 + place)
         pods.append(pod)
@@ -92,7 +92,7 @@ def has_list(plugin, since):
     """Whether the kubelet has taken the list since then: it writes that down after each."""
     file = plugin.node.path(f"{KUBELET_DIR}/kubelet_internal_checkpoint")
     ids = plugin.checkpoint()["Data"]["RegisteredDevices"].get(NUMBER) or ()
-    return file.stat().st_mtime > since and len(ids) == CARDS * SPLIT
+    return file.stat().st_mtime > since and len(ids) == GPUS * SPLIT
 
 
 def disturb(number, plugin, namespace):
@@ -116,7 +116,7 @@ def disturb(number, plugin, namespace):
     wait_until(lambda: registrations(plugin) >= registered, "registered anew")
     plugin.wait_ready()
     wait_until(lambda: has_list(plugin, since), "the kubelet has the list", failures=(OSError,))
-    plugin.wait_offered(NUMBER, CARDS * SPLIT)
+    plugin.wait_offered(NUMBER, GPUS * SPLIT)
     # A kubelet frees nobody's devices while it admits the first pods that it hears of.
     first = objects.pod(f"first-{number}", namespace, nodeName=plugin.node.name)
     plugin.client.delete(plugin.start(first))

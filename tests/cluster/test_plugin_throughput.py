@@ -45,8 +45,8 @@ def test_eighty_containers_at_once_get_what_they_were_promised(
 def promised(pod):
     """GPU, memory and cores, by the pod's annotations."""
     segment = pod["metadata"]["annotations"]["volcano.sh/vgpu-ids-new"].strip(":")
-    card, _, memory, cores = segment.split(",")
-    return card, f"{int(memory) * FACTOR}m", cores
+    gpu, _, memory, cores = segment.split(",")
+    return gpu, f"{int(memory) * FACTOR}m", cores
 
 
 def limits(seen):

@@ -15,7 +15,7 @@ from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
 from vgpu.plugin_messages import CHECK_FAILED, CROSSED
 
-CARDS = 3
+GPUS = 3
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -38,7 +38,7 @@ def kind(request):
 def plugin(kind, old_node, tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     flags = ["--no-cdi", "--prestart-timeout=2s"]
-    with kind.plugin(old_node, folder, *flags, cards=CARDS) as plugin:
+    with kind.plugin(old_node, folder, *flags, gpus=GPUS) as plugin:
         kind.wait_served(plugin)
         yield plugin
 
@@ -85,10 +85,10 @@ def check(kind, plugin, plain, pod, ask):
     given = kind.given(plugin, pod, "main", ask, name)
     env, mounts = dict(given.env), dict(given.mounts)
     if kind.late:
-        card = {VISIBLE: env.pop(VISIBLE)}
+        gpu = {VISIBLE: env.pop(VISIBLE)}
         lines = read_inside(plugin.node, seen.pid, OVERRIDE).splitlines()
         assert lines == [f"{key}={text}" for key, text in sorted(env.items())]
-        env, mounts[OVERRIDE] = card, (f"/run/vgpu/late/{kind.scheme}/{name}/overrideEnv", "ro")
+        env, mounts[OVERRIDE] = gpu, (f"/run/vgpu/late/{kind.scheme}/{name}/overrideEnv", "ro")
     assert (own.env, own.mounts, own.devices) == (env, mounts, given.devices)
     assert not seen.told_twice
 
@@ -128,7 +128,7 @@ def test_a_container_that_dies_is_started_again_with_the_same(kind, plugin, plai
 
 
 @only("volcano", "hami")
-def test_pods_of_one_card_that_cross_have_their_own_limits_all_the_same(
+def test_pods_of_one_gpu_that_cross_have_their_own_limits_all_the_same(
     kind, plugin, plain, space, witness
 ):
     asks = {"first": Ask(1, 2), "second": Ask(1, 5)}
@@ -152,10 +152,10 @@ def test_pods_that_cross_are_refused_and_all_run_with_their_own_in_the_end(
     kind, plugin, witness = crossing
     client = plugin.client
     asks = {
-        name: Ask(card, 2 + card if kind.by_card else 4)
-        for card, name in enumerate(("alice", "bert", "chris"))
+        name: Ask(gpu, 2 + gpu if kind.by_gpu else 4)
+        for gpu, name in enumerate(("alice", "bert", "chris"))
     }
-    places = dict(zip(asks, range(CARDS), strict=True))
+    places = dict(zip(asks, range(GPUS), strict=True))
 
     def promised(pod):
         name = pod["metadata"]["labels"]["app"]
@@ -171,7 +171,7 @@ def test_pods_that_cross_are_refused_and_all_run_with_their_own_in_the_end(
         web["spec"]["template"]["spec"] = spec | {"schedulerName": NAME}
         client.create(web)
     scheduler = Scheduler(client, namespace, plugin.node, promised)
-    wait_until(lambda: len(scheduler.waiting()) == CARDS, "all pods are made")
+    wait_until(lambda: len(scheduler.waiting()) == GPUS, "all pods are made")
     by_name = {pod["metadata"]["labels"]["app"]: pod for pod in scheduler.waiting()}
     with deaf(plugin.node.kubelet):
         for name in reversed(asks):
@@ -196,7 +196,7 @@ def test_pods_that_cross_are_refused_and_all_run_with_their_own_in_the_end(
             skips = [one["skip"] for one in applied.skipped if one["skip"] != "terminating"]
             assert skips == ["one_at_a_time"] * left
             wait_until(
-                lambda left=left: ready(client, namespace) == CARDS - left, f"all but {left} run"
+                lambda left=left: ready(client, namespace) == GPUS - left, f"all but {left} run"
             )
         assert command.plan().actions == []
     pods = client.list(f"/api/v1/namespaces/{namespace}/pods")

@@ -195,7 +195,7 @@ def test_a_stuck_pod_of_a_stateful_set_is_made_again_and_an_old_plan_leaves_that
             ListingObserver(cluster, Units()), policy, apply=Applier(cluster, audit).apply
         )
         old = cycles.make()
-        assert [entry.finding.subject.name for entry in old.plan.actions] == ["db-0"]
+        assert [entry.finding.object_ref.name for entry in old.plan.actions] == ["db-0"]
         assert [result.outcome for result in cycles.apply(old)] == [ActionOutcome.DONE]
         client.wait_gone(first)
         second = waits(client, namespace, "db", uids([first]))
@@ -476,7 +476,10 @@ def no_time_for_evictions(client, account, pod):
         "borrowingLimitPercent": 0,
         "limitResponse": {"type": "Reject"},
     }
-    subject = {"kind": "ServiceAccount", "serviceAccount": {"name": name, "namespace": namespace}}
+    object_ref = {
+        "kind": "ServiceAccount",
+        "serviceAccount": {"name": name, "namespace": namespace},
+    }
     evictions = {
         "verbs": ["create"],
         "apiGroups": [""],
@@ -496,7 +499,7 @@ def no_time_for_evictions(client, account, pod):
         "spec": {
             "matchingPrecedence": 2,
             "priorityLevelConfiguration": {"name": LEVEL},
-            "rules": [{"subjects": [subject], "resourceRules": [evictions]}],
+            "rules": [{"subjects": [object_ref], "resourceRules": [evictions]}],
         },
     }
     made = [client.create(each) for each in (level, flow)]

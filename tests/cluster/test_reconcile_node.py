@@ -97,7 +97,7 @@ def by_rule(plan):
     return {entry.finding.rule: entry.finding for entry in plan.entries}
 
 
-def test_a_crossed_card_is_put_right_and_back_if_asked(api, node, command):
+def test_a_crossed_gpu_is_put_right_and_back_if_asked(api, node, command):
     detector = node.pod("detector")
     true = cross(api, detector)
     wrong = annotations(api, detector)
@@ -124,7 +124,7 @@ def test_a_claim_that_was_served_and_not_marked_is_marked(api, node, look):
     edit(api, whisper, ALIYUN_COM_GPU_MEM_ASSIGNED="false")
     made = look.make()
     finding = by_rule(made.plan)[Rule.RECOVER]
-    assert (finding.cause, finding.subject.name) == (
+    assert (finding.cause, finding.object_ref.name) == (
         Cause.RUNS_UNASSIGNED,
         whisper["metadata"]["name"],
     )
@@ -154,7 +154,7 @@ def test_a_claim_for_which_there_is_no_room_is_not_written(api, node, look):
     edit(api, ranker, **dict.fromkeys(annotations(api, ranker)))
     made = look.make()
     (entry,) = (each for each in made.plan.skipped if each.finding.rule is Rule.RECOVER)
-    assert (entry.skip, entry.finding.subject.name) == (
+    assert (entry.skip, entry.finding.object_ref.name) == (
         SkipReason.WOULD_OVERBOOK,
         ranker["metadata"]["name"],
     )
@@ -162,14 +162,14 @@ def test_a_claim_for_which_there_is_no_room_is_not_written(api, node, look):
     assert annotations(api, ranker) == {}
 
 
-def test_a_process_that_nobody_gave_a_card_is_told(node, look):
+def test_a_process_that_nobody_gave_a_gpu_is_told(node, look):
     made = look.make()
     finding = by_rule(made.plan)[Rule.UNOWNED_PROCESS]
     assert finding.action is None
     assert str(node.sim.scenario.host_processes[0].pid) in "\n".join(finding.evidence)
 
 
-def test_of_an_overcommitted_card_just_one_pod_is_sent_away_where_that_is_asked_for(
+def test_of_an_overcommitted_gpu_just_one_pod_is_sent_away_where_that_is_asked_for(
     api, node, look_as, account
 ):
     """By the node's own evidence; the node's account may tell, and must not evict.
@@ -192,7 +192,7 @@ def test_of_an_overcommitted_card_just_one_pod_is_sent_away_where_that_is_asked_
         assert L40S.uuid in entry.finding.evidence[0]
         assert [result.outcome for result in cycles.apply(made)] == [outcome]
     gone = [name for name, pod in node.pods.items() if is_evicted(api.client, pod)]
-    assert gone == [entry.finding.subject.name]
+    assert gone == [entry.finding.object_ref.name]
 
 
 def test_a_pod_that_moved_on_keeps_its_annotations(api, node, look):

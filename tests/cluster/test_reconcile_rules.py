@@ -132,7 +132,7 @@ def promised():
         # Of gpu-manager nobody can tell once the kubelet has admitted the pod.
         make = sick(style, claim=Phase.ASSUMED, statuses=())
         yield Case("assumed_expired", "never_assigned", style, make, "assumed main")
-        keys = samples.LANGUAGES[style].claim_keys(samples.unbound(style=style))
+        keys = samples.CODECS[style].claim_keys(samples.unbound(style=style))
         yield Case(
             "assumed_unbound",
             "never_bound",
@@ -157,7 +157,7 @@ def lock_owner(namespace):
 
 
 def locks():
-    owned, anonymous = (samples.LANGUAGES[each].key_set.locks[0] for each in ("hami", "volcano"))
+    owned, anonymous = (samples.CODECS[each].key_set.locks[0] for each in ("hami", "volcano"))
     by_owner = marked("hami", lambda namespace: samples.lock(lock_owner(namespace)))
     for reason, state, owners in (
         ("owner_gone", "gone", ()),
@@ -186,7 +186,7 @@ def handshakes():
 
 def leftovers():
     for style in ("volcano", "hami"):
-        key = samples.LANGUAGES[style].key_set.to_allocate
+        key = samples.CODECS[style].key_set.to_allocate
         promise = samples.assumed(style=style).annotations[key]
         after = {key: ";" if style == "hami" else ""}
         for reason, end in (
@@ -197,7 +197,7 @@ def leftovers():
             yield Case("leftover_claim", reason, style, make, key, "repair", after)
 
 
-def on_a_lost_card(pod):
+def on_a_lost_gpu(pod):
     return replace(
         pod,
         annotations={key: text.replace("GPU-", "GPU-f") for key, text in pod.annotations.items()},
@@ -208,7 +208,7 @@ def conflicts():
     unclaimed = sick("volcano", claim=None, phase="Running")
     said = "no annotation names a device"
     yield Case("running_without_device", "no_claim", "volcano", unclaimed, said)
-    lost = sick("volcano", on_a_lost_card)
+    lost = sick("volcano", on_a_lost_gpu)
     yield Case("lost_device", "device_missing", "volcano", lost, "GPU-f")
 
 
@@ -261,7 +261,7 @@ def neighbour(style, namespace):
     """A pod on the other GPU that nothing is wrong with."""
     if style != "kubeshare":
         well = samples.owner(name="well")
-        return samples.pod("healthy", style, card=1, namespace=namespace, owner=well)
+        return samples.pod("healthy", style, gpu=1, namespace=namespace, owner=well)
     pod = samples.labelled("healthy", namespace=namespace)
     there = {
         key: text.replace(uuid(NODE, 0), uuid(NODE, 1)) for key, text in pod.annotations.items()
@@ -274,8 +274,8 @@ def put(stage, case, namespace):
     made = case.make(namespace)
     if not any(isinstance(each, Node) for each in made):
         stage.put(samples.node(NODE, case.style))
-    subject, *_ = [stage.put(each) for each in made]
-    return subject, stage.put(neighbour(case.style, namespace))
+    object_ref, *_ = [stage.put(each) for each in made]
+    return object_ref, stage.put(neighbour(case.style, namespace))
 
 
 def annotations(client, obj):
@@ -286,17 +286,17 @@ def annotations(client, obj):
 def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
     api, api_namespace, stage, command, case
 ):
-    subject, well = put(stage, case, api_namespace)
+    object_ref, well = put(stage, case, api_namespace)
     untouched = version(api.client, well)
-    before = annotations(api.client, subject)
+    before = annotations(api.client, object_ref)
 
     plan = command.plan()
     assert plan.code == 3
     (entry,) = plan.entries
     assert entry in plan.actions, entry
     assert (entry["rule"], entry["reason"]) == (case.rule, case.reason)
-    assert (entry["kind"], entry["name"]) == (subject["kind"], subject["metadata"]["name"])
-    assert (entry["uid"], entry["part"]) == (subject["metadata"]["uid"], case.part)
+    assert (entry["kind"], entry["name"]) == (object_ref["kind"], object_ref["metadata"]["name"])
+    assert (entry["uid"], entry["part"]) == (object_ref["metadata"]["uid"], case.part)
     assert (entry["effect"], entry["action"]["type"]) == (
         case.effect,
         "edit" if case.after else "evict",
@@ -308,14 +308,16 @@ def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
     assert applied.document["plan"] == plan.document["plan"]
     assert [each["outcome"] for each in applied.actions] == ["done"]
     if case.after:
-        now = annotations(api.client, subject)
+        now = annotations(api.client, object_ref)
         assert now == {key: text for key, text in (before | case.after).items() if text is not None}
-        assert subject["kind"] != "SharePod" or "nodeName" not in api.client.get(subject)["spec"]
+        assert (
+            object_ref["kind"] != "SharePod" or "nodeName" not in api.client.get(object_ref)["spec"]
+        )
     else:
-        assert is_evicted(api.client, subject)
+        assert is_evicted(api.client, object_ref)
     assert version(api.client, well) == untouched
 
-    (event,) = api.client.events(subject)
+    (event,) = api.client.events(object_ref)
     assert event["reason"] == (EDITED[case.rule] if case.after else "VgpuEvicted")
     assert f"({case.rule}/{case.reason})" in event["message"]
 
@@ -326,18 +328,18 @@ def test_what_is_wrong_is_found_and_repaired_and_its_neighbour_left_alone(
     intent, result = command.told()
     assert (intent["event"], result["event"], result["outcome"]) == ("intent", "result", "done")
     for record in (intent, result):
-        assert record["subject"]["uid"] == subject["metadata"]["uid"]
+        assert record["subject"]["uid"] == object_ref["metadata"]["uid"]
         assert (record["plan"], record["rule"]) == (plan.document["plan"], case.rule)
         if case.after:
             assert record["action"]["before"] == {key: before[key] for key in case.after}
         else:
-            assert record["action"]["resource_version"] == subject["metadata"]["resourceVersion"]
+            assert record["action"]["resource_version"] == object_ref["metadata"]["resourceVersion"]
 
     restored = command.restore()
     if case.after:
         assert restored.code == 0
-        assert annotations(api.client, subject) == before
-        assert api.client.get(subject)["spec"] == subject["spec"]
+        assert annotations(api.client, object_ref) == before
+        assert api.client.get(object_ref)["spec"] == object_ref["spec"]
     else:
         assert restored.code == 4
         assert [each["undo"] for each in restored.document] == ["irreversible"]
@@ -352,13 +354,11 @@ def test_rules_that_take_away_what_runs_act_only_where_they_are_told_to(
 ):
     command.configure(AT_ONCE)
     stage.put(samples.node(NODE, "volcano"), samples.node("gpu-2", "kubeshare"))
-    lost = stage.put(on_a_lost_card(samples.pod("lost", namespace=api_namespace)))
+    lost = stage.put(on_a_lost_gpu(samples.pod("lost", namespace=api_namespace)))
     unclaimed = stage.put(
         samples.pod("unclaimed", namespace=api_namespace, claim=None, phase="Running")
     )
-    six = stage.put(
-        *(samples.pod(f"full-{at}", card=1, namespace=api_namespace) for at in range(6))
-    )
+    six = stage.put(*(samples.pod(f"full-{at}", gpu=1, namespace=api_namespace) for at in range(6)))
     keeper = stage.put(samples.holder(node="gpu-2"))
     everybody = (lost, unclaimed, keeper, *six)
     untouched = [version(api.client, each) for each in everybody]
@@ -384,11 +384,11 @@ def test_nobody_is_sent_away_because_of_what_annotations_alone_claim(
     assert not any(is_evicted(api.client, pod) for pod in six)
 
 
-def test_an_unhealthy_card_is_known_by_gpushares_config_map(api, api_namespace, stage, command):
+def test_an_unhealthy_gpu_is_known_by_gpushares_config_map(api, api_namespace, stage, command):
     stage.put(samples.node(NODE, "gpushare"))
     sick, well = stage.put(
         samples.pod("sick", "gpushare", namespace=api_namespace),
-        samples.pod("well", "gpushare", card=1, namespace=api_namespace),
+        samples.pod("well", "gpushare", gpu=1, namespace=api_namespace),
     )
     about = {"name": f"unhealthy-gpu-{NODE}", "namespace": "kube-system"}
     stage.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {"gpus": "0"}})
@@ -398,7 +398,7 @@ def test_an_unhealthy_card_is_known_by_gpushares_config_map(api, api_namespace, 
     assert not is_evicted(api.client, well)
 
 
-def test_a_promise_that_was_kept_is_told_since_only_the_node_knows_the_card(
+def test_a_promise_that_was_kept_is_told_since_only_the_node_knows_the_gpu(
     api, api_namespace, stage, command
 ):
     stage.put(samples.node(NODE, "volcano"))

@@ -40,8 +40,8 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.objects import MIRROR
 
 NODE = "gpu-1"
-LOCK = samples.LANGUAGES["hami"].key_set.locks[0]
-HANDSHAKE = samples.LANGUAGES["hami"].key_set.handshake[0]
+LOCK = samples.CODECS["hami"].key_set.locks[0]
+HANDSHAKE = samples.CODECS["hami"].key_set.handshake[0]
 EAGER = Policy(
     modes={Rule.LOST_DEVICE: Mode.APPLY},
     limits=Limits(100, 100, 100, per_owner=1.0, breaker=1.0),
@@ -93,7 +93,7 @@ def refused(name, namespace, **fields):
     return samples.refused(samples.pod(name, namespace=namespace, **fields))
 
 
-def on_a_lost_card(name, namespace, **fields):
+def on_a_lost_gpu(name, namespace, **fields):
     """A running pod that its rule, which is told to act, would evict."""
     pod = samples.pod(name, namespace=namespace, **fields)
     lost = {key: text.replace("GPU-", "GPU-f") for key, text in pod.annotations.items()}
@@ -396,7 +396,7 @@ def test_a_lock_that_somebody_took_since_is_theirs(api, api_namespace, stage, cy
 @pytest.mark.parametrize("style", ["hami", "volcano"])
 def test_a_lock_is_kept_if_a_pod_needs_it_since(api, api_namespace, stage, cycles, style):
     """The owner of the lock's name comes back; of a lock without one, anybody who waits."""
-    key = samples.LANGUAGES[style].key_set.locks[0]
+    key = samples.CODECS[style].key_set.locks[0]
     waiting = samples.assumed("owner", style, namespace=api_namespace, node="gpu-2")
     node = stage.put(samples.node("gpu-2", style, annotations=samples.lock(waiting, style=style)))
     cycle = cycles()
@@ -407,7 +407,7 @@ def test_a_lock_is_kept_if_a_pod_needs_it_since(api, api_namespace, stage, cycle
     assert key in api.client.get(node)["metadata"]["annotations"]
 
 
-def test_a_holder_whose_card_is_used_since_is_kept(api, api_namespace, stage, cycles):
+def test_a_holder_whose_gpu_is_used_since_is_kept(api, api_namespace, stage, cycles):
     stage.put(samples.node("gpu-2", "kubeshare"))
     keeper = stage.put(samples.holder(node="gpu-2"))
     cycle = cycles(replace(EAGER, modes={Rule.KUBESHARE: Mode.APPLY}))
@@ -466,7 +466,7 @@ def budget(stage, namespace, name, allowed):
 def protected(api, api_namespace, stage, command):
     """A running pod that the reconciler is told to evict, and that budgets select."""
     command.configure(AT_ONCE | {"rules": {"lost_device": {"mode": "apply"}}, "deadline": "9s"})
-    return stage.put(on_a_lost_card("sick", api_namespace), labels={"app": "web"})
+    return stage.put(on_a_lost_gpu("sick", api_namespace), labels={"app": "web"})
 
 
 def test_a_disruption_budget_is_obeyed_and_named(api, api_namespace, stage, command, protected):
@@ -481,7 +481,7 @@ def test_a_disruption_budget_is_obeyed_and_named(api, api_namespace, stage, comm
 
 
 def test_a_budget_that_allows_it_later_is_asked_again(api, api_namespace, stage, cycles):
-    pod = stage.put(on_a_lost_card("sick", api_namespace), labels={"app": "web"})
+    pod = stage.put(on_a_lost_gpu("sick", api_namespace), labels={"app": "web"})
     held = budget(stage, api_namespace, "keep-one", 0)
     waits = []
 

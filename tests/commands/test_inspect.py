@@ -17,7 +17,7 @@ from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
 from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
-from vgpu.commands.inspect_table import layout_for, show, size
+from vgpu.commands.inspect_table import layout_for, rounded_size, show
 from vgpu.durations import age
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
@@ -98,11 +98,11 @@ def test_the_table_on_a_terminal_of_80_columns(tmp_path):
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 250])
-def test_no_line_of_a_card_is_wider_than_the_terminal(tmp_path, width):
+def test_no_line_of_a_gpu_is_wider_than_the_terminal(tmp_path, width):
     screen = shown(tmp_path, sample.items(), width=width, force_terminal=True, color_system=None)
-    cards = [line for line in screen.splitlines() if "GiB" in line and ("█" in line or "░" in line)]
-    assert len(cards) == 13
-    assert max(map(len, cards)) <= width
+    gpus = [line for line in screen.splitlines() if "GiB" in line and ("█" in line or "░" in line)]
+    assert len(gpus) == 13
+    assert max(map(len, gpus)) <= width
     assert layout_for(width, wide=False).width <= width
 
 
@@ -151,7 +151,7 @@ def test_conflicts_are_told_in_words(dump):
     assert "(by ml/p0/main, ml/p1/main)" in printed
 
 
-def test_a_card_of_which_too_much_is_held_is_red(tmp_path):
+def test_a_gpu_of_which_too_much_is_held_is_red(tmp_path):
     pods = [sample.volcano_pod(f"p{n}", "gpu-1", 1, 30000) for n in range(2)]
     screen = shown(
         tmp_path, [NODES[0], *pods], width=80, force_terminal=True, color_system="standard"
@@ -201,7 +201,7 @@ def test_where_nothing_is_shown_it_says_what_was_looked_for(dump):
     [(0, "0.0 GiB"), (MIB, "1 MiB"), (GIB, "1.0 GiB"), (10240 * GIB, "10.0 TiB")],
 )
 def test_amounts_for_people(amount, text):
-    assert size(amount) == text
+    assert rounded_size(amount) == text
 
 
 @pytest.mark.parametrize(
@@ -307,13 +307,18 @@ def test_the_json_follows_its_documented_shape(dump):
     told = msgspec.json.decode(result.output, type=InventoryDocument)
     assert (told.api_version, told.kind) == ("vgpu.dev/v1alpha1", "Inventory")
     node = told.nodes[0]
-    card = node.devices[0]
-    assert (node.name, card.uuid) == ("a100-1", sample.uuid(1))
-    assert card.memory_held_bytes + card.memory_free_bytes == card.memory_bytes
-    assert sum(h.memory_bytes for h in card.holdings) == card.memory_held_bytes
+    gpu = node.devices[0]
+    assert (node.name, gpu.uuid) == ("a100-1", sample.uuid(1))
+    assert gpu.memory_held_bytes + gpu.memory_free_bytes == gpu.memory_bytes
+    assert sum(h.memory_bytes for h in gpu.holdings) == gpu.memory_held_bytes
     assert {one.reason for one in told.pending} >= {"unreadable", "unschedulable", "not_assigned"}
     assert told.conflicts[0].type == "device_unhealthy"
-    assert [room.scheme for room in told.rooms] == ["volcano", "gpushare", "gaia", "kubeshare"]
+    assert [capacity.scheme for capacity in told.free_capacities] == [
+        "volcano",
+        "gpushare",
+        "gaia",
+        "kubeshare",
+    ]
 
 
 KEYS_OF_JSON = {
@@ -333,8 +338,8 @@ def test_the_documentation_names_every_field_of_the_json(dump):
     fields = set(told)
     for part in (*KEYS_OF_JSON,):
         fields |= set(told[part][0])
-    card = told["nodes"][0]["devices"][0]
-    fields |= {*card, *card["holdings"][0], *card["holdings"][0]["podState"]}
+    gpu = told["nodes"][0]["devices"][0]
+    fields |= {*gpu, *gpu["holdings"][0], *gpu["holdings"][0]["podState"]}
     assert {field for field in fields if f"`{field}`" not in text} == set()
 
 
@@ -369,8 +374,8 @@ def test_a_dump_may_come_from_standard_input_and_in_parts(dump):
     assert "2 pods with devices" in result.output
 
 
-def test_configmaps_in_the_dump_tell_unhealthy_cards(dump):
-    node = sample.gpushare_node("infer-1", cards=2)
+def test_configmaps_in_the_dump_tell_unhealthy_gpus(dump):
+    node = sample.gpushare_node("infer-1", gpus=2)
     assert "unhealthy is not known" in run("--from", dump(node)).output.replace("\n  ", " ")
     told = run("--from", dump(node, sample.unhealthy("infer-1", "1"))).output
     assert "GPU 1          unhealthy" in told

@@ -26,15 +26,15 @@ from vgpu.commands.top_keys import Command, Sort
 from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 
 GIB = 2**30
-CARD = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
+GPU = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
               utilization=0.5, celsius=41, watts=75, watts_limit=150)  # fmt: skip
 
 
 def share(pod, **known):
-    return PageShare("ml", pod, "main", f"uid-{pod}", CARD.uuid, "volcano", "assigned", **known)
+    return PageShare("ml", pod, "main", f"uid-{pod}", GPU.uuid, "volcano", "assigned", **known)
 
 
-def state(*shares, devices=(CARD,), **known):
+def state(*shares, devices=(GPU,), **known):
     return ScreenState(
         "here", PageReading(1000.0, 15.0, devices, shares, **known), clock="12:00:00"
     )
@@ -56,7 +56,7 @@ def order(shown, sort):
 # ---------------------------------------------------------------- what it says
 
 
-def test_a_card_tells_how_busy_full_hot_and_hungry_it_is():
+def test_a_gpu_tells_how_busy_full_hot_and_hungry_it_is():
     shown = text(state())
     assert " GPU 0  NVIDIA A10   GPU-aaaaaaaa   41 °C   75 of 150 W" in shown
     assert " 50% " in shown
@@ -94,11 +94,11 @@ def test_what_is_not_as_usual_is_said_in_place_of_the_scheme_or_beside_it():
     blocked = state(share("a", blocked=True))
     assert "blocked" in row(blocked, "/a/")
     assert "volcano   blocked" in row(blocked, "/a/", columns=120)
-    promised = PageShare("ml", "a", "main", "u", CARD.uuid, "gaia", "assumed")
+    promised = PageShare("ml", "a", "main", "u", GPU.uuid, "gaia", "assumed")
     assert "assumed" in row(state(promised), "/a/")
 
 
-def test_the_limits_part_of_the_card_has_a_bar_where_there_is_room():
+def test_the_limits_part_of_the_gpu_has_a_bar_where_there_is_room():
     shown = state(share("a", used=3 * GIB, limit=12 * GIB))
     limit, used = row(shown, "/a/", columns=140).split()[2:4]
     assert limit == "█████▌·····"  # half of the GPU
@@ -106,23 +106,23 @@ def test_the_limits_part_of_the_card_has_a_bar_where_there_is_room():
     assert "of GPU      of limit" in text(shown, 140)
 
 
-def test_containers_that_hold_no_card_come_last():
+def test_containers_that_hold_no_gpu_come_last():
     ended = PageShare("ml", "gone", "main", "u", scheme="volcano", phase="released")
     lines = text(state(share("a"), idle=(ended,))).split("\n")
     assert lines[-2] == " on no GPU"
     assert lines[-1].split() == ["ml/gone/main", "released", "–", "–", "–", "–"]
 
 
-def test_a_lost_card_and_one_known_from_its_containers_only_do_not_answer():
+def test_a_lost_gpu_and_one_known_from_its_containers_only_do_not_answer():
     lost = PageDevice("GPU-lost")
-    shown = text(state(devices=(CARD, lost)))
+    shown = text(state(devices=(GPU, lost)))
     assert " GPU ?  GPU-lost   DOES NOT ANSWER" in shown
     assert "No GPU answers." in text(state(devices=()))
 
 
-def test_a_card_cut_into_instances_shows_them():
-    instance = PageDevice("MIG-1", 0, parent=CARD.uuid, profile="1g.6gb", up=True)
-    shown = text(state(devices=(CARD, instance)))
+def test_a_gpu_cut_into_instances_shows_them():
+    instance = PageDevice("MIG-1", 0, parent=GPU.uuid, profile="1g.6gb", up=True)
+    shown = text(state(devices=(GPU, instance)))
     assert " MIG 1g.6gb  MIG-1" in shown
     assert shown.count("no container holds") == 1  # of the instance; the GPU has its instances
 
@@ -136,7 +136,7 @@ def test_before_the_first_page_it_waits_or_says_why():
 
 
 def test_a_page_that_stands_still_is_called_stale():
-    reading = PageReading(1000.0, 15.0, (CARD,))
+    reading = PageReading(1000.0, 15.0, (GPU,))
     assert "STALE" not in text(ScreenState("there", reading, age=45.0))
     stale = text(ScreenState("there", reading, age=46.0))
     assert " STALE: the exporter has not sampled for 46 s" in stale
@@ -169,14 +169,14 @@ def test_each_order_has_the_largest_first_and_the_unknown_last():
 
 
 def test_trends_grow_by_a_value_a_reading_and_forget_what_is_gone():
-    first = PageReading(1.0, 15.0, (CARD,), (share("a", utilization=0.5),))
-    second = PageReading(2.0, 15.0, (CARD,), (share("b"),))
+    first = PageReading(1.0, 15.0, (GPU,), (share("a", utilization=0.5),))
+    second = PageReading(2.0, 15.0, (GPU,), (share("b"),))
     trends = grown(grown({}, first), second)
-    assert trends[CARD.uuid,] == (0.5, 0.5)
+    assert trends[GPU.uuid,] == (0.5, 0.5)
     assert [line[1] for line in trends if len(line) > 1] == ["b"]
     for _ in range(LONGEST_TREND):
         trends = grown(trends, second)
-    assert len(trends[CARD.uuid,]) == LONGEST_TREND
+    assert len(trends[GPU.uuid,]) == LONGEST_TREND
 
 
 def test_sparks_stand_at_the_right_and_leave_gaps():

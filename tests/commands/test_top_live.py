@@ -46,7 +46,7 @@ def gone(terminal):
     return terminal.now() == terminal.modes and terminal.written.endswith(LEAVE)
 
 
-def test_cards_and_containers_fill_the_screen(top):
+def test_gpus_and_containers_fill_the_screen(top):
     lines = top.lines
     assert lines[0].startswith(" vgpu top  gpu-node-1, sampled directly")
     assert lines[1].startswith(" 2 GPUs, 10 shares")
@@ -55,7 +55,7 @@ def test_cards_and_containers_fill_the_screen(top):
     assert lines[23].startswith(" h help  q quit   sorted by name")
 
 
-def test_sort_keys_sort_the_containers_of_each_card(top):
+def test_sort_keys_sort_the_containers_of_each_gpu(top):
     assert names(top.lines) == ["trainer", "jupyter", "jupyter", "asr", "detector"]
     top.type("m")
     by_memory = names(top.wait_for("sorted by memory used"))

@@ -8,26 +8,26 @@ from hypothesis import strategies as st
 
 from vgpu.commands.top_reading import PageDevice, PageError, PageShare, in_order, read_page
 
-CARD = "GPU-a"
+GPU = "GPU-a"
 WHO = 'namespace="ml",pod="train-0",container="main",pod_uid="u1"'
 MARK = "vgpu_snapshot_timestamp_seconds 1000\n"
 PAGE = f"""\
 # HELP vgpu_gpu_info what it is
 # TYPE vgpu_gpu_info gauge
-vgpu_gpu_info{{uuid="{CARD}",gpu="3",model="NVIDIA A10"}} 1
-vgpu_gpu_up{{uuid="{CARD}"}} 1
-vgpu_gpu_memory_used_bytes{{uuid="{CARD}"}} 100
-vgpu_gpu_memory_total_bytes{{uuid="{CARD}"}} 400
-vgpu_gpu_utilization_ratio{{uuid="{CARD}"}} 0.5
-vgpu_gpu_temperature_celsius{{uuid="{CARD}"}} 41
-vgpu_gpu_power_usage_watts{{uuid="{CARD}"}} 55.5
-vgpu_gpu_power_limit_watts{{uuid="{CARD}"}} 150
+vgpu_gpu_info{{uuid="{GPU}",gpu="3",model="NVIDIA A10"}} 1
+vgpu_gpu_up{{uuid="{GPU}"}} 1
+vgpu_gpu_memory_used_bytes{{uuid="{GPU}"}} 100
+vgpu_gpu_memory_total_bytes{{uuid="{GPU}"}} 400
+vgpu_gpu_utilization_ratio{{uuid="{GPU}"}} 0.5
+vgpu_gpu_temperature_celsius{{uuid="{GPU}"}} 41
+vgpu_gpu_power_usage_watts{{uuid="{GPU}"}} 55.5
+vgpu_gpu_power_limit_watts{{uuid="{GPU}"}} 150
 vgpu_gpu_up{{uuid="GPU-lost"}} 0
-vgpu_container_memory_used_bytes{{{WHO},uuid="{CARD}"}} 90
-vgpu_container_memory_limit_bytes{{{WHO},uuid="{CARD}"}} 100
-vgpu_container_memory_unlimited{{{WHO},uuid="{CARD}"}} 0
-vgpu_container_memory_accounted_bytes{{{WHO},uuid="{CARD}"}} 80
-vgpu_container_sm_utilization_ratio{{{WHO},uuid="{CARD}"}} 0.25
+vgpu_container_memory_used_bytes{{{WHO},uuid="{GPU}"}} 90
+vgpu_container_memory_limit_bytes{{{WHO},uuid="{GPU}"}} 100
+vgpu_container_memory_unlimited{{{WHO},uuid="{GPU}"}} 0
+vgpu_container_memory_accounted_bytes{{{WHO},uuid="{GPU}"}} 80
+vgpu_container_sm_utilization_ratio{{{WHO},uuid="{GPU}"}} 0.25
 vgpu_container_info{{{WHO},scheme="volcano",source="shim",layout="v1.2",phase="assigned"}} 1
 vgpu_container_blocked{{{WHO}}} 1
 vgpu_container_info{{namespace="ml",pod="old",container="c",scheme="gaia",phase="released"}} 1
@@ -39,10 +39,10 @@ vgpu_sample_interval_seconds 15
 {MARK}"""
 
 
-def test_a_page_tells_cards_containers_and_what_fails():
+def test_a_page_tells_gpus_containers_and_what_fails():
     reading = read_page(PAGE)
     assert reading.devices == (
-        PageDevice(CARD, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
+        PageDevice(GPU, 3, "NVIDIA A10", "", "", True, 100, 400, None, 0.5, 41, 55.5, 150),
         PageDevice("GPU-lost"),
     )
     assert reading.shares == (
@@ -51,7 +51,7 @@ def test_a_page_tells_cards_containers_and_what_fails():
             "train-0",
             "main",
             "u1",
-            CARD,
+            GPU,
             "volcano",
             "assigned",
             blocked=True,
@@ -72,31 +72,31 @@ def test_the_order_of_the_series_does_not_matter():
     assert backwards == read_page(PAGE)
 
 
-def test_a_share_that_is_only_promised_is_on_its_card_with_what_was_promised():
+def test_a_share_that_is_only_promised_is_on_its_gpu_with_what_was_promised():
     reading = read_page(
-        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{CARD}"}} 70\n'
-        f'vgpu_container_shares_allocated{{{WHO},uuid="{CARD}"}} 1\n'
+        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{GPU}"}} 70\n'
+        f'vgpu_container_shares_allocated{{{WHO},uuid="{GPU}"}} 1\n'
         f'vgpu_container_shares_allocated{{{WHO},uuid="GPU-b"}} 1\n'
         f'vgpu_container_shares_allocated{{pod="p",uuid=""}} 1\n'
         f'vgpu_container_info{{{WHO},scheme="gaia",phase="assumed"}} 1\n{MARK}'
     )
     assert [(s.device, s.limit, s.phase) for s in reading.shares] == [
-        (CARD, 70, "assumed"),
+        (GPU, 70, "assumed"),
         ("GPU-b", None, "assumed"),
     ]
     assert [s.pod for s in reading.idle] == ["p"]
-    assert [one.uuid for one in reading.devices] == [CARD, "GPU-b"]
+    assert [one.uuid for one in reading.devices] == [GPU, "GPU-b"]
 
 
 def test_a_limit_counts_before_what_was_allocated():
     reading = read_page(
-        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{CARD}"}} 70\n'
-        f'vgpu_container_memory_limit_bytes{{{WHO},uuid="{CARD}"}} 60\n{MARK}'
+        f'vgpu_container_memory_allocated_bytes{{{WHO},uuid="{GPU}"}} 70\n'
+        f'vgpu_container_memory_limit_bytes{{{WHO},uuid="{GPU}"}} 60\n{MARK}'
     )
     assert reading.shares[0].limit == 60
 
 
-def test_a_container_on_a_card_that_nobody_names_is_still_shown():
+def test_a_container_on_a_gpu_that_nobody_names_is_still_shown():
     reading = read_page(f'vgpu_container_memory_used_bytes{{{WHO},uuid="GPU-x"}} 7\n{MARK}')
     assert reading.devices == (PageDevice("GPU-x"),)
     assert reading.shares[0].used == 7
@@ -137,7 +137,7 @@ def test_a_damaged_page_is_read_or_refused(lines, noise, data):
         read_page(text[:cut] + noise + text[cut:] + "\n" + MARK)
 
 
-def test_mig_instances_follow_their_card():
+def test_mig_instances_follow_their_gpu():
     devices = [
         PageDevice("MIG-1", 1, parent="GPU-0"),
         PageDevice("GPU-1", 1),

@@ -65,7 +65,7 @@ POOL = (("grpc.use_local_subchannel_pool", 1),)
 """The library's own pool remembers for a while that a path refused."""
 
 
-def card(number, parent="", **info):
+def make_gpu(number, parent="", **info):
     return Gpu(
         f"GPU-{number}",
         number,
@@ -99,18 +99,18 @@ def view(*statements, uses=(), gpu=None, collectors=()):
     )
     seen = Attribution(shares=tuple(uses))
     return ExporterView(
-        0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, books=allocation_totals(ledger)
+        0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, allocations=allocation_totals(ledger)
     )
 
 
-TWO = GpuSample((card(1), card(0)))
+TWO = GpuSample((make_gpu(1), make_gpu(0)))
 
 
 def drawn(seen, gpu=TWO, between=lambda *_: LinkLevel.PIX):
     return graph_text(state_of(seen, gpu, None, None, between))
 
 
-def card_line(text, number):
+def gpu_line(text, number):
     line = next(line for line in text.splitlines() if f"GPU{number} (" in line)
     return {name: int(value) for name, value in re.findall(r"(\w+): (\d+)", line)}
 
@@ -118,12 +118,12 @@ def card_line(text, number):
 # ---------------------------------------------------------------- the state
 
 
-def test_cards_that_nobody_has_are_available_and_those_with_a_share_are_not():
+def test_gpus_that_nobody_has_are_available_and_those_with_a_share_are_not():
     text = drawn(view(given("a", "GPU-1", 4 * GIB, 300)))
     assert text.startswith("ROOT:1\n|---PIX (aval: 1, ")
-    assert card_line(text, 1)["allocatableCores"] == 70
-    assert card_line(text, 1)["allocatableMemory"] == 12 * GIB
-    assert card_line(text, 0)["allocatableCores"] == 100
+    assert gpu_line(text, 1)["allocatableCores"] == 70
+    assert gpu_line(text, 1)["allocatableMemory"] == 12 * GIB
+    assert gpu_line(text, 0)["allocatableCores"] == 100
 
 
 def test_a_share_known_only_by_its_pods_annotation_is_drawn():
@@ -147,12 +147,12 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     attribution = attribute(seen, builder.usage(seen))
     assert not attribution.shares  # nothing on the node knows of it yet
     promised = msgspec.structs.replace(
-        view(), attribution=attribution, books=allocation_totals(ledger)
+        view(), attribution=attribution, allocations=allocation_totals(ledger)
     )
     text = drawn(promised)
     assert text.startswith("ROOT:1\n")
-    assert card_line(text, 1)["allocatableCores"] == 70
-    assert card_line(text, 1)["allocatableMemory"] == 12 * GIB
+    assert gpu_line(text, 1)["allocatableCores"] == 70
+    assert gpu_line(text, 1)["allocatableMemory"] == 12 * GIB
     told = usages(state_of(promised, TWO, None, None, lambda *_: None)).usage["uid-a"]
     assert (told.project, told.spec["main"].gpu, told.spec["main"].mem) == ("ml", 0.3, 4096)
     assert [one.card_idx for one in told.stat["main"].dev] == ["1"]
@@ -161,26 +161,26 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
 
 def test_cores_and_memory_are_taken_apart_from_one_another():
     halves = [given(pod, "GPU-0", 4 * GIB, 500) for pod in "ab"]
-    told = card_line(drawn(view(*halves)), 0)
+    told = gpu_line(drawn(view(*halves)), 0)
     assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 8 * GIB)
 
 
 def test_who_has_all_cores_has_all_memory():
-    told = card_line(drawn(view(given("a", "GPU-0", 4 * GIB, 1000))), 0)
+    told = gpu_line(drawn(view(given("a", "GPU-0", 4 * GIB, 1000))), 0)
     assert (told["allocatableCores"], told["allocatableMemory"]) == (0, 0)
 
 
-def test_a_scheme_without_cores_promises_none_and_a_whole_card_is_whole():
+def test_a_scheme_without_cores_promises_none_and_a_whole_gpu_is_whole():
     part = given("a", "GPU-0", GIB, scheme=Scheme.GPUSHARE)
-    assert card_line(drawn(view(part)), 0)["allocatableCores"] == 100
-    whole = card_line(drawn(view(given("a", "GPU-0", cores=1000, scheme=Scheme.NONE))), 0)
+    assert gpu_line(drawn(view(part)), 0)["allocatableCores"] == 100
+    whole = gpu_line(drawn(view(given("a", "GPU-0", cores=1000, scheme=Scheme.NONE))), 0)
     assert (whole["allocatableCores"], whole["allocatableMemory"]) == (0, 0)
 
 
 def test_memory_without_a_limit_or_with_an_unknown_one_is_all_taken():
     for uses in ([used("a", "GPU-0", unlimited=True)], []):
         text = drawn(view(given("a", "GPU-0"), uses=uses))
-        assert card_line(text, 0)["allocatableMemory"] == 0
+        assert gpu_line(text, 0)["allocatableMemory"] == 0
 
 
 def test_processes_that_were_promised_nothing_take_nothing():
@@ -191,17 +191,17 @@ def test_processes_that_were_promised_nothing_take_nothing():
     assert (told.spec["main"].gpu, told.stat["main"].dev[0].mem) == (0, 1024)
 
 
-def test_a_share_of_an_instance_is_held_on_its_card():
+def test_a_share_of_an_instance_is_held_on_its_gpu():
     instance = Gpu("MIG-7", 0, {}, {("memory_total_bytes",): 5 * GIB}, "GPU-0")
-    gpu = GpuSample((card(0), instance))
+    gpu = GpuSample((make_gpu(0), instance))
     seen = view(given("a", "MIG-7", GIB, 1000), gpu=gpu)
     state = state_of(seen, gpu, None, None, lambda *_: None)
-    assert len(state.tree.cards) == 1
-    assert state.tree.cards[0].free_bytes == 11 * GIB
+    assert len(state.tree.gpus) == 1
+    assert state.tree.gpus[0].free_bytes == 11 * GIB
     assert usages(state).usage["uid-a"].stat["main"].dev[0].card_idx == "0"
 
 
-def test_usage_names_each_containers_cards_pids_and_request():
+def test_usage_names_each_containers_gpus_pids_and_request():
     seen = view(
         msgspec.structs.replace(
             given("a", "GPU-0", scheme=Scheme.GAIA),
@@ -228,19 +228,19 @@ def test_usage_names_each_containers_cards_pids_and_request():
     assert (told["uid-a"].spec["main"].gpu, told["uid-a"].spec["main"].mem) == (1, 8192)
     assert told["uid-b"].spec["main"].mem == 16384  # all of its GPU
     assert told["uid-c"].spec["main"].mem == 0  # not known, so left out
-    assert state.tree.cards[0].pids == (7, 9)
+    assert state.tree.gpus[0].pids == (7, 9)
 
 
 def test_without_a_ledger_nothing_is_drawn_as_free():
-    blind = msgspec.structs.replace(view(), books=None)
+    blind = msgspec.structs.replace(view(), allocations=None)
     with pytest.raises(SourceError, match="ledger"):
         drawn(blind)
 
 
-def test_gaia_calls_a_card_by_its_minor_number():
-    gpu = GpuSample((card(0, minor="3"), card(1)))
-    cards = state_of(view(), gpu, None, None, lambda *_: None).tree.cards
-    assert [one.minor for one in cards] == [3, 1]
+def test_gaia_calls_a_gpu_by_its_minor_number():
+    gpu = GpuSample((make_gpu(0, minor="3"), make_gpu(1)))
+    gpus = state_of(view(), gpu, None, None, lambda *_: None).tree.gpus
+    assert [one.minor for one in gpus] == [3, 1]
 
 
 # ---------------------------------------------------------------- how they are joined
@@ -248,20 +248,23 @@ def test_gaia_calls_a_card_by_its_minor_number():
 
 def test_the_drivers_levels_are_those_of_the_tree():
     between = by_links({("GPU-0", "GPU-1"): 30})
-    assert between(card(0), card(1)) is LinkLevel.PHB
-    assert between(card(1), card(2)) is None
-    assert by_links({("GPU-0", "GPU-1"): 35})(card(0), card(1)) is None
+    assert between(make_gpu(0), make_gpu(1)) is LinkLevel.PHB
+    assert between(make_gpu(1), make_gpu(2)) is None
+    assert by_links({("GPU-0", "GPU-1"): 35})(make_gpu(0), make_gpu(1)) is None
 
 
-def test_a_matrix_must_speak_of_as_many_cards():
+def test_a_matrix_must_speak_of_as_many_gpus():
     matrix = parse_matrix(NEAR)
-    assert by_matrix(matrix, (card(0), card(1)), "f")(card(0), card(1)) is LinkLevel.PIX
+    assert (
+        by_matrix(matrix, (make_gpu(0), make_gpu(1)), "f")(make_gpu(0), make_gpu(1))
+        is LinkLevel.PIX
+    )
     with pytest.raises(SourceError, match="f: speaks of 2 GPUs, but the node has 1, up to GPU2"):
-        by_matrix(matrix, (card(2),), "f")
+        by_matrix(matrix, (make_gpu(2),), "f")
 
 
 def test_all_that_is_unknown_is_said():
-    gpu = GpuSample((card(0), card(1)), lost=("GPU-9",))
+    gpu = GpuSample((make_gpu(0), make_gpu(1)), lost=("GPU-9",))
     row = CollectorRow("kubelet", False, 0.1, None, 0.0, {}, {}, {}, "no such file")
     lost = given("b", "GPU-9", GIB)
     seen = view(given("a", "GPU-0", scheme=Scheme.GPUSHARE), lost, gpu=gpu, collectors=(row,))
@@ -291,7 +294,7 @@ def test_the_simulated_node_is_drawn_and_what_is_unknown_is_said_apart():
     assert "the connection of GPU0 to GPU1 is unknown: SYS is assumed" in result.stderr
 
 
-def test_a_matrix_tells_how_the_cards_lie(tmp_path):
+def test_a_matrix_tells_how_the_gpus_lie(tmp_path):
     (tmp_path / "topo.txt").write_text(NEAR)
     for result in (
         run("--simulate", "--matrix", str(tmp_path / "topo.txt")),
@@ -355,10 +358,10 @@ def with_driver(driver, *arguments):
     )
 
 
-def test_nvml_tells_how_the_cards_lie(driver):
-    cards = [Device(uuid(number), total=16 * GIB) for number in range(4)]
+def test_nvml_tells_how_the_gpus_lie(driver):
+    gpus = [Device(uuid(number), total=16 * GIB) for number in range(4)]
     links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20)]
-    driver.write(devices=cards, links=links, processes=[Process(uuid(2), 4711)])
+    driver.write(devices=gpus, links=links, processes=[Process(uuid(2), 4711)])
     done = with_driver(driver)
     assert done.returncode == 0, done.stderr
     shape = [line.partition(" (")[0] for line in done.stdout.splitlines()]

@@ -15,17 +15,17 @@ SLOTS = 3
 ROLE = VolcanoAdapter(Volcano(), split_count=SLOTS)
 
 A, B, C = (f"GPU-{letter * 8}-0000-4000-8000-{letter * 12}" for letter in "abc")
-CARDS = tuple(
+GPUS = tuple(
     Device(uuid=uuid, index=at, memory_bytes=10 * GIB, slots=SLOTS, model="NVIDIA-A10")
     for at, uuid in enumerate((A, B, C))
 )
-NAMED = {name: card for card in CARDS for name in card.names}
+NAMED = {name: gpu for gpu in GPUS for name in gpu.names}
 
 INIT, SIDECAR = ContainerKind.INIT, ContainerKind.SIDECAR
 
 
-def share(card, gib, percent=10):
-    return Share(card, gib * GIB, percent * 10)
+def share(gpu, gib, percent=10):
+    return Share(gpu, gib * GIB, percent * 10)
 
 
 def limits(*shares):
@@ -93,6 +93,6 @@ def assignment(one, container="main", name="n1", ids=("x",), env=None):
     return ContainerDevices(one.kubelet_uid, container, frozenset(ids), name, answer)
 
 
-def claimed(one, devices=CARDS):
+def claimed(one, devices=GPUS):
     """What the role says that the pod is to have."""
-    return ROLE.claim(one, NODE, devices, AllocationState.of(devices).books)
+    return ROLE.claim(one, NODE, devices, AllocationState.of(devices).capacity)

@@ -42,16 +42,16 @@ BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 class PluginBench:
     """A node of its own in a folder, and a plugin that serves it."""
 
-    def __init__(self, folder, scheme, *flags, cards=2, memory=16 * GIB, in_pod=False):
+    def __init__(self, folder, scheme, *flags, gpus=2, memory=16 * GIB, in_pod=False):
         self.folder, self.scheme, self.flags = Path(folder), scheme, flags
-        self.uuids = [uuid(number) for number in range(cards)]
+        self.uuids = [uuid(number) for number in range(gpus)]
         self.memory = memory
         self._short = tempfile.TemporaryDirectory()  # a socket's path may have 107 characters
         self.kubelet_dir = Path(self._short.name)
         self.cdi_dir = self._made("cdi")
         self.state_dir = self._made("state")
         self.driver = FakeDriver(self._made("driver"))
-        self.write_cards()
+        self.write_gpus()
         (self._made("proc/sys/kernel/random") / "boot_id").write_text(f"{BOOT}\n")
         (self._made("proc/1") / "cgroup").write_text("0::/init.scope\n")
         (self._made("proc/self/ns") / "pid").symlink_to(HOST_PID_NAMESPACE)
@@ -86,7 +86,7 @@ class PluginBench:
 
     # ------------------------------------------------------------ the driver
 
-    def write_cards(self, *, without=(), **more):
+    def write_gpus(self, *, without=(), **more):
         """What the driver says from now on; ``more`` is FakeDriver.write's."""
         there = [
             Device(self.uuids[n], total=self.memory, minor=n, bus=f"00000000:0{n}:00.0")

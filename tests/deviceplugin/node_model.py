@@ -50,9 +50,9 @@ class Running(msgspec.Struct):
 class NodeModel:
     """See the module; every method is something that may happen at any time."""
 
-    def __init__(self, cards, *, cgroups=True, processes=True):
-        self.cards = cards  # as they were when all was well
-        self.devices = cards
+    def __init__(self, gpus, *, cgroups=True, processes=True):
+        self.gpus = gpus  # as they were when all was well
+        self.devices = gpus
         self.cgroups, self.processes = cgroups, processes
         self.now = 1000.0
         self.pods: dict[str, Pod] = {}
@@ -301,7 +301,7 @@ class NodeModel:
 
     def ledger(self, own, *, table=True):
         """Of what the real sources would bring."""
-        uuids = {card.uuid for card in self.devices}
+        uuids = {gpu.uuid for gpu in self.devices}
         owners = {
             one.pid: ProcessOwner(f"{one.pid:064x}", uid, "containerd")
             for (uid, _), one in self.running.items()
@@ -313,8 +313,8 @@ class NodeModel:
         }
         seen = Observation(
             gpu=GpuSample(
-                tuple(_gpu(card) for card in self.devices),
-                lost=tuple(card.uuid for card in self.cards if card.uuid not in uuids),
+                tuple(_gpu(gpu) for gpu in self.devices),
+                lost=tuple(gpu.uuid for gpu in self.gpus if gpu.uuid not in uuids),
                 processes=tuple(
                     GpuProcess(one.pid, share.device, None)
                     for one in self.running.values()
@@ -370,9 +370,9 @@ def _shares(env):
     )
 
 
-def _gpu(card):
-    readings = {("memory_total_bytes",): float(card.memory_bytes)}
-    return Gpu(card.uuid, card.index, {"name": card.model}, readings)
+def _gpu(gpu):
+    readings = {("memory_total_bytes",): float(gpu.memory_bytes)}
+    return Gpu(gpu.uuid, gpu.index, {"name": gpu.model}, readings)
 
 
 def _region(uid, container, one):

@@ -30,7 +30,7 @@ from deviceplugin.kubelet.responses import answer
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.recovery.checkpoint import CheckpointFile
 from tests.deviceplugin.admitting_kubelet import content
-from tests.deviceplugin.allocation_values import CARDS, NODE, NUMBER, SLOTS, pod
+from tests.deviceplugin.allocation_values import GPUS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import Scheme
 from vgpu.schemes.volcano.codec import Volcano
@@ -89,7 +89,7 @@ class Watcher:
 class Parts:
     def __init__(self, folder, injector=CdiInjector, *, legacy=None, prestart_seconds=PATIENT):
         self.folder = Path(folder)
-        self.make_handout = injector
+        self.make_injector = injector
         self.legacy, self.prestart_seconds = legacy, prestart_seconds
         paths = replace(VOLCANO.paths, containers=str(self.folder / "containers"))
         self.adapter = VolcanoAdapter(Volcano(paths=paths), split_count=SLOTS)
@@ -98,14 +98,14 @@ class Parts:
         """UIDs of pods that have a cgroup."""
         self.table = {}
         self.kubelet_file = self.folder / "kubelet_internal_checkpoint"
-        self.devices = CARDS
+        self.devices = GPUS
         self.binder = None
 
     # ------------------------------------------------------------ the plugin
 
     def start(self, at=noop, *, recovered=True):
         """A new plugin; ``at`` is told of every step."""
-        self.injector = self.make_handout(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
+        self.injector = self.make_injector(str(self.folder / "handout"), Scheme.VOLCANO, BOOT)
         self.store = CheckpointFile(str(self.folder / "state"), Scheme.VOLCANO, NODE, BOOT)
         self.store.open(0)
         self.watcher = Watcher()

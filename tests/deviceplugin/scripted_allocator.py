@@ -3,7 +3,7 @@
 from vgpu.schemes.codec import ContainerEdits
 
 
-class ScriptedClerk:
+class ScriptedAllocator:
     """``allocating`` and ``prestarting`` are called with resource and IDs."""
 
     def __init__(self):

@@ -8,7 +8,7 @@ from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
-from deviceplugin.kubelet.advertised import Offers, cards
+from deviceplugin.kubelet.advertised import Offers, gpu_statuses
 from deviceplugin.wiring import unit_of
 from tests.deviceplugin.allocation_values import NUMBER
 from tests.support.plugin_pods import A, B, gpu
@@ -49,7 +49,7 @@ def offers(kubelet, adapter=None):
     return Offers(adapter, partial(unit_of, adapter), kubelet.listed, kubelet.problems.append)
 
 
-def test_every_resource_of_every_card_is_listed(kubelet):
+def test_every_resource_of_every_gpu_is_listed(kubelet):
     made = offers(kubelet)
     devices = made.become(health(gpu(A, 0), gpu(B, 1)))
     assert [device.uuid for device in devices] == [A, B]
@@ -60,7 +60,7 @@ def test_every_resource_of_every_card_is_listed(kubelet):
     assert made.servable() == kubelet.lists.keys()
 
 
-def test_all_shares_of_a_bad_card_are_unhealthy_and_the_others_stay(kubelet):
+def test_all_shares_of_a_bad_gpu_are_unhealthy_and_the_others_stay(kubelet):
     made = offers(kubelet)
     made.become(health(gpu(A, 0), gpu(B, 1)))
     devices = made.become(health(gpu(A, 0), gpu(B, 1), ill=[A]))
@@ -91,16 +91,16 @@ def test_a_list_that_the_kubelet_would_not_take_is_not_offered_and_the_others_ar
 
 
 def test_a_problem_is_told_once_and_again_when_it_is_another(kubelet):
-    def cards_of(mebibytes):
+    def gpus_of(mebibytes):
         return [gpu(f"GPU-{n:08x}-0000-4000-8000-{n:012x}", n, mebibytes) for n in range(8)]
 
     made = offers(kubelet, VolcanoAdapter(Volcano(memory_factor=1), split_count=2))
     for _ in range(3):
-        made.become(health(*cards_of(20 * 1024)))
+        made.become(health(*gpus_of(20 * 1024)))
     assert len(kubelet.problems) == 1
-    made.become(health(*cards_of(1024)))
+    made.become(health(*gpus_of(1024)))
     assert kubelet.devices(MEMORY)
-    made.become(health(*cards_of(20 * 1024)))
+    made.become(health(*gpus_of(20 * 1024)))
     assert len(kubelet.problems) == 2
 
 
@@ -120,16 +120,18 @@ def test_gpushares_unit_is_named_by_its_own_flag(kubelet):
     assert len(kubelet.devices("aliyun.com/gpu-mem")) == 8 * 20
 
 
-def test_a_card_whose_memory_is_not_known_is_not_shared_and_the_others_are(kubelet):
+def test_a_gpu_whose_memory_is_not_known_is_not_shared_and_the_others_are(kubelet):
     devices = offers(kubelet).become(health(gpu(A, 0, None), gpu(B, 1)))
     assert [device.uuid for device in devices] == [B]
     assert set(kubelet.devices(NUMBER)) == {f"{B}-0", f"{B}-1"}
 
 
-def test_the_cards_of_the_metrics_have_their_reasons(kubelet):
+def test_the_gpus_of_the_metrics_have_their_reasons(kubelet):
     known = health(gpu(A, 0), gpu(B, 1), ill=[B])
     devices = offers(kubelet).become(known)
-    assert [(card.uuid, card.index, card.reasons) for card in cards(devices, known)] == [
+    assert [
+        (device.uuid, device.index, device.reasons) for device in gpu_statuses(devices, known)
+    ] == [
         (A, "0", ()),
         (B, "1", ("xid",)),
     ]

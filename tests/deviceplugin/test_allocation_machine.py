@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.collectable import GRACE_SECONDS
-from tests.deviceplugin.allocation_values import CARDS, INIT, A, B, C, replace, share
+from tests.deviceplugin.allocation_values import GPUS, INIT, A, B, C, replace, share
 from tests.deviceplugin.node_model import NodeModel
 from vgpu.kube.objects import holds_devices
 from vgpu.model import ContainerKind
@@ -33,11 +33,11 @@ _RANDOM = Random(7)
 
 
 def some_shares(most):
-    cards = _RANDOM.sample((A, B, C), _RANDOM.randint(1, most))
+    gpus = _RANDOM.sample((A, B, C), _RANDOM.randint(1, most))
     return tuple(
-        share(card, _RANDOM.choice((1, 3, 5)), percent)
+        share(gpu, _RANDOM.choice((1, 3, 5)), percent)
         for percent in [_RANDOM.choice((0, 20, 50))]
-        for card in cards
+        for gpu in gpus
     )
 
 
@@ -65,7 +65,7 @@ class Plugin(RuleBasedStateMachine):
         ),
     )
     def begins(self, cgroups, processes, originals):
-        self.node = NodeModel(CARDS, cgroups=cgroups, processes=processes)
+        self.node = NodeModel(GPUS, cgroups=cgroups, processes=processes)
         self.made = 0
         for containers, swapped in originals:
             # The original plugin takes equal sizes for one another, and then GPUs are swapped.
@@ -149,8 +149,8 @@ class Plugin(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from((A, "", "")), ill=st.sampled_from((B, C, "", "")))
     def devices_fail_and_come_back(self, lost, ill):
-        there = (card for card in CARDS if card.uuid != lost)
-        self.node.change(tuple(replace(card, healthy=card.uuid != ill) for card in there))
+        there = (gpu for gpu in GPUS if gpu.uuid != lost)
+        self.node.change(tuple(replace(gpu, healthy=gpu.uuid != ill) for gpu in there))
 
     @rule(heard=st.sampled_from((True, True, False)))
     def the_api_server_goes_or_comes(self, heard):
@@ -193,17 +193,17 @@ class Plugin(RuleBasedStateMachine):
     # ------------------------------------------------------------ what always holds
 
     @invariant()
-    def no_card_is_used_beyond_what_it_has(self):
-        for card in CARDS:
+    def no_gpu_is_used_beyond_what_it_has(self):
+        for gpu in GPUS:
             used = [
                 one
                 for each in self.node.running.values()
                 for one in each.shares
-                if one.device == card.uuid
+                if one.device == gpu.uuid
             ]
-            assert sum(one.memory_bytes for one in used) <= card.memory_bytes
-            assert sum(one.cores_milli for one in used) <= card.cores_milli
-            assert len(used) <= card.slots
+            assert sum(one.memory_bytes for one in used) <= gpu.memory_bytes
+            assert sum(one.cores_milli for one in used) <= gpu.cores_milli
+            assert len(used) <= gpu.slots
 
     @invariant()
     def no_container_that_runs_is_forgotten(self):
@@ -213,7 +213,7 @@ class Plugin(RuleBasedStateMachine):
         for (uid, container), one in self.node.running.items():
             held = [share.device for share in allocation_state.tenants[uid].shares]
             assert {share.device for share in one.shares} <= {*held}
-            booked = uid in allocation_state.unbooked or uid in allocation_state.books.held
+            booked = uid in allocation_state.unbooked or uid in allocation_state.capacity.held
             assert booked, container
 
     @invariant()
@@ -242,7 +242,7 @@ class Plugin(RuleBasedStateMachine):
         """Whatever has happened: in the end who still lives gets what it was promised, or waits."""
         node = self.node
         node.api, node.gated = True, True
-        node.change(CARDS)
+        node.change(GPUS)
         for place in [*node.running]:
             node.stop(*place)
         for uid in [uid for uid, pod in node.pods.items() if not holds_devices(pod)]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     INIT,
     ROLE,
     SIDECAR,
@@ -50,11 +50,11 @@ def refusal(change, *arguments):
 
 
 def unhealthy(*uuids):
-    return tuple(replace(card, healthy=card.uuid not in uuids) for card in CARDS)
+    return tuple(replace(gpu, healthy=gpu.uuid not in uuids) for gpu in GPUS)
 
 
 def without(*uuids):
-    return tuple(card for card in CARDS if card.uuid not in uuids)
+    return tuple(gpu for gpu in GPUS if gpu.uuid not in uuids)
 
 
 # ---------------------------------------------------------------- admission
@@ -62,36 +62,36 @@ def without(*uuids):
 
 def test_an_admitted_pod_holds_what_its_claim_says():
     allocation_state = admitted(
-        AllocationState.of(CARDS), pod("p", share(A, 4, 30), share(B, 4, 30))
+        AllocationState.of(GPUS), pod("p", share(A, 4, 30), share(B, 4, 30))
     )
-    assert allocation_state.books.free(A).memory_bytes == 6 * GIB
-    assert allocation_state.books.free(B).cores_milli == 700
+    assert allocation_state.capacity.free(A).memory_bytes == 6 * GIB
+    assert allocation_state.capacity.free(B).cores_milli == 700
     assert allocation_state.tenants["p"].pod.name == "pod-p"
 
 
 def test_admitting_again_changes_nothing_whatever_the_annotations_say_now():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 4)))
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 4)))
     assert (
         allocation_state.admitted(pod("p"), claimed(pod("p", share(B, 9))), 9.0) is allocation_state
     )
 
 
-def test_a_card_may_be_called_by_its_index():
+def test_a_gpu_may_be_called_by_its_index():
     allocation = Allocation("main", (Share("1", GIB, 100),), Phase.ASSIGNED)
-    allocation_state = AllocationState.of(CARDS).admitted(pod("p"), (allocation,), 1.0)
+    allocation_state = AllocationState.of(GPUS).admitted(pod("p"), (allocation,), 1.0)
     assert allocation_state.tenants["p"].shares == (Share(B, GIB, 100),)
 
 
-def test_an_index_that_two_cards_have_names_neither():
-    twins = (CARDS[0], replace(CARDS[1], index=0))
+def test_an_index_that_two_gpus_have_names_neither():
+    twins = (GPUS[0], replace(GPUS[1], index=0))
     allocation = Allocation("main", (Share("0", GIB, 100),), Phase.ASSIGNED)
     error = refusal(AllocationState.of(twins).admitted, pod("p"), (allocation,), 1.0)
     assert error.why is BindRefusal.UNKNOWN_DEVICE
 
 
-def test_two_cards_of_one_uuid_are_no_desk():
+def test_two_gpus_of_one_uuid_are_no_desk():
     with pytest.raises(CapacityError):
-        AllocationState.of((CARDS[0], CARDS[0]))
+        AllocationState.of((GPUS[0], GPUS[0]))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_two_cards_of_one_uuid_are_no_desk():
     ],
 )
 def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", held))
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", held))
     error = refusal(admitted, allocation_state, pod("q", asked))
     assert error.why is BindRefusal.NO_ROOM
     assert A in str(error)
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused_and_names_the_holders(held, asked):
 
 
 def test_what_does_not_fit_is_told_in_amounts_for_people():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7, 60)))
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7, 60)))
     assert "asked 4.0 GiB, free 3.0 GiB" in str(
         refusal(admitted, allocation_state, pod("q", share(A, 4)))
     )
@@ -120,41 +120,41 @@ def test_what_does_not_fit_is_told_in_amounts_for_people():
     )
 
 
-def test_a_card_takes_no_more_shares_than_it_is_cut_into():
-    allocation_state = AllocationState.of(CARDS)
+def test_a_gpu_takes_no_more_shares_than_it_is_cut_into():
+    allocation_state = AllocationState.of(GPUS)
     for uid in "pqr":
         allocation_state = admitted(allocation_state, pod(uid, share(A, 1, 1)))
     assert refusal(admitted, allocation_state, pod("s", share(A, 1, 1))).why is BindRefusal.NO_ROOM
 
 
-def test_a_card_that_is_not_there_is_named_with_those_that_are():
+def test_a_gpu_that_is_not_there_is_named_with_those_that_are():
     allocation_state = AllocationState.of(without(C))
     error = refusal(allocation_state.admitted, pod("p"), claimed(pod("p", share(C, 1))), 1.0)
     assert error.why is BindRefusal.UNKNOWN_DEVICE
     assert {A, B} <= {word.strip(",") for word in str(error).split()}
 
 
-def test_nobody_is_admitted_to_an_unhealthy_card():
-    allocation_state, _ = AllocationState.of(CARDS).with_devices(unhealthy(B))
+def test_nobody_is_admitted_to_an_unhealthy_gpu():
+    allocation_state, _ = AllocationState.of(GPUS).with_devices(unhealthy(B))
     error = refusal(admitted, allocation_state, pod("p", share(A, 1), share(B, 1)))
     assert (error.why, error.final) == (BindRefusal.UNHEALTHY_DEVICE, False)
 
 
 def test_less_than_nothing_is_no_amount():
     allocation = Allocation("main", (Share(A, -GIB, 0),), Phase.ASSIGNED)
-    error = refusal(AllocationState.of(CARDS).admitted, pod("p"), (allocation,), 1.0)
+    error = refusal(AllocationState.of(GPUS).admitted, pod("p"), (allocation,), 1.0)
     assert error.why is BindRefusal.MALFORMED
 
 
 def test_a_refusal_changes_nothing():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)))
-    again = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)))
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
+    again = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
     refusal(admitted, allocation_state, pod("q", share(A, 4), share(B, 4)))
     assert allocation_state == again
 
 
 def test_a_pod_of_the_same_name_is_another_tenant():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("old", share(A, 7), name="web-0"))
+    allocation_state = admitted(AllocationState.of(GPUS), pod("old", share(A, 7), name="web-0"))
     new = pod("new", share(A, 7), name="web-0")
     assert refusal(admitted, allocation_state, new).why is BindRefusal.NO_ROOM
     assert admitted(allocation_state.left("old"), new).tenants.keys() == {"new"}
@@ -164,12 +164,12 @@ def test_a_pod_of_the_same_name_is_another_tenant():
 
 
 def test_who_leaves_gives_everything_back():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)))
-    assert allocation_state.left("p") == AllocationState.of(CARDS)
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
+    assert allocation_state.left("p") == AllocationState.of(GPUS)
 
 
 def test_who_is_not_there_cannot_leave():
-    allocation_state = AllocationState.of(CARDS)
+    allocation_state = AllocationState.of(GPUS)
     assert allocation_state.left("p") is allocation_state
 
 
@@ -178,11 +178,11 @@ def test_who_is_not_there_cannot_leave():
 
 def overbooked():
     """Two tenants that hold more of GPU A than there is, the second one of GPU B, too."""
-    first = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)), 1.0).tenants["p"]
-    second = admitted(AllocationState.of(CARDS), pod("q", share(A, 7), share(B, 1)), 2.0).tenants[
+    first = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)), 1.0).tenants["p"]
+    second = admitted(AllocationState.of(GPUS), pod("q", share(A, 7), share(B, 1)), 2.0).tenants[
         "q"
     ]
-    return AllocationState.over(CARDS, (second, first))
+    return AllocationState.over(GPUS, (second, first))
 
 
 def test_of_those_who_hold_too_much_the_last_is_a_conflict():
@@ -195,48 +195,48 @@ def test_of_those_who_hold_too_much_the_last_is_a_conflict():
 
 def test_where_too_much_is_held_nothing_more_is_given():
     allocation_state, _ = overbooked()
-    for card in (A, B):
-        error = refusal(admitted, allocation_state, pod("r", share(card, 1)))
+    for gpu in (A, B):
+        error = refusal(admitted, allocation_state, pod("r", share(gpu, 1)))
         assert error.why is BindRefusal.NO_ROOM
         assert "team/pod-q" in str(error)
     assert "r" in admitted(allocation_state, pod("r", share(C, 1))).tenants
 
 
 @pytest.mark.parametrize("leaver", ["p", "q"])
-def test_when_enough_has_left_the_cards_are_given_out_again(leaver):
+def test_when_enough_has_left_the_gpus_are_given_out_again(leaver):
     allocation_state = overbooked()[0].left(leaver)
     assert not allocation_state.unbooked
     assert admitted(allocation_state, pod("r", share(A, 3))).tenants.keys() > {"r"}
 
 
-def test_a_tenant_keeps_its_other_cards_while_one_is_lost():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7), share(B, 7)))
+def test_a_tenant_keeps_its_other_gpus_while_one_is_lost():
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7), share(B, 7)))
     lost, conflicts = allocation_state.with_devices(without(A))
     assert [A in one.detail for one in conflicts] == [True]
     assert refusal(admitted, lost, pod("q", share(B, 4))).why is BindRefusal.NO_ROOM
     assert "r" in admitted(lost, pod("r", share(B, 3))).tenants
 
 
-def test_a_card_that_comes_back_is_held_by_whom_it_was():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)))
-    back, conflicts = allocation_state.with_devices(without(A))[0].with_devices(CARDS)
+def test_a_gpu_that_comes_back_is_held_by_whom_it_was():
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
+    back, conflicts = allocation_state.with_devices(without(A))[0].with_devices(GPUS)
     assert (back, conflicts) == (allocation_state, ())
 
 
-def test_a_card_that_became_smaller_is_given_to_nobody_until_it_fits():
-    allocation_state = admitted(AllocationState.of(CARDS), pod("p", share(A, 7)))
-    smaller = (replace(CARDS[0], memory_bytes=4 * GIB), *CARDS[1:])
+def test_a_gpu_that_became_smaller_is_given_to_nobody_until_it_fits():
+    allocation_state = admitted(AllocationState.of(GPUS), pod("p", share(A, 7)))
+    smaller = (replace(GPUS[0], memory_bytes=4 * GIB), *GPUS[1:])
     shrunk, conflicts = allocation_state.with_devices(smaller)
     assert len(conflicts) == 1
     assert refusal(admitted, shrunk, pod("q", share(A, 1))).why is BindRefusal.NO_ROOM
-    assert shrunk.with_devices(CARDS) == (allocation_state, ())
+    assert shrunk.with_devices(GPUS) == (allocation_state, ())
 
 
 def test_what_is_used_beside_is_held_too():
     tenant = replace(
-        admitted(AllocationState.of(CARDS), pod("p")).tenants["p"], beside=(share(B, 8),)
+        admitted(AllocationState.of(GPUS), pod("p")).tenants["p"], beside=(share(B, 8),)
     )
-    allocation_state, conflicts = AllocationState.over(CARDS, (tenant,))
+    allocation_state, conflicts = AllocationState.over(GPUS, (tenant,))
     assert not conflicts
     assert refusal(admitted, allocation_state, pod("q", share(B, 3))).why is BindRefusal.NO_ROOM
 
@@ -246,7 +246,7 @@ def test_what_is_used_beside_is_held_too():
 
 def test_a_container_is_bound_to_its_own_shares_in_their_order():
     one = made("p", [("main", APP, (share(B, 1), share(A, 2))), ("side", APP, (share(C, 3),))])
-    allocation_state = bound(admitted(AllocationState.of(CARDS), one), one, "side", "n2")
+    allocation_state = bound(admitted(AllocationState.of(GPUS), one), one, "side", "n2")
     allocation_state = bound(allocation_state, one, "main", "n1")
     assert allocation_state.binding_of(assignment(one, "main", "n1")).devices == (B, A)
     assert allocation_state.binding_of(assignment(one, "side", "n2")).shares == (share(C, 3),)
@@ -254,13 +254,13 @@ def test_a_container_is_bound_to_its_own_shares_in_their_order():
 
 def test_binding_again_changes_nothing():
     one = pod("p")
-    allocation_state = bound(admitted(AllocationState.of(CARDS), one), one)
+    allocation_state = bound(admitted(AllocationState.of(GPUS), one), one)
     assert bound(allocation_state, one, now=99.0) is allocation_state
 
 
 def test_a_container_that_is_answered_anew_keeps_its_shares_and_has_one_binding():
     one = pod("p")
-    allocation_state = bound(admitted(AllocationState.of(CARDS), one), one, name="n1")
+    allocation_state = bound(admitted(AllocationState.of(GPUS), one), one, name="n1")
     ill, _ = allocation_state.with_devices(unhealthy(A))
     allocation_state = bound(ill, one, name="n2")
     assert allocation_state.binding_of(assignment(one, name="n1")) is None
@@ -269,7 +269,7 @@ def test_a_container_that_is_answered_anew_keeps_its_shares_and_has_one_binding(
 
 
 def test_a_name_that_another_container_is_bound_to_is_refused():
-    allocation_state = AllocationState.of(CARDS)
+    allocation_state = AllocationState.of(GPUS)
     for uid in "pq":
         allocation_state = admitted(allocation_state, pod(uid, share(A, 1)))
     allocation_state = bound(allocation_state, pod("p", share(A, 1)), name="n1")
@@ -280,7 +280,7 @@ def test_a_name_that_another_container_is_bound_to_is_refused():
 
 def test_a_container_without_a_request_is_not_bound():
     one = made("p", [("main", APP, (share(A, 1),)), ("log", APP, ())])
-    allocation_state = admitted(AllocationState.of(CARDS), one)
+    allocation_state = admitted(AllocationState.of(GPUS), one)
     assert refusal(bound, allocation_state, one, "log").why is BindRefusal.NOT_ASKED
     assert refusal(bound, allocation_state, one, "nobody").why is BindRefusal.NOT_ASKED
 
@@ -288,7 +288,7 @@ def test_a_container_without_a_request_is_not_bound():
 def test_more_devices_promised_than_asked_for_are_refused_for_good():
     one = pod("p", share(A, 1), share(B, 1))
     asks_one = replace(one, containers=pod("p", share(A, 1)).containers)
-    error = refusal(bound, admitted(AllocationState.of(CARDS), one), asks_one)
+    error = refusal(bound, admitted(AllocationState.of(GPUS), one), asks_one)
     assert (error.why, error.final) == (BindRefusal.OTHER_COUNT, True)
 
 
@@ -296,16 +296,16 @@ def test_more_devices_promised_than_asked_for_are_refused_for_good():
     ("devices", "why"),
     [(unhealthy(A), BindRefusal.UNHEALTHY_DEVICE), (without(A), BindRefusal.UNKNOWN_DEVICE)],
 )
-def test_nobody_begins_on_a_card_that_is_ill_or_lost(devices, why):
+def test_nobody_begins_on_a_gpu_that_is_ill_or_lost(devices, why):
     one = pod("p")
-    allocation_state, _ = admitted(AllocationState.of(CARDS), one).with_devices(devices)
+    allocation_state, _ = admitted(AllocationState.of(GPUS), one).with_devices(devices)
     error = refusal(bound, allocation_state, one)
     assert (error.why, error.final) == (why, False)
 
 
 def test_a_name_of_nobody_finds_no_binding():
     one = pod("p")
-    allocation_state = bound(admitted(AllocationState.of(CARDS), one), one)
+    allocation_state = bound(admitted(AllocationState.of(GPUS), one), one)
     assert allocation_state.binding_of(assignment(one, name="")) is None
     assert allocation_state.binding_of(assignment(pod("q"), name="n1")) is None
     assert allocation_state.binding_of(assignment(one, "other", name="n1")) is None
@@ -313,8 +313,8 @@ def test_a_name_of_nobody_finds_no_binding():
 
 def test_a_foreign_tenant_is_ours_once_a_container_of_it_is_bound():
     one = pod("p")
-    foreign = replace(admitted(AllocationState.of(CARDS), one).tenants["p"], foreign=True)
-    allocation_state, _ = AllocationState.over(CARDS, (foreign,))
+    foreign = replace(admitted(AllocationState.of(GPUS), one).tenants["p"], foreign=True)
+    allocation_state, _ = AllocationState.over(GPUS, (foreign,))
     assert bound(allocation_state, one).tenants["p"].foreign is False
 
 
@@ -324,9 +324,9 @@ def test_a_foreign_tenant_is_ours_once_a_container_of_it_is_bound():
 def test_an_init_container_uses_the_devices_of_the_containers_after_it():
     asked, given = share(B, 2, 20), share(B, 4, 30)
     one = made("p", [("main", APP, (given,)), ("fetch", INIT, (asked,))])
-    allocation_state = bound(admitted(AllocationState.of(CARDS), one), one, "fetch")
+    allocation_state = bound(admitted(AllocationState.of(GPUS), one), one, "fetch")
     assert allocation_state.binding_of(assignment(one, "fetch")).shares == (asked,)
-    assert allocation_state.books.free(B).memory_bytes == 6 * GIB
+    assert allocation_state.capacity.free(B).memory_bytes == 6 * GIB
 
 
 @pytest.mark.parametrize("kind", [INIT, SIDECAR])
@@ -334,7 +334,7 @@ def test_what_the_containers_after_it_do_not_have_is_promised_to_nobody(kind):
     larger = share(B, 4) if kind is SIDECAR else share(B, 5)
     one = made("p", [("main", APP, (share(B, 4),)), ("fetch", kind, (larger,))])
     assert (
-        refusal(bound, admitted(AllocationState.of(CARDS), one), one, "fetch").why
+        refusal(bound, admitted(AllocationState.of(GPUS), one), one, "fetch").why
         is BindRefusal.NO_CLAIM
     )
 
@@ -343,7 +343,7 @@ def test_an_init_container_does_not_share_with_a_sidecar():
     """That one runs meanwhile."""
     one = made("p", [("proxy", SIDECAR, (share(A, 4),)), ("fetch", INIT, (share(A, 4),))])
     allocations = (Allocation("proxy", (share(A, 4),), Phase.ASSIGNED),)
-    allocation_state = AllocationState.of(CARDS).admitted(one, allocations, 1.0)
+    allocation_state = AllocationState.of(GPUS).admitted(one, allocations, 1.0)
     assert refusal(bound, allocation_state, one, "fetch").why is BindRefusal.NO_CLAIM
     assert bound(allocation_state, one, "proxy").binding_of(assignment(one, "proxy"))
 
@@ -366,7 +366,7 @@ claims = st.sampled_from([some_shares(2) for _ in range(400)])
 pods = st.sampled_from([pod(uid, *some_shares(3)) for uid in UIDS for _ in range(50)])
 devices = st.builds(
     lambda lost, ill: tuple(
-        replace(card, healthy=card.uuid != ill) for card in CARDS if card.uuid != lost
+        replace(gpu, healthy=gpu.uuid != ill) for gpu in GPUS if gpu.uuid != lost
     ),
     st.sampled_from((A, B, "", "")),
     st.sampled_from((B, C, "", "")),
@@ -378,7 +378,7 @@ def walked(todo):
     """A allocation state after these steps: pods come, UIDs leave, tuples are the GPUs from then
     on.
     """
-    allocation_state = AllocationState.of(CARDS)
+    allocation_state = AllocationState.of(GPUS)
     for now, step in enumerate(todo):
         if isinstance(step, str):
             allocation_state = allocation_state.left(step)
@@ -393,15 +393,15 @@ def walked(todo):
 
 
 @given(steps)
-def test_no_card_is_given_beyond_what_it_has(todo):
+def test_no_gpu_is_given_beyond_what_it_has(todo):
     allocation_state = walked(todo)
-    for card in CARDS:
+    for gpu in GPUS:
         held = [
-            s for t in allocation_state.tenants.values() for s in t.shares if s.device == card.uuid
+            s for t in allocation_state.tenants.values() for s in t.shares if s.device == gpu.uuid
         ]
-        assert sum(s.memory_bytes for s in held) <= card.memory_bytes
-        assert sum(s.cores_milli for s in held) <= card.cores_milli
-        assert len(held) <= card.slots
+        assert sum(s.memory_bytes for s in held) <= gpu.memory_bytes
+        assert sum(s.cores_milli for s in held) <= gpu.cores_milli
+        assert len(held) <= gpu.slots
 
 
 @given(steps)
@@ -468,22 +468,22 @@ def succeeded(at):
 
 
 def free_gib(allocation_state):
-    return allocation_state.books.free(A).memory_bytes / GIB
+    return allocation_state.capacity.free(A).memory_bytes / GIB
 
 
-def test_an_init_container_and_the_app_container_after_it_may_each_have_the_whole_card():
-    allocation_state = AllocationState.of(CARDS).admitted(*with_init("p", 10, 10), 1.0)
+def test_an_init_container_and_the_app_container_after_it_may_each_have_the_whole_gpu():
+    allocation_state = AllocationState.of(GPUS).admitted(*with_init("p", 10, 10), 1.0)
     assert free_gib(allocation_state) == 0
 
 
 def test_a_sidecar_holds_beside_the_app_container():
-    error = refusal(AllocationState.of(CARDS).admitted, *with_init("p", 6, 6, kind=SIDECAR), 1.0)
+    error = refusal(AllocationState.of(GPUS).admitted, *with_init("p", 6, 6, kind=SIDECAR), 1.0)
     assert error.why is BindRefusal.NO_ROOM
 
 
 def test_what_an_init_container_held_is_free_once_it_has_succeeded():
     one, allocations = with_init("p", 8, 3)
-    allocation_state = AllocationState.of(CARDS).admitted(one, allocations, 1.0)
+    allocation_state = AllocationState.of(GPUS).admitted(one, allocations, 1.0)
     assert free_gib(allocation_state) == 2
     assert refusal(
         allocation_state.admitted, pod("q"), promised(("main", (share(A, 6),))), 2.0
@@ -499,7 +499,7 @@ def test_what_an_init_container_held_is_free_once_it_has_succeeded():
 
 def test_an_init_container_that_succeeded_before_the_node_started_runs_again():
     one, allocations = with_init("p", 8, 3, statuses=(succeeded(100),))
-    allocation_state = AllocationState.of(CARDS).admitted(one, allocations, 1.0)
+    allocation_state = AllocationState.of(GPUS).admitted(one, allocations, 1.0)
     assert free_gib(allocation_state.seen([one], 101)) == 2
 
 
@@ -514,7 +514,7 @@ def test_after_a_boot_the_last_init_container_decides_not_the_first_that_has_run
         ("fetch", (share(A, 1),)), ("unpack", (share(A, 8),)), ("main", (share(A, 3),))
     )
     statuses = (succeeded(110), replace(succeeded(second_at), name="unpack"))
-    allocation_state = AllocationState.of(CARDS).admitted(one, allocations, 1.0)
+    allocation_state = AllocationState.of(GPUS).admitted(one, allocations, 1.0)
     assert free_gib(allocation_state.seen([replace(one, statuses=statuses)], 100)) == left_gib
 
 
@@ -529,13 +529,13 @@ def test_after_a_boot_the_last_init_container_decides_not_the_first_that_has_run
 )
 def test_an_init_container_that_has_not_succeeded_holds(status):
     one, allocations = with_init("p", 8, 3, statuses=(status,))
-    assert free_gib(AllocationState.of(CARDS).admitted(one, allocations, 1.0).seen([one], 0)) == 2
+    assert free_gib(AllocationState.of(GPUS).admitted(one, allocations, 1.0).seen([one], 0)) == 2
 
 
 def test_a_pod_that_pretends_to_be_a_static_one_releases_nothing():
     static = {MIRROR: "0" * 32}
     one, allocations = with_init("p", 8, 3)
-    allocation_state = AllocationState.of(CARDS).admitted(
+    allocation_state = AllocationState.of(GPUS).admitted(
         replace(one, annotations=static), allocations, 1.0
     )
     other = replace(
@@ -548,7 +548,7 @@ def test_a_pod_that_pretends_to_be_a_static_one_releases_nothing():
 def test_a_tenant_of_a_plugin_that_knew_no_kinds_holds_the_sum_until_its_spec_is_seen():
     one, allocations = with_init("p", 4, 4)
     tenant = AdmittedPod(one.ref, tuple(reversed(allocations)), since=1.0)
-    allocation_state, conflicts = AllocationState.over(CARDS, [tenant])
+    allocation_state, conflicts = AllocationState.over(GPUS, [tenant])
     assert not conflicts
     assert free_gib(allocation_state) == 2
     assert free_gib(allocation_state.seen([one], 0)) == 6

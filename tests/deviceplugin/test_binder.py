@@ -59,10 +59,10 @@ def refused_for(why, call, *arguments):
     )
 
 
-def wait_unhealthy(bench, card):
+def wait_unhealthy(bench, gpu):
     wait_until(
-        lambda: not bench.binder.state().allocation_state.named[card].healthy,
-        f"{card} is known to be unhealthy",
+        lambda: not bench.binder.state().allocation_state.named[gpu].healthy,
+        f"{gpu} is known to be unhealthy",
     )
 
 
@@ -124,7 +124,7 @@ def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_wa
     assert not error.final
     assert "refused" not in dict(bench.watcher.told)  # nobody could be told
     bench.put(ghost)
-    bench.binder.look()
+    bench.binder.wake()
     bench.admit(there, ["id-1"])
     for pod in (there, ghost):
         bench.start_container(pod)
@@ -241,7 +241,7 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, injector)
     _, name = bound(bench)
     lose(bench, name)
     bench.binder._checked_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.injector.written() == {name}, "it is rewritten")
 
 
@@ -261,7 +261,7 @@ def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, inject
     damage(bench, name, content)
     assert bench.injector.written() == frozenset()
     bench.binder._checked_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.injector.written() == whole, "it is rewritten")
 
 
@@ -285,9 +285,9 @@ def test_what_all_containers_are_given_is_looked_at_before_one_is_made(parts):
     bench = parts()
     bench.start()
     pod, _ = bound(bench)
-    before = bench.watcher.count("mend")
+    before = bench.watcher.count("repair")
     bench.start_container(pod)
-    assert bench.watcher.count("mend") > before
+    assert bench.watcher.count("repair") > before
 
 
 @BOTH
@@ -408,7 +408,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     assert bench.saved() == {}
     full[0] = False
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.saved() == found.allocation_state.tenants, "it is kept")
 
 
@@ -424,10 +424,10 @@ def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
     if content is not None:
         path.write_bytes(content)
     bench.binder._checked_at = bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.binder._checkpoint._saved is None, "the damage is seen")
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.binder._checkpoint._saved is not None, "it is rewritten")
     assert bench.saved() == saved
     assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
@@ -444,7 +444,7 @@ def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
     bench.binder.start(lambda _: unsettled)
     assert bench.binder.recovered(PATIENT)
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: bench.binder._collector._collected_at > 0, "a look at who has left")
     assert bench.saved().keys() == {"a"}
 
@@ -619,7 +619,7 @@ def test_a_pod_gets_the_room_that_an_init_container_leaves_when_it_has_succeeded
     assert bench.saved()["one"].initialized
 
 
-def test_who_has_lost_only_its_object_keeps_its_card(parts):
+def test_who_has_lost_only_its_object_keeps_its_gpu(parts):
     bench = parts()
     bench.start()
     holder, waiting = bench.create("holder", share(A, 8)), bench.create("waiting", share(A, 8))
@@ -632,10 +632,10 @@ def test_who_has_lost_only_its_object_keeps_its_card(parts):
     assert bench.saved().keys() == {"holder"}
 
 
-def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
+def test_a_gpu_that_recovers_serves_those_who_wait_for_it(parts):
     bench = parts(prestart_seconds=HASTY)
     bench.start()
-    bench.binder.offer(tuple(replace(card, healthy=card.uuid != A) for card in bench.devices))
+    bench.binder.offer(tuple(replace(gpu, healthy=gpu.uuid != A) for gpu in bench.devices))
     wait_unhealthy(bench, A)
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
@@ -649,7 +649,7 @@ def test_a_card_that_recovers_serves_those_who_wait_for_it(parts):
 
 def ill(bench):
     """The GPUs, of which A is unhealthy."""
-    return tuple(replace(card, healthy=card.uuid != A) for card in bench.devices)
+    return tuple(replace(gpu, healthy=gpu.uuid != A) for gpu in bench.devices)
 
 
 def last_told(bench):
@@ -679,17 +679,17 @@ def test_conflicts_are_of_now(parts):
     assert last_told(bench) == (everything, ["a forged region", "another"])
     bench.remove(gone)
     bench.put(replace(ended, phase="Failed"))
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: last_told(bench) == (["stays"], ["another"]), "the others are told")
     bench.api.heard = False
     bench.remove(stays)
-    bench.binder.look()
+    bench.binder.wake()
     bench.api.heard = True
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: last_told(bench) == ([], []), "none is left")
 
 
-def test_a_card_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
+def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_left(parts):
     bench = parts()
     bench.start()
     pod, _ = bound(bench)
@@ -702,11 +702,11 @@ def test_a_card_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_le
     wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
     bench.remove(pod)
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
 
 
-def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_over(
+def test_what_becomes_of_a_gpu_during_the_recovery_is_known_as_soon_as_that_is_over(
     parts, monkeypatch
 ):
     bench = parts()
@@ -725,7 +725,7 @@ def test_what_becomes_of_a_card_during_the_recovery_is_known_as_soon_as_that_is_
     hold.set()
 
 
-def test_what_becomes_of_a_card_outlives_a_look_that_fails(parts, monkeypatch, caplog):
+def test_what_becomes_of_a_gpu_outlives_a_look_that_fails(parts, monkeypatch, caplog):
     monkeypatch.setattr("deviceplugin.allocate.binder.IDLE_SECONDS", 0.01)
     bench = parts()
     bench.start()
@@ -757,7 +757,7 @@ def test_a_start_that_waits_is_answered_as_soon_as_it_may(parts):
         waiting = kubelet.submit(bench.start_container, pod)
         assert not waiting.done()
         bench.api.heard, bench.api.unseen = True, set()
-        bench.binder.look()
+        bench.binder.wake()
         result_of(waiting, "the container may start")
 
 
@@ -814,7 +814,7 @@ def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(part
     bench.binder.start(recover)
     assert bench.binder.recovered(PATIENT)
     bench.api.heard = True
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(again.is_set, "the recovery is made again")
     bench.watcher.told.clear()
     bench.binder.stop()
@@ -836,7 +836,7 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
     looks = []
     bench.binder._collector._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     wait_until(lambda: looks, "a look at who has left")
     assert looks[0] is None
 
@@ -869,7 +869,7 @@ def test_what_a_pod_was_given_goes_when_it_has_left(parts):
     assert bench.injector.written() == {kept, gone}
     bench.remove(first)
     bench.binder._collector._collected_at = float("-inf")
-    bench.binder.look()
+    bench.binder.wake()
     (left,) = bench.watcher.wait("left")
     assert left.pod.uid == "a"
     assert bench.binder.settled(PATIENT)

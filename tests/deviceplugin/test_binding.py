@@ -7,7 +7,7 @@ from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.binding import bind_all
 from deviceplugin.reasons import BindRefusal
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     NODE,
     ROLE,
     A,
@@ -24,7 +24,7 @@ NOW = 1_790_000_000.0
 def looks(*pods):
     """The one refusal of a pod's container after each look, at which the pod was so."""
     one = assignment(pods[0])
-    state = BinderState(AllocationState.of(CARDS), by_ids([one]))
+    state = BinderState(AllocationState.of(GPUS), by_ids([one]))
     told = []
     for seen in pods:
         found = bind_all(ROLE, NODE, state, lambda _, seen=seen: seen, recent=(), now=NOW)

@@ -7,7 +7,7 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.candidates import Claims, candidates, no_candidate
 from deviceplugin.reasons import BindRefusal
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     INIT,
     NUMBER,
     ROLE,
@@ -28,7 +28,7 @@ from vgpu.schemes.gpushare.annotations import ASSIGNED, CHANGED_AT, INDEX
 from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
 
 APP = ContainerKind.APP
-EMPTY = AllocationState.of(CARDS)
+EMPTY = AllocationState.of(GPUS)
 TIME = "volcano.sh/vgpu-time"
 BIND_TIME = "volcano.sh/bind-time"
 

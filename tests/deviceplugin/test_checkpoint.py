@@ -20,14 +20,14 @@ from vgpu.reasons import Reason
 from vgpu.units import GIB
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
-CARD = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
+GPU = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 NAME = "checkpoint-volcano.json"
 STEPS = 16
 """More than a save has."""
 
 
 def tenant(uid, *, at=10.0):
-    shares = (Share(CARD, 2 * GIB, 300),)
+    shares = (Share(GPU, 2 * GIB, 300),)
     return AdmittedPod(
         PodRef(uid, "ml", f"pod-{uid}"),
         (Allocation("main", shares, Phase.ASSIGNED),),
@@ -261,7 +261,7 @@ def test_what_cannot_be_read_is_set_aside_and_the_backup_counts(folder, reason, 
     opened = store(folder)
     found = opened.load()
     assert (found.tenants, found.this_boot) == (A, True)
-    assert (found.problem.reason, found.problem.subject) == (reason, str(path))
+    assert (found.problem.reason, found.problem.object_name) == (reason, str(path))
     (aside,) = folder.glob("*.damaged-*")
     assert aside.read_bytes() == damaged
     assert str(aside) in caplog.text
@@ -286,7 +286,7 @@ def test_with_both_damaged_nothing_is_known_and_nothing_is_lost(folder):
     (folder / f"{NAME}.bak").write_bytes(b"two")
     opened = store(folder)
     found = opened.load()
-    assert (found.tenants, found.problem.subject) == ((), str(folder / NAME))
+    assert (found.tenants, found.problem.object_name) == ((), str(folder / NAME))
     opened.save(C)
     assert loaded(folder).tenants == C
     assert {path.read_bytes() for path in folder.glob("*.damaged-*")} == {b"one", b"two"}

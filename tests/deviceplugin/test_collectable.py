@@ -17,7 +17,7 @@ from deviceplugin.allocate.collectable import (
 from deviceplugin.flags import PluginOptions
 from deviceplugin.service import Service
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     A,
     assignment,
     claimed,
@@ -33,8 +33,8 @@ P = frozenset({"p"})
 NOBODY = frozenset()
 
 
-def desk_of(one, since=0.0):
-    return AllocationState.of(CARDS).admitted(one, claimed(one), since)
+def state_of(one, since=0.0):
+    return AllocationState.of(GPUS).admitted(one, claimed(one), since)
 
 
 PENDING = pod("p", share(A, 2))
@@ -49,7 +49,7 @@ ENDED = replace(SUCCEEDED, phase="Running", deleted_at=900.0)
 
 
 def has_left(pods, live, assigned=None, since=0.0, shown=NOBODY):
-    return collectable(desk_of(PENDING, since), pods, live, assigned, NOW, shown=shown) == P
+    return collectable(state_of(PENDING, since), pods, live, assigned, NOW, shown=shown) == P
 
 
 @pytest.mark.parametrize("pods", [[PENDING], [RUNNING], [ENDING]])
@@ -85,11 +85,11 @@ def test_who_was_shown_and_is_not_any_more_was_deleted():
 
 def test_who_was_known_once_and_is_no_more_has_been_deleted():
     def left(since):
-        return collectable(desk_of(PENDING, since), [], NOBODY, None, NOW, shown=P)
+        return collectable(state_of(PENDING, since), [], NOBODY, None, NOW, shown=P)
 
     assert left(NOW - MOMENT_SECONDS) == P
     assert left(NOW - MOMENT_SECONDS + 1) == NOBODY  # its cgroup may not be there yet
-    assert collectable(desk_of(PENDING, 0.0), [], P, None, NOW, shown=P) == NOBODY
+    assert collectable(state_of(PENDING, 0.0), [], P, None, NOW, shown=P) == NOBODY
 
 
 def test_whom_the_plugin_before_us_admitted_and_nobody_mentions_any_more_was_deleted():
@@ -103,7 +103,7 @@ def test_whom_the_plugin_before_us_admitted_and_nobody_mentions_any_more_was_del
 
 
 def test_whom_another_plugin_admitted_may_not_have_been_shown_yet():
-    allocation_state = desk_of(PENDING)
+    allocation_state = state_of(PENDING)
     foreign = replace(allocation_state.tenants["p"], foreign=True, since=NOW - MOMENT_SECONDS)
     allocation_state = replace(allocation_state, tenants={"p": foreign})
     assert collectable(allocation_state, [], NOBODY, NOBODY, NOW) == NOBODY
@@ -130,7 +130,7 @@ def test_without_cgroups_who_is_not_known_leaves_with_its_entry_in_the_kubelets_
 
 def test_a_static_pod_is_known_by_the_kubelets_uid():
     static = replace(PENDING, annotations={**PENDING.annotations, MIRROR: "0123456789abcdef"})
-    allocation_state = desk_of(static)
+    allocation_state = state_of(static)
     assert collectable(allocation_state, [static], NOBODY, None, NOW) == NOBODY
     assert collectable(allocation_state, [PENDING], NOBODY, None, NOW) == {"0123456789abcdef"}
 
@@ -140,7 +140,7 @@ def test_of_two_pods_with_one_uid_on_the_node_either_keeps_the_tenant():
     old = replace(PENDING, annotations={**PENDING.annotations, **informer}, phase="Failed")
     new = replace(pod("q"), annotations={**PENDING.annotations, **informer})
     for pods in ([old, new], [new, old]):
-        assert collectable(desk_of(old), pods, NOBODY, None, NOW) == NOBODY
+        assert collectable(state_of(old), pods, NOBODY, None, NOW) == NOBODY
 
 
 def test_an_init_container_that_has_not_ended_keeps_its_pod():
@@ -168,7 +168,7 @@ def test_on_a_node_without_any_pod_cgroup_the_last_tenant_leaves_after_a_while(
         (tmp_path / "kubepods.slice" / others).mkdir(parents=True)
     parts = SimpleNamespace(_options=PluginOptions(path_cgroupfs=str(tmp_path)), _alone=Alone())
     row = assignment(PENDING)
-    state = BinderState(desk_of(PENDING), by_ids([row]), read_at=0.0)
+    state = BinderState(state_of(PENDING), by_ids([row]), read_at=0.0)
     assert Service._gone(parts, state, {}, P) == at_once
     now[0] += ALONE_SECONDS
     assert Service._gone(parts, state, {}, P) == later
@@ -176,13 +176,13 @@ def test_on_a_node_without_any_pod_cgroup_the_last_tenant_leaves_after_a_while(
 
 @pytest.mark.parametrize("pods", [[], [SUCCEEDED], [REFUSED], [GIVEN_UP], [ENDED]])
 def test_who_is_over_by_the_api_servers_word_alone(pods):
-    assert over(desk_of(PENDING), pods, NOW, shown=P) == P
-    assert over(desk_of(PENDING), None, NOW, shown=P) == NOBODY
+    assert over(state_of(PENDING), pods, NOW, shown=P) == P
+    assert over(state_of(PENDING), None, NOW, shown=P) == NOBODY
 
 
 @pytest.mark.parametrize("pods", [[PENDING], [RUNNING], [ENDING]])
 def test_who_holds_devices_is_over_by_nobodys_word(pods):
-    assert over(desk_of(PENDING), pods, NOW, shown=P) == NOBODY
+    assert over(state_of(PENDING), pods, NOW, shown=P) == NOBODY
 
 
 def test_the_api_servers_word_alone_is_enough_after_a_while_in_an_unbroken_row():

@@ -7,7 +7,7 @@ from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.desired import desired_state_of
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     ROLE,
     A,
     assignment,
@@ -21,7 +21,7 @@ from vgpu.model import ContainerKind
 
 APP = ContainerKind.APP
 TWO = made("p", [("x", APP, (share(A, 2),)), ("y", APP, (share(A, 2),))])
-EMPTY = AllocationState.of(CARDS)
+EMPTY = AllocationState.of(GPUS)
 
 
 def served(one, state):

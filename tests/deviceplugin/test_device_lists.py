@@ -18,7 +18,7 @@ VOLCANO, GPUSHARE, GAIA = Volcano(memory_factor=1), Gpushare(memory_unit=MIB), G
 FACTOR = IdUnit(MIB, "--volcano.memory-factor")
 
 
-def card(number, memory=40 * MIB, healthy=True):
+def gpu(number, memory=40 * MIB, healthy=True):
     uuid = f"GPU-ad63c684-5593-111a-cbb1-{number:012d}"
     return Device(uuid, number, memory, slots=10, healthy=healthy)
 
@@ -38,18 +38,16 @@ OFFERS = [
     (GAIA, "tencent.com/vcuda-core"),
     (GAIA, "tencent.com/vcuda-memory"),
 ]
-CARDS = st.lists(
-    st.builds(dict, memory=st.integers(0, 300).map(MIB.__mul__), healthy=st.booleans())
-)
+GPUS = st.lists(st.builds(dict, memory=st.integers(0, 300).map(MIB.__mul__), healthy=st.booleans()))
 
 
 @pytest.mark.parametrize(("codec", "resource"), OFFERS, ids=[name for _, name in OFFERS])
-@given(CARDS)
+@given(GPUS)
 def test_all_ids_are_listed_in_order_and_counted(codec, resource, drawn):
-    cards = tuple(card(number, **fields) for number, fields in enumerate(drawn))
-    listed = offered(codec, resource, cards)
+    gpus = tuple(gpu(number, **fields) for number, fields in enumerate(drawn))
+    listed = offered(codec, resource, gpus)
     told = ids(listed)
-    assert list(told) == list(codec.device_ids(resource, cards))
+    assert list(told) == list(codec.device_ids(resource, gpus))
     assert (listed.healthy, listed.unhealthy) == (
         sum(told.values()),
         len(told) - sum(told.values()),
@@ -57,23 +55,23 @@ def test_all_ids_are_listed_in_order_and_counted(codec, resource, drawn):
 
 
 @pytest.mark.parametrize(("codec", "resource"), OFFERS, ids=[name for _, name in OFFERS])
-@given(CARDS)
-def test_so_many_ids_are_healthy_as_the_healthy_cards_alone_have(codec, resource, drawn):
-    cards = tuple(card(number, **fields) for number, fields in enumerate(drawn))
-    healthy = tuple(one for one in cards if one.healthy)
-    assert offered(codec, resource, cards).healthy == len(list(codec.device_ids(resource, healthy)))
+@given(GPUS)
+def test_so_many_ids_are_healthy_as_the_healthy_gpus_alone_have(codec, resource, drawn):
+    gpus = tuple(gpu(number, **fields) for number, fields in enumerate(drawn))
+    healthy = tuple(one for one in gpus if one.healthy)
+    assert offered(codec, resource, gpus).healthy == len(list(codec.device_ids(resource, healthy)))
 
 
 @pytest.mark.parametrize(("codec", "resource"), OFFERS[:4], ids=[n for _, n in OFFERS[:4]])
-def test_all_ids_of_an_unhealthy_card_are_unhealthy_and_no_others(codec, resource):
-    cards = (card(0), card(1, healthy=False), card(2))
-    for told, healthy in ids(offered(codec, resource, cards)).items():
-        assert healthy is (cards[1].uuid not in told)
+def test_all_ids_of_an_unhealthy_gpu_are_unhealthy_and_no_others(codec, resource):
+    gpus = (gpu(0), gpu(1, healthy=False), gpu(2))
+    for told, healthy in ids(offered(codec, resource, gpus)).items():
+        assert healthy is (gpus[1].uuid not in told)
 
 
-def test_ids_that_name_no_card_are_unhealthy_from_the_end():
-    cards = (card(0, GIB, healthy=False), card(1, 3 * GIB))
-    told = list(ids(offered(GAIA, "tencent.com/vcuda-memory", cards)).values())
+def test_ids_that_name_no_gpu_are_unhealthy_from_the_end():
+    gpus = (gpu(0, GIB, healthy=False), gpu(1, 3 * GIB))
+    told = list(ids(offered(GAIA, "tencent.com/vcuda-memory", gpus)).values())
     assert told == [True] * 12 + [False] * (GIB // GAIA_MEMORY_BLOCK)
 
 
@@ -81,16 +79,16 @@ def test_nothing_to_list_is_an_empty_list():
     assert offered(VOLCANO, "volcano.sh/vgpu-number", ()) == AdvertisedList(b"", 0, 0, 0)
 
 
-def test_a_card_that_cannot_be_listed_is_told():
+def test_a_gpu_that_cannot_be_listed_is_told():
     with pytest.raises(SourceError):
         offered(GPUSHARE, "aliyun.com/gpu-mem", (Device("GPU-x", 0),))
 
 
 def test_the_longest_length_is_that_of_the_list_when_all_is_lost():
-    lost = tuple(card(number, healthy=False) for number in range(3))
+    lost = tuple(gpu(number, healthy=False) for number in range(3))
     listed = offered(VOLCANO, "volcano.sh/vgpu-memory", lost)
     assert listed.longest_bytes == len(listed.message)
-    well = offered(VOLCANO, "volcano.sh/vgpu-memory", tuple(map(card, range(3))))
+    well = offered(VOLCANO, "volcano.sh/vgpu-memory", tuple(map(gpu, range(3))))
     assert well.longest_bytes == listed.longest_bytes > len(well.message)
 
 
@@ -98,10 +96,10 @@ def test_the_longest_length_is_that_of_the_list_when_all_is_lost():
 
 
 def eight(gib):
-    return tuple(card(number, gib * GIB) for number in range(8))
+    return tuple(gpu(number, gib * GIB) for number in range(8))
 
 
-def test_eight_large_cards_in_units_of_one_mib_are_too_long():
+def test_eight_large_gpus_in_units_of_one_mib_are_too_long():
     refused = offered(VOLCANO, "volcano.sh/vgpu-memory", eight(140), FACTOR)
     assert refused == TooLong(
         "volcano.sh/vgpu-memory", 1_146_880, 78_245_840, FACTOR, fitting_mib=19
@@ -123,7 +121,7 @@ def test_the_unit_that_is_said_to_fit_fits_and_the_next_smaller_does_not():
 
 def test_a_list_is_too_long_even_if_it_fits_while_all_is_well():
     """It would vanish just when the GPU is lost."""
-    refused = offered(GPUSHARE, "aliyun.com/gpu-mem", (card(0, 67_500 * MIB),))
+    refused = offered(GPUSHARE, "aliyun.com/gpu-mem", (gpu(0, 67_500 * MIB),))
     words = len("Unhealthy") - len("Healthy")
     assert refused.longest_bytes - words * refused.count < KUBELET_LIMIT < refused.longest_bytes
 
@@ -135,13 +133,13 @@ def test_a_flag_with_a_suffix_is_told_as_it_is_typed():
 
 
 def test_where_no_unit_fits_that_is_said():
-    cards = (card(0, 2 * MIB), card(1, 200 * GIB))
-    told = str(offered(VOLCANO, "volcano.sh/vgpu-memory", cards, FACTOR))
+    gpus = (gpu(0, 2 * MIB), gpu(1, 200 * GIB))
+    told = str(offered(VOLCANO, "volcano.sh/vgpu-memory", gpus, FACTOR))
     assert told.endswith("; no --volcano.memory-factor fits that leaves every device one")
 
 
 def test_a_list_that_is_not_of_memory_is_too_long_without_advice():
-    cards = (Device(card(0).uuid, slots=200_000),)
-    told = str(offered(VOLCANO, "volcano.sh/vgpu-number", cards))
+    gpus = (Device(gpu(0).uuid, slots=200_000),)
+    told = str(offered(VOLCANO, "volcano.sh/vgpu-number", gpus))
     assert told.startswith("volcano.sh/vgpu-number is not registered: 200,000 devices make a list")
     assert told.endswith("and the kubelet takes 4,194,304")

@@ -18,9 +18,9 @@ BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 LIMITS = {"CUDA_DEVICE_MEMORY_LIMIT_0": "4096m", "CUDA_DEVICE_SM_LIMIT": "30"}
 
 
-def edits(uid="u1", card="GPU-1", limits=None):
+def edits(uid="u1", gpu="GPU-1", limits=None):
     return ContainerEdits(
-        env={"NVIDIA_VISIBLE_DEVICES": card} | (LIMITS if limits is None else limits),
+        env={"NVIDIA_VISIBLE_DEVICES": gpu} | (LIMITS if limits is None else limits),
         mounts=(
             Mount("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so", read_only=True),
             Mount(f"/usr/local/vgpu/containers/{uid}_main/", "/tmp/vgpu", read_only=False),
@@ -74,9 +74,9 @@ def test_pods_that_differ_in_what_comes_late_have_the_same_answer(files):
 
 @pytest.mark.parametrize(
     ("other", "late"),
-    [(edits(card="GPU-2"), LIMITS), (edits(limits={}), {}), (edits(limits={"X": "1"}), {})],
+    [(edits(gpu="GPU-2"), LIMITS), (edits(limits={}), {}), (edits(limits={"X": "1"}), {})],
 )
-def test_pods_on_other_cards_or_with_another_environment_have_not(files, other, late):
+def test_pods_on_other_gpus_or_with_another_environment_have_not(files, other, late):
     assert files.response(NAME, edits(), LIMITS) != files.response(NAME, other, late)
 
 

@@ -29,7 +29,17 @@ from tests.deviceplugin.gaia_pods import (
     promised,
     wants,
 )
-from tests.support.plugin_pods import NODE, NOW, by_name, gpu, no_books, node, pod, tenant_of, told
+from tests.support.plugin_pods import (
+    NODE,
+    NOW,
+    by_name,
+    gpu,
+    no_capacity,
+    node,
+    pod,
+    tenant_of,
+    told,
+)
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
 from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.schemes.gaia.checkpoint import parse_checkpoint
@@ -39,27 +49,27 @@ from vgpu.units import GAIA_MEMORY_BLOCK
 SPEAKS: SchemeAdapter = ROLE
 
 
-def whole(card):
-    return Share(SIX[card], None, 1000)
+def whole(device):
+    return Share(SIX[device], None, 1000)
 
 
-def part(card, cores, blocks):
-    return Share(SIX[card], blocks * GAIA_MEMORY_BLOCK, 10 * cores)
+def part(device, cores, blocks):
+    return Share(SIX[device], blocks * GAIA_MEMORY_BLOCK, 10 * cores)
 
 
-def books(*shares, devices=DEVICES):
+def capacity(*shares, devices=DEVICES):
     """What others hold."""
-    held = no_books(devices)
+    held = no_capacity(devices)
     for at, share in enumerate(shares):
         held = held.hold(f"other-{at}", (share,))
     return held
 
 
 def claim(one, *held, adapter=ROLE, devices=DEVICES):
-    return adapter.claim(one, NODE, devices, books(*held, devices=devices))
+    return adapter.claim(one, NODE, devices, capacity(*held, devices=devices))
 
 
-def cards(allocations):
+def gpus(allocations):
     """Container -> positions of its GPUs."""
     return {each.container: [SIX.index(s.device) for s in each.shares] for each in allocations}
 
@@ -78,33 +88,33 @@ def by_uuid(allocation, named):
 # ---------------------------------------------------------------- GPUs
 
 
-def test_a_card_is_counted_by_the_number_of_its_device_node():
+def test_a_gpu_is_counted_by_the_number_of_its_device_node():
     found = ROLE.devices([gpu("GPU-a", 0, minor="3"), gpu("GPU-b", 1, minor="0")])
-    assert [(card.uuid, card.index) for card in found] == [("GPU-b", 0), ("GPU-a", 3)]
+    assert [(device.uuid, device.index) for device in found] == [("GPU-b", 0), ("GPU-a", 3)]
 
 
 def test_a_driver_that_hides_the_number_is_taken_to_count_alike():
-    assert [card.index for card in ROLE.devices([gpu("GPU-a", 2)])] == [2]
+    assert [device.index for device in ROLE.devices([gpu("GPU-a", 2)])] == [2]
 
 
-def test_cards_that_mig_cuts_are_left_out():
+def test_gpus_that_mig_cuts_are_left_out():
     instance = gpu("MIG-1", 0, parent="GPU-a")
     whole_one = gpu("GPU-c", 2)
     found = ROLE.devices([gpu("GPU-a", 0), instance, gpu("GPU-b", 1, mig_mode=1.0), whole_one])
-    assert [card.uuid for card in found] == ["GPU-c"]
+    assert [device.uuid for device in found] == ["GPU-c"]
 
 
 # ---------------------------------------------------------------- claims
 
 
-def test_the_promise_is_kept_where_the_original_would_choose_another_card():
+def test_the_promise_is_kept_where_the_original_would_choose_another_gpu():
     """T9, GM#18: share mode would pick GPU 0, and gpu-admission said 5."""
     found = claim(asking((5, 3), indices=["5"]))
     assert found == (Allocation("c0", (part(5, 5, 3),), Phase.ASSIGNED),)
 
 
-def test_the_order_of_promised_cards_is_kept():
-    assert cards(claim(asking((200, 0), indices=["4,1"]))) == {"c0": [4, 1]}
+def test_the_order_of_promised_gpus_is_kept():
+    assert gpus(claim(asking((200, 0), indices=["4,1"]))) == {"c0": [4, 1]}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +132,7 @@ def test_an_illegal_promise_is_refused_in_words(indices, why, words):
     assert words in str(refused)
 
 
-def test_a_promised_card_that_others_hold_is_refused_and_not_replaced():
+def test_a_promised_gpu_that_others_hold_is_refused_and_not_replaced():
     refused = refusal(asking((60, 3), indices=["0"]), part(0, 50, 1))
     assert refused.why is BindRefusal.NO_ROOM
     assert "/dev/nvidia0" in str(refused)
@@ -136,42 +146,42 @@ def test_a_promise_of_another_node_is_refused():
 def test_without_a_promise_the_plugin_chooses_for_all_containers_at_once():
     """The second container cannot have what the first one was given."""
     found = claim(asking((100, 0), (100, 0), (60, 1), (60, 1)))
-    chosen = [card for its in cards(found).values() for card in its]
+    chosen = [device for its in gpus(found).values() for device in its]
     assert len(set(chosen)) == 4
 
 
-def test_cards_that_are_near_to_one_another_are_chosen():
+def test_gpus_that_are_near_to_one_another_are_chosen():
     """T1, T2: three of the four below one bridge; the pair that is still together."""
-    assert cards(claim(asking((300, 0)))) == {"c0": [0, 1, 2]}
-    assert cards(claim(asking((200, 0)), whole(2))) == {"c0": [0, 1]}
+    assert gpus(claim(asking((300, 0)))) == {"c0": [0, 1, 2]}
+    assert gpus(claim(asking((200, 0)), whole(2))) == {"c0": [0, 1]}
 
 
 def test_links_are_understood_in_either_order():
     turned = {(two, one): level for (one, two), level in ROLE.links.items()}
-    assert cards(claim(asking((200, 0)), whole(4), adapter=replace(ROLE, links=turned))) == {
+    assert gpus(claim(asking((200, 0)), whole(4), adapter=replace(ROLE, links=turned))) == {
         "c0": [0, 1]
     }
 
 
 def test_a_container_that_gpu_admission_passed_over_does_without_what_it_promised():
     one = asking((100, 0), (100, 0), indices=[None, "4"])
-    held = [whole(card) for card in (0, 1, 2, 3)]
-    assert cards(claim(one, *held)) == {"c0": [5], "c1": [4]}
+    held = [whole(device) for device in (0, 1, 2, 3)]
+    assert gpus(claim(one, *held)) == {"c0": [5], "c1": [4]}
 
 
 def test_sidecars_run_beside_the_others_and_init_containers_do_not():
     main = wants(100, name="main")
     sidecar = wants(100, name="side", kind=ContainerKind.SIDECAR)
     init = wants(100, name="init", kind=ContainerKind.INIT)
-    found = cards(claim(pod({}, main, init, sidecar)))
+    found = gpus(claim(pod({}, main, init, sidecar)))
     assert found.keys() == {"main", "side"}
     assert found["main"] != found["side"]
 
 
-def test_nothing_is_chosen_on_an_unhealthy_card():
-    ill = tuple(replace(card, healthy=card.index not in (4, 5)) for card in DEVICES)
-    assert cards(claim(asking((100, 0)), devices=DEVICES)) == {"c0": [4]}
-    assert cards(claim(asking((100, 0)), devices=ill)) == {"c0": [0]}
+def test_nothing_is_chosen_on_an_unhealthy_gpu():
+    ill = tuple(replace(device, healthy=device.index not in (4, 5)) for device in DEVICES)
+    assert gpus(claim(asking((100, 0)), devices=DEVICES)) == {"c0": [4]}
+    assert gpus(claim(asking((100, 0)), devices=ill)) == {"c0": [0]}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +210,7 @@ def test_asking_again_for_what_a_container_has_changes_nothing():
     one = asking((600, 0), uid="u1")
     allocation_state = AllocationState.of(DEVICES)
     allocation_state = allocation_state.admitted(
-        one, ROLE.claim(one, NODE, allocation_state.devices, allocation_state.books), NOW
+        one, ROLE.claim(one, NODE, allocation_state.devices, allocation_state.capacity), NOW
     )
     ids = frozenset(f"{CORE}-{unit}" for unit in range(600))
     assignment = ContainerDevices("u1", "c0", ids, "name", ContainerEdits({}))
@@ -209,14 +219,14 @@ def test_asking_again_for_what_a_container_has_changes_nothing():
     assert first.bound(assignment, one, requests, NOW + 1) is first
     assert len(first.tenants["u1"].bindings[0].shares) == 6
     with pytest.raises(BindRefused, match="no free node"):
-        ROLE.claim(asking((100, 0), name="next"), NODE, first.devices, first.books)
+        ROLE.claim(asking((100, 0), name="next"), NODE, first.devices, first.capacity)
 
 
 def test_what_gpu_manager_gave_to_pods_that_are_gone_is_free():
     """T8: of its checkpoint's three pods one is alive; five GPUs are free, and GPU 0 is not."""
     said = ",".join(
-        f'"{uid}":{{"c":{{"Devices":["/dev/nvidia{card}"],"Cores":100,"Memory":268435456}}}}'
-        for card, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
+        f'"{uid}":{{"c":{{"Devices":["/dev/nvidia{device}"],"Cores":100,"Memory":268435456}}}}'
+        for device, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
     )
     kept = parse_checkpoint(f'{{"PodGPUMapping":{{{said}}}}}'.encode())
     uuids = by_name(DEVICES)
@@ -227,9 +237,9 @@ def test_what_gpu_manager_gave_to_pods_that_are_gone_is_free():
     ]
     allocation_state, conflicts = AllocationState.over(DEVICES, alive)
     assert conflicts == ()
-    assert allocation_state.books.free(SIX[0]).cores_milli == 0
-    five = ROLE.claim(asking((500, 0)), NODE, allocation_state.devices, allocation_state.books)
-    assert cards(five) == {"c0": [1, 2, 3, 4, 5]}
+    assert allocation_state.capacity.free(SIX[0]).cores_milli == 0
+    five = ROLE.claim(asking((500, 0)), NODE, allocation_state.devices, allocation_state.capacity)
+    assert gpus(five) == {"c0": [1, 2, 3, 4, 5]}
 
 
 @given(
@@ -241,7 +251,7 @@ def test_what_is_chosen_fits_into_the_books(sizes, taken):
     chosen.
     """
     one = asking(*((cores, blocks if cores < 100 else 0) for cores, blocks in sizes))
-    held = books(*map(whole, taken))
+    held = capacity(*map(whole, taken))
     found = ()
     with suppress(BindRefused):
         found = ROLE.claim(one, NODE, DEVICES, held)
@@ -273,7 +283,7 @@ def bound(one, allocation_state):
     )
 
 
-def test_a_card_that_is_given_out_beyond_what_it_has_is_not_chosen():
+def test_a_gpu_that_is_given_out_beyond_what_it_has_is_not_chosen():
     """Share mode would choose GPU 0: by the books most of it is held, and yet enough is free."""
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
     assert allocation_state.unbooked == {"t1"}
@@ -281,7 +291,7 @@ def test_a_card_that_is_given_out_beyond_what_it_has_is_not_chosen():
     assert found.tenants["u1"].shares == (part(1, 20, 1),)
 
 
-def test_what_was_promised_on_such_a_card_waits_until_there_is_room():
+def test_what_was_promised_on_such_a_gpu_waits_until_there_is_room():
     allocation_state = seated(part(0, 50, 1), part(0, 60, 1))
     with pytest.raises(BindRefused, match="allocated beyond what it has") as caught:
         bound(asking((20, 1), uid="u1", indices=["0"]), allocation_state)
@@ -293,7 +303,7 @@ def test_what_was_promised_on_such_a_card_waits_until_there_is_room():
     st.sampled_from(((20, 1), (60, 1), (100, 0), (200, 0), (300, 0))),
 )
 def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held, size):
-    allocation_state = seated(*(part(card, cores, 1) for card, cores in held))
+    allocation_state = seated(*(part(device, cores, 1) for device, cores in held))
     found, said = allocation_state, "no free node"
     try:
         found = bound(asking(size, uid="u1"), allocation_state)
@@ -305,7 +315,7 @@ def test_what_is_chosen_is_never_refused_for_what_those_hold_who_were_there(held
         for uid in allocation_state.unbooked
         for one in allocation_state.tenants[uid].shares
     }
-    assert not spent & {one.device for one in found.books.held.get("u1", ())}
+    assert not spent & {one.device for one in found.capacity.held.get("u1", ())}
 
 
 # ---------------------------------------------------------------- answers
@@ -385,7 +395,7 @@ def test_the_time_of_the_promise_stays():
     assert PREDICATE_TIME not in marks(written, "c0")
 
 
-def test_a_card_that_is_lost_leaves_the_marks_as_they_are():
+def test_a_gpu_that_is_lost_leaves_the_marks_as_they_are():
     one = asking((50, 30), indices=["5"])
     tenant = tenant_of(one, claim(one), bound=["c0"])
     assert ROLE.pod_annotations(one, tenant, by_name(DEVICES[:5]), NOW) == {}
@@ -422,4 +432,4 @@ def test_promises_count_app_containers_only():
     """An index is of a place in the spec, so a container that asks for nothing has one."""
     idle = wants(0, name="idle")
     one = pod(promised(None, "3"), idle, wants(50, 30, name="main"))
-    assert cards(claim(one)) == {"main": [3]}
+    assert gpus(claim(one)) == {"main": [3]}

@@ -20,7 +20,7 @@ from deviceplugin.gaia.services import GaiaServices, GaiaSettings
 from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
 from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking
 from tests.support.environment import missing
-from tests.support.plugin_pods import NODE, no_books, tenant_of
+from tests.support.plugin_pods import NODE, no_capacity, tenant_of
 from vgpu.reasons import Reason, SourceError
 
 SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN
@@ -74,7 +74,7 @@ def reason(act, *args):
 # ---------------------------------------------------------------- what is laid out
 
 
-def test_whole_cards_have_the_drivers_own_libraries(informer, folder):
+def test_whole_gpus_have_the_drivers_own_libraries(informer, folder):
     informer().refresh()
     lib64 = {
         "libcuda.so": f"-> libcuda.so.{VERSION}",
@@ -92,7 +92,7 @@ def test_whole_cards_have_the_drivers_own_libraries(informer, folder):
     assert tree(folder / "origin") == wanted | {"bin/nvidia-smi": b"#!/bin/sh\n"}
 
 
-def test_parts_of_cards_find_the_control_library_in_place_of_the_drivers(informer, folder, plugin):
+def test_parts_of_gpus_find_the_control_library_in_place_of_the_drivers(informer, folder, plugin):
     """It loads the driver's own by their versions, so these stay."""
     informer().refresh()
     whole, part = tree(folder / "origin"), tree(folder / "nvidia")
@@ -457,13 +457,13 @@ def test_a_library_that_is_cut_short_leaves_the_mirror_before(informer, folder, 
 # ---------------------------------------------------------------- what limits it
 
 
-def test_without_a_control_library_whole_cards_are_served_all_the_same(informer, folder):
+def test_without_a_control_library_whole_gpus_are_served_all_the_same(informer, folder):
     found = informer(control="/nowhere/libcuda-control.so").refresh()
     assert set(found.folders) == {ORIGIN}
     assert "/nowhere/libcuda-control.so is not there" in found.problem
 
 
-def test_without_parts_of_cards_no_control_library_is_missed(informer):
+def test_without_parts_of_gpus_no_control_library_is_missed(informer):
     found = informer(control=None, shares=False).refresh()
     assert (set(found.folders), found.problem) == ({ORIGIN}, "")
 
@@ -501,7 +501,7 @@ def test_pods_wait_for_the_driver_and_are_told_when_it_has_come(tmp_path, host, 
         mirrored=lambda: told.append("mirrored"),
     )
     one = asking((50, 30))
-    tenant = tenant_of(one, ROLE.claim(one, NODE, DEVICES, no_books(DEVICES)))
+    tenant = tenant_of(one, ROLE.claim(one, NODE, DEVICES, no_capacity(DEVICES)))
     keeper.refresh()
     assert "libcuda.so.1" in keeper.problem
     with pytest.raises(OSError, match=r"libcuda\.so\.1"):

@@ -21,10 +21,16 @@ from deviceplugin.gaia.driver_mirror import DriverSource
 from deviceplugin.gaia.limits_writer import PodFiles
 from deviceplugin.gaia.services import GaiaServices, GaiaSettings, driver_version
 from deviceplugin.gaia.vcuda_files import LimitsFolder
-from deviceplugin.gaia.vcuda_server import ContainerQuery, VcudaRefusal, VcudaServers, asked, found
+from deviceplugin.gaia.vcuda_server import (
+    ContainerQuery,
+    VcudaRefusal,
+    VcudaServers,
+    is_answered,
+    query_of,
+)
 from tests.deviceplugin.gaia_host import Host, register
 from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
-from tests.support.plugin_pods import NODE, no_books, tenant_of
+from tests.support.plugin_pods import NODE, no_capacity, tenant_of
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.kube.objects import ContainerState, Status
 from vgpu.reasons import Reason, SourceError
@@ -76,7 +82,7 @@ class Node:
     def seat(self, pod, bound=("c0",), **fields):
         """The pod becomes a tenant; its containers in ``bound`` are bound."""
         self.pods[pod.kubelet_uid] = pod
-        allocations = ROLE.claim(pod, NODE, DEVICES, no_books(DEVICES))
+        allocations = ROLE.claim(pod, NODE, DEVICES, no_capacity(DEVICES))
         tenant = tenant_of(pod, allocations, bound=bound, **fields)
         self.keeper.seat(tenant)
         return tenant
@@ -209,7 +215,7 @@ def test_a_soft_limit_is_the_pods_own(node):
     assert (config.hard_limit, config.cores_limit_percent) == (False, 80)
 
 
-def test_whole_cards_are_not_limited(node):
+def test_whole_gpus_are_not_limited(node):
     pod = asking((200, 0), uid=UID)
     node.seat(pod)
     container = node.host.start(pod.ref, "c0", [7])
@@ -438,22 +444,24 @@ def test_a_defect_is_not_told_to_tenants(tmp_path, caplog):
 def test_any_text_is_a_plain_name_or_refused(request):
     asks = ContainerQuery("", by_name=False)
     with suppress(VcudaRefusal):
-        asks = asked(request, UID)
+        asks = query_of(request, UID)
     assert not set(asks.container) & set("/.\0")
     assert asks.container.isascii()
 
 
 def test_who_waits_by_name_waits_while_any_container_is_unknown():
-    assert not found(ContainerQuery("c0", by_name=True), PodFiles(waiting=frozenset({ID})))
+    assert not is_answered(ContainerQuery("c0", by_name=True), PodFiles(waiting=frozenset({ID})))
     with pytest.raises(VcudaRefusal):
-        found(ContainerQuery("c0", by_name=True), PodFiles(served={ID: "c1"}))
+        is_answered(ContainerQuery("c0", by_name=True), PodFiles(served={ID: "c1"}))
 
 
 def test_files_under_the_id_are_none_under_the_name():
     by_id = PodFiles(served={ID: "c0"})
-    assert found(ContainerQuery(ID, by_name=False), by_id)
-    assert not found(ContainerQuery("c0", by_name=True), by_id)
-    assert found(ContainerQuery("c0", by_name=True), replace(by_id, by_name=frozenset({"c0"})))
+    assert is_answered(ContainerQuery(ID, by_name=False), by_id)
+    assert not is_answered(ContainerQuery("c0", by_name=True), by_id)
+    assert is_answered(
+        ContainerQuery("c0", by_name=True), replace(by_id, by_name=frozenset({"c0"}))
+    )
 
 
 # ---------------------------------------------------------------- sockets
@@ -568,7 +576,7 @@ def test_what_is_damaged_is_written_anew_without_being_asked_for(node, file, dam
     register(node.socket(), pod_uid=UID, container_name="c0")
     for folder in (container, "c0"):
         (node.host.limits / UID / folder / file).write_bytes(damage)
-    node.keeper._registrar.mend()
+    node.keeper._registrar.repair()
     for folder in (container, "c0"):
         assert node.config(folder).memory_bytes == 8_053_063_680
         assert node.pids(folder) == (7,)
@@ -581,9 +589,9 @@ def test_a_damaged_limit_is_not_taken_over_while_the_pod_is_not_known(node):
     register(node.socket(), pod_uid=UID, container_id=container)
     (node.host.limits / UID / container / "vcuda.config").write_bytes(b"cut")
     node.pods.clear()
-    assert node.keeper._registrar.look(UID).waiting == {container}
+    assert node.keeper._registrar.pod_files(UID).waiting == {container}
     node.pods[UID] = pod
-    assert node.keeper._registrar.look(UID).served == {container: "c0"}
+    assert node.keeper._registrar.pod_files(UID).served == {container: "c0"}
     assert node.config(container).cores_limit_percent == 50
 
 
@@ -600,7 +608,7 @@ def test_what_a_tenant_brings_about_at_each_look_is_said_once(node, caplog):
     for at in range(50):
         node.pods[UID] = broken if at % 2 else pod
         node.host.put(UID, container, range(1, 1200 if at % 3 else 20))
-        node.keeper._registrar.look(UID)
+        node.keeper._registrar.pod_files(UID)
         node.keeper.seat(tenant)
     assert sorted(warnings(caplog)) == [
         "more processes than gpu-manager's library counts",
@@ -614,7 +622,7 @@ def test_what_is_new_about_a_pod_is_said(node, caplog):
     node.host.start(pod.ref, "c0", [7])
     for text in ("lots", "more"):
         node.pods[UID] = asking((50, 30), uid=UID, annotations={CORE_LIMIT: text})
-        node.keeper._registrar.look(UID)
+        node.keeper._registrar.pod_files(UID)
     assert len(warnings(caplog)) == 2
     node.keeper.left(UID)
     assert node.keeper._registrar._warned == {}

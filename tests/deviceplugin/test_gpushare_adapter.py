@@ -17,7 +17,7 @@ from tests.support.plugin_pods import (
     by_name,
     container,
     gpu,
-    no_books,
+    no_capacity,
     node,
     pod,
     tenant_of,
@@ -45,39 +45,39 @@ def asks(units=4, name="main", **fields):
     return container(name, {"aliyun.com/gpu-mem": units}, **fields)
 
 
-def assumed(card="1", total="4", **changes):
+def assumed(gpu_index="1", total="4", **changes):
     """What the extender writes."""
-    written = {INDEX: card, TOTAL: total, FLAG: "false", TIME: "1700000000000000000"}
+    written = {INDEX: gpu_index, TOTAL: total, FLAG: "false", TIME: "1700000000000000000"}
     return {key: text for key, text in {**written, **changes}.items() if text is not None}
 
 
-def claimed(subject, devices=DEVICES, adapter=ROLE):
-    return adapter.claim(subject, NODE, devices, no_books(devices))
+def claimed(object_name, devices=DEVICES, adapter=ROLE):
+    return adapter.claim(object_name, NODE, devices, no_capacity(devices))
 
 
-def refused(subject, devices=DEVICES):
+def refused(object_name, devices=DEVICES):
     with pytest.raises(BindRefused) as info:
-        claimed(subject, devices)
+        claimed(object_name, devices)
     return info.value
 
 
 # ---------------------------------------------------------------- devices
 
 
-def test_every_card_has_the_units_of_its_own_memory():
+def test_every_gpu_has_the_units_of_its_own_memory():
     assert [device.memory_bytes for device in DEVICES] == [15 * GIB, 44 * GIB]
     ids = list(ROLE.codec.device_ids(ROLE.resources[0], DEVICES))
     assert len(ids) == 15 + 44
     assert {ids[0], ids[-1]} == {f"{A}-_-0", f"{B}-_-43"}
 
 
-def test_cards_are_numbered_as_the_extender_counts_them():
+def test_gpus_are_numbered_as_the_extender_counts_them():
     """It knows only how many there are: a GPU that is cut by MIG is none of its."""
     devices = ROLE.devices([gpu("GPU-mig", 0, mig_mode=1.0), gpu(B, 3), gpu(A, 1)])
     assert [(device.uuid, device.index) for device in devices] == [(A, 0), (B, 1)]
 
 
-def test_no_card_takes_the_number_of_one_that_is_lost():
+def test_no_gpu_takes_the_number_of_one_that_is_lost():
     """The driver moves the later ones up; pods were promised GPUs by their numbers before."""
     a, b, c = "GPU-a", "GPU-b", "GPU-c"
 
@@ -95,26 +95,26 @@ def test_no_card_takes_the_number_of_one_that_is_lost():
 # ---------------------------------------------------------------- claims
 
 
-def test_the_extenders_card_is_found_by_its_index():
-    subject = pod(assumed(total="6"), asks(4, "x"), container("plain"), asks(2, "y"))
-    assert claimed(subject) == (
+def test_the_extenders_gpu_is_found_by_its_index():
+    object_name = pod(assumed(total="6"), asks(4, "x"), container("plain"), asks(2, "y"))
+    assert claimed(object_name) == (
         Allocation("x", (Share(B, 4 * GIB),), Phase.ASSIGNED),
         Allocation("y", (Share(B, 2 * GIB),), Phase.ASSIGNED),
     )
 
 
-def test_acks_allocation_names_cards_by_container():
+def test_acks_allocation_names_gpus_by_container():
     said = {ALLOCATION: '{"1":{"0":3,"1":3}}', ACK_FLAG: "false", ACK_TIME: "1"}
     labels = {"aliyun.com/gpu-count": "2"}
-    subject = pod(said, container("plain"), asks(6, "x"), labels=labels)
-    assert claimed(subject) == (
+    object_name = pod(said, container("plain"), asks(6, "x"), labels=labels)
+    assert claimed(object_name) == (
         Allocation("x", (Share(A, 3 * GIB), Share(B, 3 * GIB)), Phase.ASSIGNED),
     )
 
 
-def test_init_containers_use_their_pods_card_and_have_none_of_their_own():
-    subject = pod(assumed(), asks(4, "x"), asks(4, "setup", kind=ContainerKind.INIT))
-    assert [each.container for each in claimed(subject)] == ["x"]
+def test_init_containers_use_their_pods_gpu_and_have_none_of_their_own():
+    object_name = pod(assumed(), asks(4, "x"), asks(4, "setup", kind=ContainerKind.INIT))
+    assert [each.container for each in claimed(object_name)] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_a_pod_that_the_extender_has_not_seen_is_told_the_likely_cause():
     assert INDEX in said
 
 
-def test_on_a_node_with_one_card_no_choice_is_a_guess():
-    subject = pod({}, asks(4, "x"), asks(2, "y"))
-    assert claimed(subject, ONE) == (
+def test_on_a_node_with_one_gpu_no_choice_is_a_guess():
+    object_name = pod({}, asks(4, "x"), asks(2, "y"))
+    assert claimed(object_name, ONE) == (
         Allocation("x", (Share(A, 4 * GIB),), Phase.ASSIGNED),
         Allocation("y", (Share(A, 2 * GIB),), Phase.ASSIGNED),
     )
-    assert refused(subject, ()).why is BindRefusal.NO_CLAIM
+    assert refused(object_name, ()).why is BindRefusal.NO_CLAIM
 
 
 @given(
@@ -153,12 +153,12 @@ def test_on_a_node_with_one_card_no_choice_is_a_guess():
     st.sampled_from([0, 1]),
     st.sampled_from([GIB, 256 * MIB, MIB]),
 )
-def test_what_the_extender_writes_is_what_is_claimed(units, card, unit):
+def test_what_the_extender_writes_is_what_is_claimed(units, gpu_index, unit):
     adapter = GpushareAdapter(Gpushare(unit))
     devices = adapter.devices([gpu(A, 0), gpu(B, 1)])
     containers = [asks(each, f"c{n}") for n, each in enumerate(units)]
     allocations = tuple(
-        Allocation(f"c{n}", (Share(devices[card].uuid, each * unit),), Phase.ASSUMED)
+        Allocation(f"c{n}", (Share(devices[gpu_index].uuid, each * unit),), Phase.ASSUMED)
         for n, each in enumerate(units)
         if each
     )
@@ -171,12 +171,12 @@ def test_what_the_extender_writes_is_what_is_claimed(units, card, unit):
 # ---------------------------------------------------------------- answers
 
 
-def edits(subject, adapter=ROLE, devices=DEVICES):
-    (only,) = claimed(subject, devices, adapter)
-    return adapter.edits(subject, only, "f00d", by_name(devices))
+def edits(object_name, adapter=ROLE, devices=DEVICES):
+    (only,) = claimed(object_name, devices, adapter)
+    return adapter.edits(object_name, only, "f00d", by_name(devices))
 
 
-def test_a_container_is_told_its_share_and_its_card_by_uuid():
+def test_a_container_is_told_its_share_and_its_gpu_by_uuid():
     given_ = edits(pod(assumed(), asks()))
     assert given_.env == {
         "NVIDIA_VISIBLE_DEVICES": B,
@@ -211,18 +211,18 @@ def test_the_originals_refusal_is_there_for_who_asks_for_it():
 # ---------------------------------------------------------------- marks
 
 
-def marks(subject, done, devices=DEVICES, now=NOW, **fields):
-    tenant = tenant_of(subject, claimed(subject, devices), done, **fields)
-    return ROLE.pod_annotations(subject, tenant, by_name(devices), now)
+def marks(object_name, done, devices=DEVICES, now=NOW, **fields):
+    tenant = tenant_of(object_name, claimed(object_name, devices), done, **fields)
+    return ROLE.pod_annotations(object_name, tenant, by_name(devices), now)
 
 
 def test_a_pod_is_assigned_when_all_its_containers_are_bound_and_not_again():
-    subject = pod(assumed(total="6"), asks(4, "x"), asks(2, "y"))
-    assert marks(subject, ["x"]) == {}
-    written = marks(subject, ["x", "y"])
+    object_name = pod(assumed(total="6"), asks(4, "x"), asks(2, "y"))
+    assert marks(object_name, ["x"]) == {}
+    written = marks(object_name, ["x", "y"])
     assert written == {FLAG: "true", TIME: NANOSECONDS}
-    assert marks(told(subject, written), ["x", "y"], now=NOW + 60) == {}
-    assert ROLE.codec.claim(told(subject, written)).assigned_at == NOW
+    assert marks(told(object_name, written), ["x", "y"], now=NOW + 60) == {}
+    assert ROLE.codec.claim(told(object_name, written)).assigned_at == NOW
 
 
 def test_each_form_is_assigned_under_its_own_keys():
@@ -236,10 +236,10 @@ def test_each_form_is_assigned_under_its_own_keys():
     assert marks(told(mixed, marks(mixed, done)), done, now=NOW + 60) == {}
 
 
-def test_a_card_that_nobody_wrote_down_is_written_as_the_extender_does():
-    subject = pod({}, asks(4, "x"), asks(2, "y"))
-    assert marks(subject, ["x"], ONE) == {}
-    written = marks(subject, ["x", "y"], ONE)
+def test_a_gpu_that_nobody_wrote_down_is_written_as_the_extender_does():
+    object_name = pod({}, asks(4, "x"), asks(2, "y"))
+    assert marks(object_name, ["x"], ONE) == {}
+    written = marks(object_name, ["x", "y"], ONE)
     assert written == {
         INDEX: "0",
         "ALIYUN_COM_GPU_MEM_DEV": "15",
@@ -247,13 +247,13 @@ def test_a_card_that_nobody_wrote_down_is_written_as_the_extender_does():
         FLAG: "true",
         TIME: NANOSECONDS,
     }
-    assert marks(told(subject, written), ["x", "y"], ONE, NOW + 60) == {}
+    assert marks(told(object_name, written), ["x", "y"], ONE, NOW + 60) == {}
 
 
-def test_a_card_that_is_lost_cannot_be_written():
-    subject = pod({}, asks())
-    tenant = tenant_of(subject, claimed(subject, ONE), ["main"])
-    assert ROLE.pod_annotations(subject, tenant, {}, NOW) == {}
+def test_a_gpu_that_is_lost_cannot_be_written():
+    object_name = pod({}, asks())
+    tenant = tenant_of(object_name, claimed(object_name, ONE), ["main"])
+    assert ROLE.pod_annotations(object_name, tenant, {}, NOW) == {}
 
 
 def test_a_pod_of_another_plugin_is_left_alone():
@@ -261,11 +261,11 @@ def test_a_pod_of_another_plugin_is_left_alone():
 
 
 @pytest.mark.parametrize("annotations", [assumed(), {ALLOCATION: "{}", ACK_FLAG: "false"}])
-def test_a_failed_pod_is_passed_over_and_its_card_still_told(annotations):
-    subject = pod(annotations, asks())
-    written = ROLE.failure_annotations(subject)
+def test_a_failed_pod_is_passed_over_and_its_gpu_still_told(annotations):
+    object_name = pod(annotations, asks())
+    written = ROLE.failure_annotations(object_name)
     assert set(written.values()) == {None}
-    after = told(subject, written)
+    after = told(object_name, written)
     assert not {FLAG, ACK_FLAG} & after.annotations.keys()
     assert {INDEX, ALLOCATION} & after.annotations.keys()
     assert ROLE.failure_annotations(after) == {}
@@ -275,7 +275,7 @@ def test_what_was_never_a_candidate_is_not_touched():
     assert ROLE.failure_annotations(pod({}, asks())) == {}
 
 
-def test_the_cards_are_counted_on_the_node():
+def test_the_gpus_are_counted_on_the_node():
     count = {"aliyun.com/gpu-count": 2}
     assert ROLE.node_annotations(node(), DEVICES, NOW).capacity == count
     assert ROLE.node_annotations(node(capacity=count), DEVICES, NOW).capacity == count
@@ -284,7 +284,7 @@ def test_the_cards_are_counted_on_the_node():
     assert ROLE.node_annotations(there, ONE, NOW).capacity == {"aliyun.com/gpu-count": 1}
 
 
-def test_unhealthy_cards_are_published_and_recovered():
+def test_unhealthy_gpus_are_published_and_recovered():
     ill = (DEVICES[0], replace(DEVICES[1], healthy=False))
     assert ROLE.node_annotations(node(), ill, NOW).unhealthy == {"gpus": "1"}
     assert ROLE.node_annotations(node(), DEVICES, NOW).unhealthy == {}

@@ -5,7 +5,7 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_state import BinderState, by_ids
 from deviceplugin.allocate.guesses import PATIENCE, Guesses
 from deviceplugin.reasons import BindRefusal, BindRefused
-from tests.deviceplugin.allocation_values import CARDS, assignment, pod
+from tests.deviceplugin.allocation_values import GPUS, assignment, pod
 
 OWNER = pod("owner")
 
@@ -14,7 +14,7 @@ def seen(*names, why=BindRefusal.CROSSED):
     """What the binder found: answers that are the owner's, each of another container."""
     found = [assignment(OWNER, name, name, (name,)) for name in names]
     refusals = {("owner", name): BindRefused(why, "") for name in names}
-    return BinderState(AllocationState.of(CARDS), by_ids(found), refusals)
+    return BinderState(AllocationState.of(GPUS), by_ids(found), refusals)
 
 
 def noted(*names, uid="guessed"):
@@ -52,7 +52,7 @@ def test_a_pod_that_the_kubelet_asks_for_after_all_is_as_likely_as_others():
     assert guesses.unlikely(seen(*NAMES)) == {"guessed"}
     guesses.note("own", "another")
     its = assignment(pod("guessed"), "main", "own", ("own",))
-    assert not guesses.unlikely(BinderState(AllocationState.of(CARDS), by_ids([its])))
+    assert not guesses.unlikely(BinderState(AllocationState.of(GPUS), by_ids([its])))
 
 
 def test_an_answer_whose_owner_is_not_bound_for_another_reason_says_nothing_yet():

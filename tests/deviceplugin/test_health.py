@@ -78,7 +78,7 @@ class Node:
 # ---------------------------------------------------------------- events
 
 
-def test_a_critical_xid_makes_its_card_unhealthy_and_no_other():
+def test_a_critical_xid_makes_its_gpu_unhealthy_and_no_other():
     node = Node()
     (change,) = node.xid(A, 79)
     assert node.bad == {A: {UnhealthyReason.XID}}
@@ -117,7 +117,7 @@ def test_an_xid_that_comes_before_the_first_sample_is_not_lost():
     assert health.verdict(B).healthy
 
 
-def test_after_an_xid_a_card_recovers_when_it_was_quiet_for_long_enough():
+def test_after_an_xid_a_gpu_recovers_when_it_was_quiet_for_long_enough():
     node = Node()
     node.xid(A, 79)
     assert 300 <= node.recovery() < 300 + 2 * INTERVAL
@@ -143,7 +143,7 @@ def test_each_further_incident_of_a_day_takes_twice_as_long_up_to_an_hour():
     assert node.recovery() < 330
 
 
-def test_a_card_that_is_quiet_because_nobody_asks_it_is_not_recovered():
+def test_a_gpu_that_is_quiet_because_nobody_asks_it_is_not_recovered():
     node = Node()
     node.xid(A, 79)
     node.now += 10_000
@@ -164,7 +164,7 @@ def test_uncorrected_errors_of_before_are_not_new_ones():
     assert node.bad == {}
 
 
-def test_new_uncorrected_errors_make_a_card_unhealthy_for_a_while():
+def test_new_uncorrected_errors_make_a_gpu_unhealthy_for_a_while():
     node = Node(both(errors(7)))
     (change,) = node.seen(both(errors(9)))
     assert node.bad == {A: {UnhealthyReason.ECC}}
@@ -192,7 +192,7 @@ def test_errors_are_compared_with_the_last_count_that_was_told():
     assert node.bad == {A: {UnhealthyReason.ECC}}
 
 
-def test_a_card_that_waits_for_a_reset_stays_unhealthy_until_it_had_it():
+def test_a_gpu_that_waits_for_a_reset_stays_unhealthy_until_it_had_it():
     node = Node(both(PENDING))  # from the first sample on: the plugin has only been restarted
     for _ in range(1000):
         node.seen(both(PENDING))
@@ -223,7 +223,7 @@ def without_a(*rejections):
     return GpuSample((gpu(B, 1),), lost=(A,), rejections=rejections)
 
 
-def test_a_lost_card_is_unhealthy_at_once_and_stays_known():
+def test_a_lost_gpu_is_unhealthy_at_once_and_stays_known():
     node = Node()
     (change,) = node.seen(without_a(Rejection(A, Reason.GPU_LOST, "GPU_IS_LOST (15)")))
     assert node.bad == {A: {UnhealthyReason.LOST}}
@@ -233,19 +233,19 @@ def test_a_lost_card_is_unhealthy_at_once_and_stays_known():
     assert node.health.events == {(A, UnhealthyReason.LOST): 1}
 
 
-def test_a_card_that_is_no_longer_listed_is_lost():
+def test_a_gpu_that_is_no_longer_listed_is_lost():
     node = Node()
     node.seen(GpuSample((gpu(B, 1),)))
     assert node.bad == {A: {UnhealthyReason.LOST}}
 
 
-def test_of_cards_that_could_not_be_identified_nothing_is_said():
+def test_of_gpus_that_could_not_be_identified_nothing_is_said():
     node = Node()
     node.seen(GpuSample((gpu(B, 1),), complete=False))
     assert node.bad == {}
 
 
-def test_a_lost_card_that_is_back_proves_itself_by_two_answers():
+def test_a_lost_gpu_that_is_back_proves_itself_by_two_answers():
     node = Node()
     node.seen(without_a())
     node.seen()
@@ -255,7 +255,7 @@ def test_a_lost_card_that_is_back_proves_itself_by_two_answers():
     assert "it was lost: " in change.detail
 
 
-def test_a_card_that_is_lost_again_and_again_takes_longer():
+def test_a_gpu_that_is_lost_again_and_again_takes_longer():
     node, waits = Node(), []
     for _ in range(4):
         node.seen(without_a())
@@ -270,7 +270,7 @@ def test_a_loss_with_an_xid_takes_as_long_as_the_xid():
     assert node.recovery() >= 300
 
 
-def test_a_card_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_size():
+def test_a_gpu_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_size():
     node = Node()
     node.seen(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     assert node.bad == {A: {UnhealthyReason.LOST}}
@@ -280,13 +280,13 @@ def test_a_card_that_does_not_tell_its_memory_any_more_is_lost_and_keeps_its_siz
     assert node.bad == {}
 
 
-def test_a_card_that_has_never_told_its_memory_is_not_lost():
+def test_a_gpu_that_has_never_told_its_memory_is_not_lost():
     node = Node(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     node.seen(GpuSample((Gpu(A, 0, {}, {}), gpu(B, 1))))
     assert node.bad == {}
 
 
-def test_a_card_that_is_there_and_cannot_tell_its_memory_is_not_back():
+def test_a_gpu_that_is_there_and_cannot_tell_its_memory_is_not_back():
     node = Node()
     node.seen(without_a())
     for _ in range(10):
@@ -324,7 +324,7 @@ def test_a_driver_that_stays_silent_takes_all_down_and_gives_them_back():
     assert node.recovery() == 2 * INTERVAL
 
 
-def test_the_drivers_silence_is_not_held_against_the_cards_later():
+def test_the_drivers_silence_is_not_held_against_the_gpus_later():
     node = Node()
     for _ in range(3):
         for _ in range(RULES.patience):
@@ -337,7 +337,7 @@ def test_the_drivers_silence_is_not_held_against_the_cards_later():
 # ---------------------------------------------------------------- inventory
 
 
-def test_a_new_card_is_part_of_the_inventory_and_said_to_be_found():
+def test_a_new_gpu_is_part_of_the_inventory_and_said_to_be_found():
     health = seen(Health.at_start(), GpuSample((gpu(B, 1, name="H100"),)), 0.0, RULES)
     (change,) = changes(Health.at_start(), health)
     assert (change.uuid, change.healthy) == (B, True)
@@ -351,13 +351,13 @@ def indices(node):
     return {device.uuid: device.index for device in node.health.devices}
 
 
-def test_a_card_keeps_its_index_when_the_driver_gives_it_another():
+def test_a_gpu_keeps_its_index_when_the_driver_gives_it_another():
     node = Node()
     assert node.seen(GpuSample((gpu(B, 0), gpu(A, 1)))) == ()
     assert indices(node) == {A: 0, B: 1}
 
 
-def test_the_index_of_a_lost_card_is_nobody_elses():
+def test_the_index_of_a_lost_gpu_is_nobody_elses():
     node = Node()
     node.seen(GpuSample((gpu(B, 0),)))
     assert indices(node) == {A: 0, B: 1}
@@ -372,7 +372,7 @@ def mig(*instances, **fields):
     return GpuSample((gpu(A, 0), *parts, gpu(B, 1)), **fields)
 
 
-def test_what_is_held_against_a_card_is_held_against_its_mig_instances():
+def test_what_is_held_against_a_gpu_is_held_against_its_mig_instances():
     node = Node(mig("MIG-0", "MIG-1"))
     node.xid(A, 79)
     assert set(node.bad) == {A, "MIG-0", "MIG-1"}
@@ -391,7 +391,7 @@ def test_mig_instances_that_could_not_be_listed_are_not_lost():
     assert node.bad == {}
 
 
-def test_the_mig_instances_of_a_lost_card_are_lost():
+def test_the_mig_instances_of_a_lost_gpu_are_lost():
     node = Node(mig("MIG-0"))
     node.seen(without_a())
     assert node.bad == {A: {UnhealthyReason.LOST}, "MIG-0": {UnhealthyReason.LOST}}
@@ -411,11 +411,11 @@ READINGS = st.fixed_dictionaries(
         ("row_remap_failure",): st.integers(0, 1),
     },
 )
-CARD = st.one_of(st.just("lost"), READINGS)
+GPU = st.one_of(st.just("lost"), READINGS)
 XIDS = st.sampled_from([13, 31, 48, 79])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("seen"), CARD, CARD),
+        st.tuples(st.just("seen"), GPU, GPU),
         st.tuples(st.just("missed")),
         st.tuples(st.just("xid"), st.sampled_from([A, B]), XIDS),
         st.tuples(st.just("xid"), st.just(""), XIDS),
@@ -425,10 +425,10 @@ STEPS = st.lists(
 )
 
 
-def sample_of(**cards):
-    there = {uuid: state for uuid, state in cards.items() if state != "lost"}
+def sample_of(**states):
+    there = {uuid: state for uuid, state in states.items() if state != "lost"}
     gpus = [gpu(f"GPU-{name}", "ab".index(name), state) for name, state in there.items()]
-    return GpuSample(tuple(gpus), lost=tuple(f"GPU-{name}" for name in cards if name not in there))
+    return GpuSample(tuple(gpus), lost=tuple(f"GPU-{name}" for name in states if name not in there))
 
 
 def take(node, step):
@@ -475,7 +475,7 @@ def test_every_device_recovers_in_bounded_time_after_the_last_bad_thing(steps):
 
 
 @given(STEPS)
-def test_one_cards_trouble_is_no_others(steps):
+def test_one_gpus_trouble_is_no_others(steps):
     alone, together = Node(), Node()
     for step in steps:
         take(together, step)

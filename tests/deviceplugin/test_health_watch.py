@@ -66,7 +66,7 @@ class Watched:
 
 
 def reasons(health):
-    return {card: set(v.reasons) for card, v in health.verdicts.items() if not v.healthy}
+    return {gpu: set(v.reasons) for gpu, v in health.verdicts.items() if not v.healthy}
 
 
 @contextlib.contextmanager
@@ -86,7 +86,7 @@ def stop(watch):
     assert watch.stop(grace=WAIT_SECONDS), "something is stuck in the driver"
 
 
-def cards(*changed, count=2):
+def gpus(*changed, count=2):
     devices = {number: Device(uuid(number)) for number in range(count)}
     return list((devices | dict(changed)).values())
 
@@ -106,7 +106,7 @@ def in_a_process_of_its_own(driver, code, *args, **env):
 
 
 def test_the_first_inventory_is_told(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
         health = item_of(watched.told, "the first inventory")
@@ -116,81 +116,81 @@ def test_the_first_inventory_is_told(driver):
 
 
 def test_an_xid_is_judged_when_it_comes_and_not_at_the_next_sample(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
+        driver.write(devices=gpus(), xids=[Xid(uuid(1), 79)])
         health = watched.until_bad(n1=UnhealthyReason.XID)
         assert health.events == {(uuid(1), UnhealthyReason.XID): 1}
 
 
 def test_xids_that_the_source_has_heard_before_are_no_news(driver):
-    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+    driver.write(devices=gpus(), xids=[Xid(uuid(0), 79)])
     source = NvmlSource(health_only=True)
     source.sample(time.time())
     source.wait_xids(WAIT_SECONDS)
     assert source.xids()
     with watching(interval=FOR_EVER, source=source) as watched:
-        driver.write(devices=cards(), xids=[Xid(uuid(0), 79), Xid(uuid(1), 79)])
+        driver.write(devices=gpus(), xids=[Xid(uuid(0), 79), Xid(uuid(1), 79)])
         health = watched.until_bad(n1=UnhealthyReason.XID)
         assert health.events == {(uuid(1), UnhealthyReason.XID): 1}
 
 
 def test_a_double_bit_error_is_judged_as_its_xid(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching(interval=FOR_EVER) as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards(), xids=[Xid(uuid(0), 0, type=DOUBLE_BIT)])
+        driver.write(devices=gpus(), xids=[Xid(uuid(0), 0, type=DOUBLE_BIT)])
         health = watched.until_bad(n0=UnhealthyReason.XID)
         assert health.verdict(uuid(0)).detail == "xid: XID 48"
 
 
 def test_ignored_and_unknown_xids_blame_nobody(driver, caplog):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching(interval=FOR_EVER) as watched:
         xids = [Xid(uuid(0), 31), Xid("?", 79), Xid(uuid(1), 79)]
-        driver.write(devices=cards(), xids=xids)
+        driver.write(devices=gpus(), xids=xids)
         health = watched.until_bad(n1=UnhealthyReason.XID)  # the last of them
         assert health.events == {("", UnhealthyReason.XID): 1, (uuid(1), UnhealthyReason.XID): 1}
     assert "all devices keep their health" in caplog.text
 
 
-def test_after_an_xid_a_card_recovers(driver):
-    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+def test_after_an_xid_a_gpu_recovers(driver):
+    driver.write(devices=gpus(), xids=[Xid(uuid(0), 79)])
     with watching() as watched:
         watched.until_bad(n0=UnhealthyReason.XID)
         watched.until_bad()
 
 
 def test_uncorrected_errors_and_a_reset_that_is_due_are_seen(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching() as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards((0, Device(uuid(0), ecc_uncorrected_volatile=1))))
+        driver.write(devices=gpus((0, Device(uuid(0), ecc_uncorrected_volatile=1))))
         watched.until_bad(n0=UnhealthyReason.ECC)
         watched.until_bad()
-        driver.write(devices=cards((1, Device(uuid(1), remap_pending=1))))
+        driver.write(devices=gpus((1, Device(uuid(1), remap_pending=1))))
         watched.until_bad(n1=UnhealthyReason.ROW_REMAP_PENDING)
-        driver.write(devices=cards())
+        driver.write(devices=gpus())
         watched.until_bad()
 
 
-def test_a_lost_card_is_known_and_comes_back(driver):
-    driver.write(devices=cards())
+def test_a_lost_gpu_is_known_and_comes_back(driver):
+    driver.write(devices=gpus())
     with watching() as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards((0, Device(uuid(0), lost=1))))
+        driver.write(devices=gpus((0, Device(uuid(0), lost=1))))
         health = watched.until_bad(n0=UnhealthyReason.LOST)
         assert [gpu.uuid for gpu in health.devices] == [uuid(0), uuid(1)]
-        driver.write(devices=cards())
+        driver.write(devices=gpus())
         watched.until_bad()
 
 
-def test_a_card_that_is_new_after_a_reload_is_told(driver):
-    driver.write(devices=cards(count=1))
+def test_a_gpu_that_is_new_after_a_reload_is_told(driver):
+    driver.write(devices=gpus(count=1))
     with watching() as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards(count=2), epoch=1)
+        driver.write(devices=gpus(count=2), epoch=1)
         health = watched.until(lambda health: len(health.devices) == 2)
         assert reasons(health) == {}
 
@@ -199,7 +199,7 @@ def test_a_driver_that_is_not_loaded_yet_is_waited_for_and_said_to_be_missing_on
     with watching() as watched:
         wait_until(lambda: driver.calls()["nvmlInitWithFlags"] > 2, "three looks for a driver")
         assert not watched.watch.wait_first(0)
-        driver.write(devices=cards())
+        driver.write(devices=gpus())
         wait_first(watched.watch)
     said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert len(said) == 1
@@ -216,7 +216,7 @@ def test_a_driver_that_is_never_there_is_looked_for_ever_more_rarely():
 
 
 def test_a_driver_that_goes_away_takes_all_down_and_gives_them_back(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching() as watched:
         wait_first(watched.watch)
         driver.unload()
@@ -226,7 +226,7 @@ def test_a_driver_that_goes_away_takes_all_down_and_gives_them_back(driver):
         detail = health.verdict(uuid(0)).detail
         assert detail.startswith("driver_silent: no answer 4 times in a row: ")
         assert "DRIVER_NOT_LOADED" in detail
-        driver.write(devices=cards(), epoch=1)
+        driver.write(devices=gpus(), epoch=1)
         watched.until_bad()
 
 
@@ -267,7 +267,7 @@ def test_events_are_judged_while_the_driver_hangs_and_the_program_can_end(tmp_pa
 
 
 def test_a_watch_that_stops_lets_go_of_the_driver(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching() as watched:
         wait_first(watched.watch)
         stop(watched.watch)
@@ -276,11 +276,11 @@ def test_a_watch_that_stops_lets_go_of_the_driver(driver):
 
 
 def test_a_replaced_driver_ends_the_watch(driver):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     with watching() as watched:
         wait_first(watched.watch)
         assert watched.watch.fatal is None
-        driver.write(devices=cards(), faults=[Fault("nvmlDeviceGetMemoryInfo_v2", 18)])
+        driver.write(devices=gpus(), faults=[Fault("nvmlDeviceGetMemoryInfo_v2", 18)])
         wait_until(
             watched.fatal.is_set, "the watch ends", context=lambda: str(watched.watch.health)
         )
@@ -288,7 +288,7 @@ def test_a_replaced_driver_ends_the_watch(driver):
 
 
 def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     told = queue.Queue()
 
     def fail(health):
@@ -298,7 +298,7 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
     watch = HealthWatch(NvmlSource(health_only=True), QUICK, 0.02, fail)
     watch.start(lambda: None)
     item_of(told, "the first inventory")
-    driver.write(devices=cards(), xids=[Xid(uuid(0), 79)])
+    driver.write(devices=gpus(), xids=[Xid(uuid(0), 79)])
     assert reasons(item_of(told, "the XID's judgement")) == {uuid(0): {UnhealthyReason.XID}}
     stop(watch)
     assert "reporting a device's health failed on a defect" in caplog.text
@@ -306,7 +306,7 @@ def test_a_defect_of_who_is_told_does_not_end_the_watch(driver, caplog):
 
 def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, monkeypatch):
     monkeypatch.setattr(health_watch, "EVENT_WAIT_SECONDS", 0.05)
-    driver.write(devices=cards())
+    driver.write(devices=gpus())
     fails = {"seen": 2, "heard": 1}
 
     def once_failing(word):
@@ -324,7 +324,7 @@ def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, mon
     once_failing("heard")
     with watching(interval=0.02) as watched:
         wait_first(watched.watch)
-        driver.write(devices=cards(), xids=[Xid(uuid(1), 79)])
+        driver.write(devices=gpus(), xids=[Xid(uuid(1), 79)])
         watched.until_bad(n1=UnhealthyReason.XID)
     assert "a defect in seen" in caplog.text
     assert "a defect in heard" in caplog.text

@@ -17,7 +17,7 @@ from tests.support.plugin_pods import (
     by_name,
     container,
     gpu,
-    no_books,
+    no_capacity,
     node,
     pod,
     tenant_of,
@@ -28,8 +28,8 @@ from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.units import GIB
 
 ROLES = {
-    "volcano": VolcanoAdapter(Volcano(), signs=HandshakeMode.ON),
-    "hami": VolcanoAdapter(Volcano(HAMI), signs=HandshakeMode.AUTO),
+    "volcano": VolcanoAdapter(Volcano(), handshake=HandshakeMode.ON),
+    "hami": VolcanoAdapter(Volcano(HAMI), handshake=HandshakeMode.AUTO),
     "gpushare": GpushareAdapter(),
 }
 POD_KEYS = {
@@ -55,18 +55,18 @@ def test_any_texts_give_an_answer_or_a_refusal(scheme, data):
     limits = {name: data.draw(asked) for name in adapter.codec.resources}
     containers = [container(name, limits) for name in data.draw(st.sets(st.sampled_from("xyz")))]
     said, labels = data.draw(texts(POD_KEYS[scheme])), data.draw(texts(POD_KEYS[scheme]))
-    subject = pod(said, *containers, labels=labels)
+    object_name = pod(said, *containers, labels=labels)
     with suppress(BindRefused):
-        for each in adapter.claim(subject, NODE, devices, no_books(devices)):
+        for each in adapter.claim(object_name, NODE, devices, no_capacity(devices)):
             assert {share.device for share in each.shares} <= {A, B}
-            adapter.edits(subject, each, "f00d", by_name(devices))
+            adapter.edits(object_name, each, "f00d", by_name(devices))
     mine = (Allocation("x", (Share(A, GIB),), Phase.ASSIGNED),)
     for bound in ((), ("x",)):
         marks = adapter.pod_annotations(
-            subject, tenant_of(subject, mine, bound), by_name(devices), NOW
+            object_name, tenant_of(object_name, mine, bound), by_name(devices), NOW
         )
         assert set(marks) <= set(POD_KEYS[scheme])
-    assert set(adapter.failure_annotations(subject)) <= set(POD_KEYS[scheme])
+    assert set(adapter.failure_annotations(object_name)) <= set(POD_KEYS[scheme])
     there = node(data.draw(texts(NODE_KEYS)))
     adapter.node_annotations(there, devices, NOW)
-    adapter.lock_to_release(there, [subject], {subject.ref.uid})
+    adapter.lock_to_release(there, [object_name], {object_name.ref.uid})

@@ -12,8 +12,8 @@ from vgpu.schemes.volcano.codec import Volcano
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{}"
 
 
-def devices(cards=8, mebibytes=143_360, factor=1):
-    gpus = [gpu(UUID.format(n), n, mebibytes) for n in range(cards)]
+def devices(gpu_count=8, mebibytes=143_360, factor=1):
+    gpus = [gpu(UUID.format(n), n, mebibytes) for n in range(gpu_count)]
     return VolcanoAdapter(Volcano(memory_factor=factor)).devices(gpus)
 
 
@@ -58,13 +58,13 @@ def test_nodes_that_do_not_agree_are_not_followed():
         automatic(devices(7), [named("a", "19"), named("b", "30")])
 
 
-def test_a_unit_of_which_a_card_has_none_is_not_taken():
+def test_a_unit_of_which_a_gpu_has_none_is_not_taken():
     with pytest.raises(FactorError, match="other"):
         automatic(devices(1, 16_384), [named("other", "16385")])
     assert automatic(devices(1, 16_384), [named("other", "16384")]) == 16384
 
 
-def test_a_node_without_cards_agrees_with_all():
+def test_a_node_without_gpus_agrees_with_all():
     assert automatic([], []) == 1
     assert automatic([], [named("other", "19")]) == 19
 
@@ -91,6 +91,6 @@ def test_what_the_node_itself_published_before_counts():
         automatic(devices(), [node({ANNOTATION: "10"})])
 
 
-def test_a_card_without_a_whole_unit_gives_no_factor():
+def test_a_gpu_without_a_whole_unit_gives_no_factor():
     with pytest.raises(FactorError, match="no unit"):
         automatic((*devices(2000, 143_360), *devices(1, 16)), [])

@@ -15,8 +15,8 @@ TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
 DEVICES = (Device(uuid=ONE, index=0), Device(uuid=TWO, index=1), Device(index=2))
 
 
-def info(*cards, cores=20, memory=GIB):
-    return {"Devices": [f"/dev/nvidia{card}" for card in cards], "Cores": cores, "Memory": memory}
+def info(*gpus, cores=20, memory=GIB):
+    return {"Devices": [f"/dev/nvidia{gpu}" for gpu in gpus], "Cores": cores, "Memory": memory}
 
 
 def read(tmp_path, pods):
@@ -26,7 +26,7 @@ def read(tmp_path, pods):
     return read_gpu_manager(str(path), DEVICES)
 
 
-def test_its_pods_are_tenants_of_another_plugin_with_cards_by_uuid(tmp_path):
+def test_its_pods_are_tenants_of_another_plugin_with_gpus_by_uuid(tmp_path):
     found = read(
         tmp_path,
         {
@@ -67,17 +67,17 @@ def test_a_broken_one_is_a_problem_that_names_it(tmp_path, text):
     assert found.tenants == ()
     (problem,) = found.problems
     assert problem.reason is Reason.MALFORMED
-    assert "gpumanager_internal_checkpoint" in problem.subject
+    assert "gpumanager_internal_checkpoint" in problem.object_name
 
 
-@pytest.mark.parametrize("card", [2, 7])
-def test_a_pod_on_a_card_that_is_not_there_is_a_problem_and_the_others_stand(tmp_path, card):
-    found = read(tmp_path, {"gone": {"c": info(card)}, "u1": {"c": info(0)}})
+@pytest.mark.parametrize("gpu", [2, 7])
+def test_a_pod_on_a_gpu_that_is_not_there_is_a_problem_and_the_others_stand(tmp_path, gpu):
+    found = read(tmp_path, {"gone": {"c": info(gpu)}, "u1": {"c": info(0)}})
     assert [tenant.pod.uid for tenant in found.tenants] == ["u1"]
     (problem,) = found.problems
     assert problem.reason is Reason.UNKNOWN_DEVICE
     assert "'gone'" in problem.detail
-    assert f"GPU {card}" in problem.detail
+    assert f"GPU {gpu}" in problem.detail
 
 
 def test_a_folder_in_its_place_is_a_problem(tmp_path):

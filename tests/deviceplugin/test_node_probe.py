@@ -46,12 +46,12 @@ class Bench:
         self.now = self.sim.start + 5
         self.gpu = self.sim.driver(lambda: 5.0).sample(self.now)
 
-    def look(self, adapter, pods=(), gpu=(), own=()):
+    def probe(self, adapter, pods=(), gpu=(), own=()):
         node = self.sim.scenario.node
         probe = NodeProbe(adapter.codec, node, self.places, timeout=30.0)
         gpu = self.gpu if gpu == () else gpu
         devices = adapter.devices(self.gpu.gpus)
-        return probe.look(gpu, devices, own, self.pods if pods == () else pods, self.now)
+        return probe.probe(gpu, devices, own, self.pods if pods == () else pods, self.now)
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def bench(tmp_path):
     return Bench(tmp_path)
 
 
-def where(look, scheme):
+def where(node_snapshot, scheme):
     """Pod's name, up to the first dash -> the devices that it holds."""
     found = {}
-    for one in look.ledger.holdings:
+    for one in node_snapshot.ledger.holdings:
         if one.scheme is scheme:
             found.setdefault(one.pod.name.partition("-")[0], set()).add(one.share.device)
     return found
@@ -77,68 +77,70 @@ RUNNING = {
 }
 
 
-def test_each_scheme_sees_its_own_holders_on_their_cards(bench):
-    assert where(bench.look(VOLCANO), Scheme.VOLCANO) == RUNNING
-    assert where(bench.look(GPUSHARE), Scheme.GPUSHARE) == {"whisper": {A10.uuid}}
+def test_each_scheme_sees_its_own_holders_on_their_gpus(bench):
+    assert where(bench.probe(VOLCANO), Scheme.VOLCANO) == RUNNING
+    assert where(bench.probe(GPUSHARE), Scheme.GPUSHARE) == {"whisper": {A10.uuid}}
 
 
 def test_without_driver_or_api_server_the_node_itself_still_tells(bench):
-    look = bench.look(VOLCANO, gpu=None)
-    assert where(look, Scheme.VOLCANO) == RUNNING
-    look = bench.look(VOLCANO, pods=None)
-    assert where(look, Scheme.VOLCANO).items() >= {"finetune": {A10.uuid, L40S.uuid}}.items()
-    assert {pod.kubelet_uid for pod in bench.pods} >= look.live_pods
+    node_snapshot = bench.probe(VOLCANO, gpu=None)
+    assert where(node_snapshot, Scheme.VOLCANO) == RUNNING
+    node_snapshot = bench.probe(VOLCANO, pods=None)
+    assert (
+        where(node_snapshot, Scheme.VOLCANO).items() >= {"finetune": {A10.uuid, L40S.uuid}}.items()
+    )
+    assert {pod.kubelet_uid for pod in bench.pods} >= node_snapshot.live_pods
 
 
 @pytest.mark.parametrize(("place", "collector"), [("checkpoint", "kubelet"), ("procfs", "process")])
 def test_what_cannot_be_read_is_named_and_costs_only_itself(bench, place, collector):
     nothing = {"log_dir": "/nonexistent"} if place == "checkpoint" else {}
     bench.places = replace(bench.places, **{place: "/nonexistent"}, **nothing)
-    look = bench.look(VOLCANO)
-    assert [failure.partition(":")[0] for failure in look.failures] == [collector]
-    assert where(look, Scheme.VOLCANO).items() >= {"detector": {A10.uuid}}.items()
+    node_snapshot = bench.probe(VOLCANO)
+    assert [failure.partition(":")[0] for failure in node_snapshot.failures] == [collector]
+    assert where(node_snapshot, Scheme.VOLCANO).items() >= {"detector": {A10.uuid}}.items()
 
 
 def test_where_no_cgroup_is_seen_at_all_nobody_is_taken_for_dead(bench):
     for child in Path(bench.places.cgroupfs).rglob("*pod*"):
         if child.is_dir() and child.name != "kubepods.slice":
             shutil.rmtree(child, ignore_errors=True)
-    look = bench.look(VOLCANO)
-    assert look.live_pods is None
-    assert where(look, Scheme.VOLCANO) == RUNNING
+    node_snapshot = bench.probe(VOLCANO)
+    assert node_snapshot.live_pods is None
+    assert where(node_snapshot, Scheme.VOLCANO) == RUNNING
 
 
-def test_cards_have_the_numbers_that_the_scheme_gives_them(bench):
+def test_gpus_have_the_numbers_that_the_scheme_gives_them(bench):
     """Those that are not shared have none: else a claim could mean them."""
-    turned = (replace(card, index=1 - card.index) for card in VOLCANO.devices(bench.gpu.gpus))
+    turned = (replace(gpu, index=1 - gpu.index) for gpu in VOLCANO.devices(bench.gpu.gpus))
     numbers = {A10.uuid: 1, L40S.uuid: 0}
     for devices in (tuple(turned), VOLCANO.devices(bench.gpu.gpus[:1])):
         probe = NodeProbe(VOLCANO.codec, "n", bench.places, timeout=30.0)
-        ledger = probe.look(bench.gpu, devices, (), bench.pods, bench.now).ledger
+        ledger = probe.probe(bench.gpu, devices, (), bench.pods, bench.now).ledger
         assert {one.device.uuid: one.device.index for one in ledger.devices} == numbers
         numbers = {A10.uuid: 0, L40S.uuid: None}
 
 
-def test_what_is_shared_of_a_card_is_what_is_there(bench):
+def test_what_is_shared_of_a_gpu_is_what_is_there(bench):
     scaled = replace(VOLCANO, memory_scaling=2.0)
-    (card, _) = bench.look(scaled).ledger.devices
-    assert card.device.memory_bytes == 2 * A10.memory_bytes // GIB * GIB
-    assert card.device.slots == 10
+    (gpu, _) = bench.probe(scaled).ledger.devices
+    assert gpu.device.memory_bytes == 2 * A10.memory_bytes // GIB * GIB
+    assert gpu.device.slots == 10
 
 
 def test_our_own_checkpoint_is_one_of_the_sources(bench):
     chat = next(pod for pod in bench.pods if pod.ref.name.startswith("chat"))
     shares = (Share(A10.uuid, 2 * GIB, 100),)
     tenant = AdmittedPod(chat.ref, (Allocation("vllm", shares, Phase.ASSIGNED),), since=1.0)
-    look = bench.look(VOLCANO, own=(tenant,))
-    said = {one.where for entry in look.ledger.devices for one in entry.disputed}
+    node_snapshot = bench.probe(VOLCANO, own=(tenant,))
+    said = {one.where for entry in node_snapshot.ledger.devices for one in entry.disputed}
     assert "our own checkpoint" in said
 
 
 def test_from_a_look_the_originals_pods_are_recovered(bench):
     """The driver, the kubelet, regions and annotations of the demo, all in their real formats."""
-    look = bench.look(VOLCANO)
-    seen = RecoverySources(look.ledger, (), tuple(bench.pods), look.live_pods)
+    node_snapshot = bench.probe(VOLCANO)
+    seen = RecoverySources(node_snapshot.ledger, (), tuple(bench.pods), node_snapshot.live_pods)
     found = recover(VOLCANO.codec, VOLCANO.devices(bench.gpu.gpus), (), seen, bench.now)
     names = {
         tenant.pod.name.partition("-")[0] for tenant in found.allocation_state.tenants.values()
@@ -146,7 +148,7 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
     assert names == RUNNING.keys()
     assert all(tenant.foreign for tenant in found.allocation_state.tenants.values())
     # What all schemes together hold of a GPU is the exporter's to say.
-    assert any("more than it has" in one.kind.explanation for one in look.ledger.conflicts)
+    assert any("more than it has" in one.kind.explanation for one in node_snapshot.ledger.conflicts)
     assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
 
 
@@ -154,7 +156,7 @@ def test_from_a_look_the_originals_pods_are_recovered(bench):
 
 
 def test_the_pods_that_have_a_cgroup_are_alive(bench):
-    assert live_pods(bench.places.cgroupfs) == bench.look(VOLCANO).live_pods
+    assert live_pods(bench.places.cgroupfs) == bench.probe(VOLCANO).live_pods
 
 
 def test_where_there_is_no_tree_nobody_knows(tmp_path):

@@ -33,9 +33,9 @@ def bench(tmp_path):
         yield bench
 
 
-def served(bench, name, card=0, memory=4):
+def served(bench, name, gpu=0, memory=4):
     """A pod that was created, admitted and may start: its UID and what its container is given."""
-    uid = bench.create(volcano_pod(name, bench.uuids[card], memory))
+    uid = bench.create(volcano_pod(name, bench.uuids[gpu], memory))
     answer = bench.kubelet.admit(uid, "main", {NUMBER: 1, MEMORY: memory})
     bench.kubelet.start_container(uid, "main", NUMBER)
     return uid, env_of(bench.spec(answer))
@@ -113,7 +113,7 @@ def test_from_the_first_start_to_a_container_and_past_the_next_start(bench):
     bench.start()
     bench.wait_ready()
     assert bench.get("/-/healthy")[0] == 200
-    uid, env = served(bench, "a", card=1)
+    uid, env = served(bench, "a", gpu=1)
     assert env["NVIDIA_VISIBLE_DEVICES"] == bench.uuids[1]
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
     bench.wait_until(
@@ -131,7 +131,7 @@ def test_from_the_first_start_to_a_container_and_past_the_next_start(bench):
     bench.wait_ready()
     assert bench.metrics()['vgpu_plugin_tenants{kind="bound"}'] == 1
     bench.kubelet.start_container(uid, "main", NUMBER)
-    _, env = served(bench, "b", card=0)
+    _, env = served(bench, "b", gpu=0)
     assert env["NVIDIA_VISIBLE_DEVICES"] == bench.uuids[0]
     assert bench.stop(signal.SIGINT) == 0
 
@@ -161,10 +161,10 @@ def test_what_nobody_asks_for_is_refused_to_the_kubelet_in_words(bench):
     assert "(no_candidate)" in refused.value.details()
 
 
-def test_a_card_that_goes_bad_is_told_to_the_kubelet(bench):
+def test_a_gpu_that_goes_bad_is_told_to_the_kubelet(bench):
     bench.start()
     bench.wait_ready()
-    bench.write_cards(without=[1])
+    bench.write_gpus(without=[1])
     bench.wait_until(lambda: len(bench.kubelet.healthy(NUMBER)) == 4, "one GPU's shares unhealthy")
     assert len(bench.kubelet.devices[NUMBER]) == 8
     assert bench.get("/-/ready")[0] == 200
@@ -172,7 +172,7 @@ def test_a_card_that_goes_bad_is_told_to_the_kubelet(bench):
 
 def test_a_list_that_is_too_long_leaves_the_plugin_ready_and_says_what_would_fit(tmp_path):
     flags = ("--volcano.memory-factor=1", *FLAGS[1:])
-    with PluginBench(tmp_path, "volcano", *flags, cards=8, memory=80 * GIB) as bench:
+    with PluginBench(tmp_path, "volcano", *flags, gpus=8, memory=80 * GIB) as bench:
         bench.start()
         bench.wait_ready()
         told = bench.metrics()
@@ -227,7 +227,7 @@ def test_a_node_without_a_driver_is_healthy_not_ready_and_ends_in_good_order(ben
     assert bench.get("/-/ready")[0] == 503
     assert bench.metrics()["vgpu_plugin_ready"] == 0
     assert bench.kubelet.attempts == []
-    bench.write_cards()  # the driver comes
+    bench.write_gpus()  # the driver comes
     bench.wait_ready()
     bench.driver.unload()
     assert bench.stop() == 0
@@ -372,8 +372,8 @@ def gaia_bench(folder, pods):
     """A gaia plugin on a node where gpu-manager has served these pods: UID -> GPU."""
     file = folder / "gpumanager_internal_checkpoint"
     mapping = {
-        uid: {"main": {"Devices": [f"/dev/nvidia{card}"], "Cores": 20, "Memory": GIB}}
-        for uid, card in pods.items()
+        uid: {"main": {"Devices": [f"/dev/nvidia{gpu}"], "Cores": 20, "Memory": GIB}}
+        for uid, gpu in pods.items()
     }
     file.write_text(json.dumps({"PodGPUMapping": mapping}))
     flags = (f"--gaia.checkpoint={file}", f"--gaia.limits-dir={folder}/vm")

@@ -9,7 +9,7 @@ from deviceplugin.allocate.binding import bind
 from deviceplugin.allocate.prestart import prestart_check
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     NODE,
     ROLE,
     A,
@@ -27,7 +27,7 @@ ONE = assignment(POD)
 
 def bound(*assignments, allocation_state=None):
     """The state in which these are bound, and all is written."""
-    allocation_state = allocation_state or AllocationState.of(CARDS)
+    allocation_state = allocation_state or AllocationState.of(GPUS)
     for one in assignments:
         allocation_state = bind(ROLE, NODE, allocation_state, one, POD, now=1.0)
     return BinderState(
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_it
 
 def test_what_is_written_and_not_bound_may_not():
     assert (
-        why(replace(bound(ONE), allocation_state=AllocationState.of(CARDS))) is BindRefusal.NOT_SEEN
+        why(replace(bound(ONE), allocation_state=AllocationState.of(GPUS))) is BindRefusal.NOT_SEEN
     )
 
 
@@ -91,7 +91,7 @@ def test_of_containers_with_the_same_ids_each_has_to_be_bound():
 
 def test_an_answer_that_is_not_ours_was_complete_as_given():
     theirs = replace(ONE, name="")
-    assert prestart_check(BinderState(AllocationState.of(CARDS), by_ids([theirs])), IDS) is None
+    assert prestart_check(BinderState(AllocationState.of(GPUS), by_ids([theirs])), IDS) is None
 
 
 def test_what_was_read_before_the_kubelet_asked_is_no_proof():

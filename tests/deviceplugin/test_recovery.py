@@ -13,7 +13,7 @@ from deviceplugin.model import AllocationConflict
 from deviceplugin.recovery.adoption import claims_of
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     INIT,
     NAMED,
     NODE,
@@ -44,7 +44,7 @@ from vgpu.model import (
 )
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.gpushare.node import CARDS as GPU_COUNT
+from vgpu.schemes.gpushare.node import GPUS as GPU_COUNT
 from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
 from vgpu.units import GIB
 
@@ -56,7 +56,7 @@ TRAIN = (("main", APP, (share(C, 1), share(A, 2))), ("side", APP, (share(B, 3),)
 
 def world(*pods, **options):
     """A node on which the containers of these pods are bound and run, by UID."""
-    node = NodeModel(CARDS, **options)
+    node = NodeModel(GPUS, **options)
     assert node.boot(())
     for uid, containers in pods:
         node.create(uid, containers, "")
@@ -139,7 +139,7 @@ def test_one_that_is_behind_is_made_up_for_by_the_others():
     assert [tenant.pod.uid for tenant in behind] == ["p"]
     found = recovered(node, behind)
     assert held(found.allocation_state, "q") == {"side": (share(B, 3),)}
-    assert found.allocation_state.books == node.state.allocation_state.books
+    assert found.allocation_state.capacity == node.state.allocation_state.capacity
 
 
 def test_one_that_is_ahead_of_the_kubelets_keeps_its_tenants():
@@ -260,7 +260,7 @@ def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(
 
     The kubelet's checkpoint cannot be read, or it has begun a new one.
     """
-    node = NodeModel(CARDS, cgroups=False, processes=False)
+    node = NodeModel(GPUS, cgroups=False, processes=False)
     assert node.boot(())
     node.create("p", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),))), "")
     for place in node.admittable():
@@ -275,18 +275,18 @@ def test_where_the_kubelet_tells_nothing_a_pod_that_has_started_holds_its_claim(
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
-def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_card_that_it_really_has(cgroups):
-    node = NodeModel(CARDS, cgroups=cgroups)
+def test_a_pod_of_the_original_plugin_is_a_tenant_on_the_gpu_that_it_really_has(cgroups):
+    node = NodeModel(GPUS, cgroups=cgroups)
     node.original("p", [("main", APP, (share(A, 2),))], "", (share(B, 2),))
     found = recovered(node)
     assert found.allocation_state.tenants["p"].foreign
     assert held(found.allocation_state, "p") == {"main": (share(B, 2),)}
-    assert found.allocation_state.books.free(A) == AllocationState.of(CARDS).books.free(A)
+    assert found.allocation_state.capacity.free(A) == AllocationState.of(GPUS).capacity.free(A)
     assert any("different devices" in one.detail for one in found.conflicts)
 
 
 def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
-    node = NodeModel(CARDS)
+    node = NodeModel(GPUS)
     node.original("p", [TRAIN[0]], "", ())
     found = recovered(node)
     assert held(found.allocation_state, "p") == {"main": TRAIN[0][2]}
@@ -295,7 +295,7 @@ def test_one_that_agrees_with_its_claim_has_its_devices_in_the_claims_order():
 
 def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
     """The kubelet may start it at any moment, with what the original has answered."""
-    node = NodeModel(CARDS)
+    node = NodeModel(GPUS)
     node.original("p", [TRAIN[0]], "", ())
     node.stop("p", "main")
     node.table = {}
@@ -303,9 +303,9 @@ def test_one_that_has_not_started_is_a_tenant_by_its_annotations():
 
 
 def test_what_is_only_promised_is_nobodys_yet():
-    node = NodeModel(CARDS)
+    node = NodeModel(GPUS)
     node.create("p", TRAIN, "")
-    assert recovered(node).allocation_state == AllocationState.of(CARDS)
+    assert recovered(node).allocation_state == AllocationState.of(GPUS)
 
 
 def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
@@ -319,7 +319,7 @@ def test_who_was_refused_is_no_tenant_though_the_kubelet_has_its_answer():
 
 
 def test_what_gpu_manager_remembers_is_taken_over_with_the_pods_names():
-    node = NodeModel(CARDS)
+    node = NodeModel(GPUS)
     node.create("p", TRAIN[1:], "web")
     remembered = AdmittedPod(
         PodRef("p", "", ""), (Allocation("side", (share(B, 3),), Phase.ASSIGNED),), foreign=True
@@ -342,7 +342,7 @@ def test_what_we_know_ourselves_comes_before_what_another_remembers():
 
 
 def test_too_much_is_a_conflict_and_no_failure():
-    node = NodeModel(CARDS)
+    node = NodeModel(GPUS)
     for uid in "pq":
         node.original(uid, [("main", APP, (share(A, 7),))], "", ())
     found = recovered(node)
@@ -350,19 +350,22 @@ def test_too_much_is_a_conflict_and_no_failure():
     assert any("more than there is" in one.detail for one in of_allocations(found.allocation_state))
 
 
-def test_a_lost_card_is_still_whose_it_was():
+def test_a_lost_gpu_is_still_whose_it_was():
     node = world(("p", TRAIN))
-    node.devices = CARDS[1:]
+    node.devices = GPUS[1:]
     found = recovered(node)
     assert held(found.allocation_state, "p")["main"] == TRAIN[0][2]
     assert any(A in one.detail for one in of_allocations(found.allocation_state))
-    assert found.allocation_state.with_devices(CARDS)[0].books == node.state.allocation_state.books
+    assert (
+        found.allocation_state.with_devices(GPUS)[0].capacity
+        == node.state.allocation_state.capacity
+    )
 
 
 # ---------------------------------------------------------------- what is really in use
 
 
-def test_a_card_that_was_not_given_and_is_used_is_held_beside():
+def test_a_gpu_that_was_not_given_and_is_used_is_held_beside():
     node = world(("p", TRAIN[1:]))
     node.running["p", "side"].shares = (share(B, 3), share(C, 3))
     found = recovered(node, own(node))
@@ -412,13 +415,13 @@ def test_a_forged_region_is_no_conflict_and_takes_nobodys_room(
     forged(monkeypatch, *devices)
     found = recovered(node, own(node) if kept else ())
     assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert found.allocation_state.books == node.state.allocation_state.books
+    assert found.allocation_state.capacity == node.state.allocation_state.capacity
     assert {one.pod.uid for one in found.remarks} == {"p"}
 
 
 def fetching(*, begun=True, ended=False, **options):
     """A node with a pod whose init container uses what its app container was promised."""
-    node = NodeModel(CARDS, **options)
+    node = NodeModel(GPUS, **options)
     assert node.boot(())
     node.create("p", (*TRAIN[1:], ("fetch", INIT, (share(B, 1),))), "")
     for place in node.admittable():
@@ -441,7 +444,7 @@ def test_a_forged_region_of_an_init_container_takes_nobodys_room_either(
     forged(monkeypatch, *devices)
     found = recovered(node)
     assert (found.conflicts, of_allocations(found.allocation_state)) == ((), ())
-    assert found.allocation_state.books == node.state.allocation_state.books
+    assert found.allocation_state.capacity == node.state.allocation_state.capacity
     assert held(found.allocation_state, "p") == {"side": (share(B, 3),)}
 
 
@@ -451,7 +454,7 @@ def test_an_init_container_that_does_not_run_is_no_conflict_where_our_checkpoint
     node = fetching(begun=ended, ended=ended)
     found = recovered(node)
     assert (found.conflicts, found.unsettled) == ((), frozenset())
-    assert found.allocation_state.books == node.state.allocation_state.books
+    assert found.allocation_state.capacity == node.state.allocation_state.capacity
 
 
 def test_a_forged_limit_is_no_conflict(monkeypatch):
@@ -516,7 +519,7 @@ def test_who_merely_waits_contradicts_nobody():
     node.create("q", (("main", APP, (share(A, 7),)),), "")
     node.admit("q", "main", heard=True)
     node.create("r", (("main", APP, (share(B, 7),)),), "")
-    node.devices = tuple(card for card in CARDS if card.uuid != B)
+    node.devices = tuple(gpu for gpu in GPUS if gpu.uuid != B)
     node.bind(None)
     found = recovered(node, own(node))
     assert found.allocation_state.tenants.keys() == {"p"}
@@ -535,7 +538,7 @@ def test_a_conflict_of_two_is_over_when_one_of_them_has_left():
 # ---------------------------------------------------------------- other schemes' claims
 
 
-def gpushare(annotations, said, devices=CARDS, **fields):
+def gpushare(annotations, said, devices=GPUS, **fields):
     """What is recovered in gpushare's language of one pod, to which the kubelet gave this."""
     one = Pod(
         PodRef("p", "team", "web"),
@@ -578,13 +581,13 @@ def test_what_we_answered_is_as_large_as_the_claim_says_though_the_kubelet_only_
     }
 
 
-def test_on_the_only_card_there_is_nothing_to_be_told():
-    found = gpushare({}, FOUR, devices=CARDS[:1])
+def test_on_the_only_gpu_there_is_nothing_to_be_told():
+    found = gpushare({}, FOUR, devices=GPUS[:1])
     assert held(found.allocation_state, "p") == {"main": (Share(A, 4 * GIB, None),)}
     assert not found.unsettled
 
 
-def test_on_one_of_several_cards_it_is_unsettled_and_a_conflict():
+def test_on_one_of_several_gpus_it_is_unsettled_and_a_conflict():
     found = gpushare({}, FOUR)
     assert found.unsettled == {"p"}
     assert not found.allocation_state.tenants
@@ -680,7 +683,7 @@ def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assign
     """
     evidence = Evidence(
         node=NODE,
-        devices=CARDS,
+        devices=GPUS,
         statements=tuple(said),
         pods=tuple(pods or ()),
         pods_complete=pods is not None,
@@ -695,12 +698,12 @@ def test_whatever_is_found_something_is_recovered(said, kept, pods, live, assign
         live,
         frozenset({"n1"}),
     )
-    found = recover(ROLE.codec, CARDS, kept, seen, 100.0)
+    found = recover(ROLE.codec, GPUS, kept, seen, 100.0)
     names = [
         one.name for tenant in found.allocation_state.tenants.values() for one in tenant.bindings
     ]
     assert len(set(names)) == len(names)
-    allocation_state, _ = AllocationState.over(CARDS, found.allocation_state.tenants.values())
+    allocation_state, _ = AllocationState.over(GPUS, found.allocation_state.tenants.values())
     assert allocation_state == found.allocation_state
     owners = {one.name: (one.pod_uid, one.container) for one in assignments or () if one.name}
     for uid, tenant in found.allocation_state.tenants.items():

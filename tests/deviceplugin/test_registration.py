@@ -26,7 +26,7 @@ from deviceplugin.kubelet.resource_server import (
     pause,
 )
 from deviceplugin.kubelet.server import Endpoint
-from tests.deviceplugin.scripted_allocator import ScriptedClerk
+from tests.deviceplugin.scripted_allocator import ScriptedAllocator
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_for_tick, wait_until
 from vgpu.model import Scheme
@@ -71,7 +71,7 @@ def absent_kubelet(folder):
 
 @pytest.fixture
 def allocator():
-    return ScriptedClerk()
+    return ScriptedAllocator()
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_kubelet_whose_socket_nobody_can_ask_is_told(allocator, folder):
 
 
 def test_a_defect_in_one_look_does_not_end_the_looking(kubelet, registrar, monkeypatch, caplog):
-    look, broken = ResourceServer.look, [True]
+    look, broken = ResourceServer.check, [True]
 
     def broken_once(self, *args):
         if broken:
@@ -321,7 +321,7 @@ def test_a_defect_in_one_look_does_not_end_the_looking(kubelet, registrar, monke
             raise KeyError("x")
         look(self, *args)
 
-    monkeypatch.setattr(ResourceServer, "look", broken_once)
+    monkeypatch.setattr(ResourceServer, "check", broken_once)
     registrar.offer(NUMBER, listed("a"))
     wait_registered(registrar)
     assert "could not be looked after" in caplog.text
@@ -335,15 +335,15 @@ def test_a_list_that_was_read_for_long_is_a_success_after_failures(kubelet, allo
     kubelet.refuse = lambda request: (grpc.StatusCode.UNKNOWN, "not yet")
     now = time.monotonic()
     for later in range(1, 7):
-        keeper.look(socket, now + 10 * later)
+        keeper.check(socket, now + 10 * later)
     kubelet.refuse = lambda request: None
-    keeper.look(socket, now + 70)
+    keeper.check(socket, now + 70)
     wait_read(kubelet, NUMBER, {"a"})
-    keeper.look(socket, now + 90)
+    keeper.check(socket, now + 90)
     Path(keeper.state().socket).unlink()
-    keeper.look(socket, now + 91)
+    keeper.check(socket, now + 91)
     assert not keeper.state().registered
-    keeper.look(socket, now + 91.2)
+    keeper.check(socket, now + 91.2)
     wait_until(lambda: keeper.state().registered, "the first pause is a short one")
     keeper.stop(0).wait()
 

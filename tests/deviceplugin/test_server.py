@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.kubelet import responses, server
 from deviceplugin.kubelet.server import Endpoint
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
-from tests.deviceplugin.scripted_allocator import ScriptedClerk, raises
+from tests.deviceplugin.scripted_allocator import ScriptedAllocator, raises
 from tests.deviceplugin.stub_kubelet import Plugin
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.model import PodRef
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def allocator():
-    return ScriptedClerk()
+    return ScriptedAllocator()
 
 
 @pytest.fixture

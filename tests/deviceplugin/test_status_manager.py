@@ -78,7 +78,7 @@ def test_a_pod_is_told_once_even_while_the_watch_does_not_show_it(bench):
         bench.round()
     assert bench.count("patch_pod") == 1
     assert bench.said("train")[BIND_PHASE] == "success"
-    assert bench.steps == [Step.POD_TOLD]
+    assert bench.steps == [Step.POD_ANNOTATED]
     bench.watch()
     bench.round()
     assert bench.count("patch_pod") == 1
@@ -220,7 +220,7 @@ def test_the_lock_goes_after_its_owner_was_told(bench):
     lock(bench)
     bench.round()
     assert [call for call, _ in bench.server.calls] == ["patch_pod", "patch_node"]
-    assert bench.steps == [Step.POD_TOLD, Step.LOCK_RELEASED]
+    assert bench.steps == [Step.POD_ANNOTATED, Step.LOCK_RELEASED]
     assert LOCK not in bench.server.node.annotations
 
 
@@ -233,7 +233,7 @@ def test_the_lock_stays_as_long_as_its_owner_is_not_told(bench):
     bench.round(after=60)
     bench.round()
     assert LOCK not in bench.server.node.annotations
-    assert bench.steps == [Step.POD_TOLD, Step.LOCK_RELEASED]
+    assert bench.steps == [Step.POD_ANNOTATED, Step.LOCK_RELEASED]
 
 
 def test_the_lock_of_a_pod_that_is_not_served_in_full_stays(bench):
@@ -441,7 +441,7 @@ def test_a_lock_that_names_nobody_is_not_taken_for_a_dead_pods(bench):
 # ---------------------------------------------------------------- the node
 
 
-def test_the_node_is_told_at_start_and_when_a_cards_health_changes(bench):
+def test_the_node_is_told_at_start_and_when_a_gpus_health_changes(bench):
     assert bench.server.node.annotations[REGISTER].count("true") == 2
     bench.round()
     assert bench.server.calls == []
@@ -480,7 +480,7 @@ def test_a_handshake_is_answered_in_time_and_once(bench):
 
 
 def test_signs_of_life_come_every_half_minute_where_they_are_wanted():
-    bench = Bench(replace(VOLCANO, signs=HandshakeMode.ON), [gpu(A)])
+    bench = Bench(replace(VOLCANO, handshake=HandshakeMode.ON), [gpu(A)])
     for _ in range(4):
         seconds = bench.round()
         bench.watch()
@@ -489,13 +489,13 @@ def test_signs_of_life_come_every_half_minute_where_they_are_wanted():
     assert bench.count("patch_node") == 5
 
 
-def test_a_node_whose_cards_are_not_known_is_not_told_that_it_has_none():
+def test_a_node_whose_gpus_are_not_known_is_not_told_that_it_has_none():
     bench = Bench(VOLCANO, [])
     bench.round()
     assert bench.server.calls == []
 
 
-def test_cards_are_counted_in_the_nodes_status(gpushare):
+def test_gpus_are_counted_in_the_nodes_status(gpushare):
     gpushare.round()
     assert gpushare.server.node.capacity == {"aliyun.com/gpu-count": 1}
     assert gpushare.server.node.allocatable == {"aliyun.com/gpu-count": 1}
@@ -522,14 +522,14 @@ def ail(bench, *, healthy):
     bench.devices = tuple(replace(each, healthy=healthy) for each in bench.devices)
 
 
-def test_healthy_cards_need_no_configmap_and_it_is_read_once(gpushare):
+def test_healthy_gpus_need_no_configmap_and_it_is_read_once(gpushare):
     for _ in range(3):
         gpushare.round(after=60)
     assert gpushare.server.config_maps == {}
     assert gpushare.count("versioned_config_map") == 1
 
 
-def test_unhealthy_cards_are_in_the_configmap_until_they_recover(gpushare):
+def test_unhealthy_gpus_are_in_the_configmap_until_they_recover(gpushare):
     gpushare.server.config_maps[CONFIG] = ({"note": "by hand"}, "5")
     ail(gpushare, healthy=False)
     gpushare.round()
@@ -576,8 +576,8 @@ def test_the_same_is_said_once_in_five_minutes(bench):
     train = volcano_pod()
     for after in (0, 1, AGAIN_SECONDS - 2, 2):
         bench.unix += after
-        bench.status_manager.say(train, EventReason.REFUSED, "no room")
-        bench.status_manager.say(train, EventReason.REFUSED, "no GPU")
+        bench.status_manager.record_event(train, EventReason.REFUSED, "no room")
+        bench.status_manager.record_event(train, EventReason.REFUSED, "no GPU")
         bench.round()
         bench.round()
     assert [each.message for each in bench.server.events] == ["no room", "no GPU"] * 2
@@ -601,7 +601,7 @@ def test_events_are_about_pods_and_nodes_as_kubectl_looks_for_them():
 def test_an_event_waits_for_a_server_that_is_busy_and_no_refusal_is_argued_with(
     bench, status, said
 ):
-    bench.status_manager.say(volcano_pod(), EventReason.REFUSED, "no room")
+    bench.status_manager.record_event(volcano_pod(), EventReason.REFUSED, "no room")
     bench.server.refuse("write_event", status)
     bench.round()
     bench.round(after=60)

@@ -14,7 +14,7 @@ from deviceplugin.kubelet.resource_server import ResourceState as Registration
 from deviceplugin.metrics import Offer, PluginMetrics, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import StatusView, routes
-from tests.deviceplugin.allocation_values import CARDS, NUMBER, A, claimed, pod, share
+from tests.deviceplugin.allocation_values import GPUS, NUMBER, A, claimed, pod, share
 from tests.support.live import parse
 from tests.support.plugin_pods import gpu
 from vgpu.web.message import HttpRequest
@@ -39,7 +39,7 @@ class Service:
     """As far as a page needs one."""
 
     def __init__(self, *, ready=True, tenants=0):
-        allocation_state = AllocationState.of(CARDS)
+        allocation_state = AllocationState.of(GPUS)
         for number in range(tenants):
             one = pod(f"p{number}", share(A, 1))
             allocation_state = allocation_state.admitted(one, claimed(one), now=1.0)
@@ -47,7 +47,7 @@ class Service:
         registered = Registration(NUMBER, True, True, "/s", "", {RegistrationOutcome.REGISTERED: 2})
         self.registrar = SimpleNamespace(states=lambda: (registered,))
         self.offers = SimpleNamespace(
-            rows=lambda told: (Offer(NUMBER, told[NUMBER], 6, 3, 1000),), devices=lambda: CARDS
+            rows=lambda told: (Offer(NUMBER, told[NUMBER], 6, 3, 1000),), devices=lambda: GPUS
         )
         self.binder = SimpleNamespace(expecting=lambda: 1)
         self.status_manager = SimpleNamespace(counts=lambda: {("pod", "told"): 4})
@@ -92,7 +92,7 @@ def test_the_page_at_the_root_leads_to_the_metrics_and_probes():
         assert f'<a href="{path}">' in page
 
 
-def test_before_the_cards_are_known_there_is_a_page():
+def test_before_the_gpus_are_known_there_is_a_page():
     told = series(window())
     assert told['vgpu_plugin_info{mode="cdi",scheme="volcano"}'] == 1
     assert told["vgpu_plugin_ready"] == 0
@@ -121,12 +121,12 @@ def test_what_is_offered_and_registered_is_told():
     assert told['vgpu_plugin_api_requests_total{code="200",verb="list"}'] == 2
 
 
-def test_an_unhealthy_card_has_its_reasons():
+def test_an_unhealthy_gpu_has_its_reasons():
     ill = {A: Incident({UnhealthyReason.XID: "XID 79", UnhealthyReason.LOST: "gone"})}
     health = Health({A: gpu(A)}, ill, {}, {(A, UnhealthyReason.XID): 3}, 0)
     told = series(window(Service(), health))
     healthy = {name: value for name, value in told.items() if "device_healthy" in name}
-    assert sum(healthy.values()) == len(CARDS) - 1
+    assert sum(healthy.values()) == len(GPUS) - 1
     assert healthy[f'vgpu_plugin_device_healthy{{gpu="0",uuid="{A}"}}'] == 0
     reasons = [name for name in told if name.startswith("vgpu_plugin_device_unhealthy_info")]
     assert len(reasons) == 2

@@ -15,7 +15,7 @@ from tests.support.plugin_pods import (
     by_name,
     container,
     gpu,
-    no_books,
+    no_capacity,
     node,
     pod,
     tenant_of,
@@ -60,20 +60,20 @@ def bound(segments=ON_A, **changes):
     return {key: text for key, text in {**written, **changes}.items() if text is not None}
 
 
-def claimed(subject, adapter=ROLE, devices=DEVICES):
-    return adapter.claim(subject, NODE, devices, no_books(devices))
+def claimed(object_name, adapter=ROLE, devices=DEVICES):
+    return adapter.claim(object_name, NODE, devices, no_capacity(devices))
 
 
-def refused(subject, adapter=ROLE, devices=DEVICES):
+def refused(object_name, adapter=ROLE, devices=DEVICES):
     with pytest.raises(BindRefused) as info:
-        claimed(subject, adapter, devices)
+        claimed(object_name, adapter, devices)
     return info.value
 
 
 # ---------------------------------------------------------------- devices
 
 
-def test_the_cards_are_cut_and_scaled_in_whole_units():
+def test_the_gpus_are_cut_and_scaled_in_whole_units():
     adapter = VolcanoAdapter(Volcano(memory_factor=10), 5, memory_scaling=1.5, core_scaling=1.15)
     (device,) = adapter.devices([gpu(A, 0, 46068)])
     assert device.memory_bytes == 6910 * 10 * MIB  # of 69,102 MiB
@@ -115,8 +115,8 @@ def test_a_scaling_that_makes_no_sense_is_refused(settings):
 
 
 def test_what_the_scheduler_promised_is_what_each_container_gets():
-    subject = pod(bound(f"{ON_A};{ON_B}"), asks("x"), asks("y"))
-    assert claimed(subject) == (
+    object_name = pod(bound(f"{ON_A};{ON_B}"), asks("x"), asks("y"))
+    assert claimed(object_name) == (
         Allocation("x", (Share(A, 1280 * MIB, 100),), Phase.ASSIGNED),
         Allocation("y", (Share(B, 2560 * MIB, 200),), Phase.ASSIGNED),
     )
@@ -124,20 +124,22 @@ def test_what_the_scheduler_promised_is_what_each_container_gets():
 
 def test_a_container_without_gpu_in_front_takes_no_segment_of_volcanos():
     """The original gave the sidecar's name to the first container's devices."""
-    subject = pod(bound(f"{ON_A};{ON_B}"), container("proxy"), asks("x"), container("z"), asks("y"))
-    assert [(one.container, one.shares[0].device) for one in claimed(subject)] == [
+    object_name = pod(
+        bound(f"{ON_A};{ON_B}"), container("proxy"), asks("x"), container("z"), asks("y")
+    )
+    assert [(one.container, one.shares[0].device) for one in claimed(object_name)] == [
         ("x", A),
         ("y", B),
     ]
 
 
 def test_hami_writes_a_segment_for_the_container_without_gpu_too():
-    subject = pod(
+    object_name = pod(
         {HAMI.devices: f";{ON_A};", HAMI.to_allocate: f";{ON_A};"},
         container("proxy"),
         asks("x", HAMI_ROLE),
     )
-    (only,) = claimed(subject, HAMI_ROLE)
+    (only,) = claimed(object_name, HAMI_ROLE)
     assert (only.container, only.shares) == ("x", (Share(A, 128 * MIB, 100),))
 
 
@@ -241,9 +243,9 @@ def test_what_a_scheduler_writes_is_what_is_claimed(style, data):
 # ---------------------------------------------------------------- answers
 
 
-def edits(subject, adapter=ROLE, name="f00d"):
-    (only,) = claimed(subject, adapter)
-    return adapter.edits(subject, only, name, by_name(DEVICES))
+def edits(object_name, adapter=ROLE, name="f00d"):
+    (only,) = claimed(object_name, adapter)
+    return adapter.edits(object_name, only, name, by_name(DEVICES))
 
 
 def test_a_container_is_given_what_the_original_gives_it():
@@ -267,8 +269,8 @@ def test_a_container_is_given_what_the_original_gives_it():
     [("true", False), ("1", False), ("True", False), ("false", True), ("", True), ("yes", True)],
 )
 def test_a_container_that_disables_control_is_not_preloaded(value, preloaded):
-    subject = pod(bound(), asks(env={"CUDA_DISABLE_CONTROL": value}))
-    targets = {mount.container for mount in edits(subject).mounts}
+    object_name = pod(bound(), asks(env={"CUDA_DISABLE_CONTROL": value}))
+    targets = {mount.container for mount in edits(object_name).mounts}
     assert ("/etc/ld.so.preload" in targets) is preloaded
     assert "/usr/local/vgpu/libvgpu.so" in targets
 
@@ -280,7 +282,7 @@ def test_the_folder_is_of_the_uid_that_the_node_knows_a_static_pod_by():
 
 
 @pytest.mark.parametrize(("scaling", "told_so"), [(1.0, False), (2.0, True)])
-def test_memory_that_the_cards_do_not_have_comes_from_the_host(scaling, told_so):
+def test_memory_that_the_gpus_do_not_have_comes_from_the_host(scaling, told_so):
     adapter = VolcanoAdapter(Volcano(memory_factor=10), memory_scaling=scaling)
     assert ("CUDA_OVERSUBSCRIBE" in edits(pod(bound(), asks()), adapter).env) is told_so
 
@@ -306,9 +308,9 @@ def test_the_folders_are_those_that_are_mounted_and_anybody_may_write_there(adap
 # ---------------------------------------------------------------- marks on pods
 
 
-def marks(subject, done=(), adapter=ROLE, **fields):
-    tenant = tenant_of(subject, claimed(subject, adapter), done, **fields)
-    return adapter.pod_annotations(subject, tenant, by_name(DEVICES), NOW)
+def marks(object_name, done=(), adapter=ROLE, **fields):
+    tenant = tenant_of(object_name, claimed(object_name, adapter), done, **fields)
+    return adapter.pod_annotations(object_name, tenant, by_name(DEVICES), NOW)
 
 
 def two(**changes):
@@ -316,54 +318,54 @@ def two(**changes):
 
 
 def test_a_bound_container_is_struck_and_the_last_one_ends_it():
-    subject = two()
-    assert marks(subject) == {}
-    assert marks(subject, ["x"]) == {TO_ALLOCATE: f";{ON_B}"}
-    assert marks(subject, ["x", "y"]) == {TO_ALLOCATE: ";", BIND_PHASE: "success", TIME: ENDED}
+    object_name = two()
+    assert marks(object_name) == {}
+    assert marks(object_name, ["x"]) == {TO_ALLOCATE: f";{ON_B}"}
+    assert marks(object_name, ["x", "y"]) == {TO_ALLOCATE: ";", BIND_PHASE: "success", TIME: ENDED}
 
 
 def test_hami_keeps_its_time_and_its_segments():
     text = f"{ON_A};{ON_B};"
     annotations = {HAMI.devices: text, HAMI.to_allocate: text, HAMI.time: "1700000000"}
-    subject = pod(annotations, asks("x", HAMI_ROLE), asks("y", HAMI_ROLE))
-    assert marks(subject, ["x"], HAMI_ROLE) == {HAMI.to_allocate: f";{ON_B};"}
-    assert marks(subject, ["x", "y"], HAMI_ROLE) == {
+    object_name = pod(annotations, asks("x", HAMI_ROLE), asks("y", HAMI_ROLE))
+    assert marks(object_name, ["x"], HAMI_ROLE) == {HAMI.to_allocate: f";{ON_B};"}
+    assert marks(object_name, ["x", "y"], HAMI_ROLE) == {
         HAMI.to_allocate: ";;",
         HAMI.bind_phase: "success",
     }
 
 
 def test_containers_that_get_the_same_are_struck_in_their_order():
-    subject = pod(bound(f"{ON_A};{ON_A};{ON_A}"), asks("x"), asks("y"), asks("z"))
-    assert marks(subject, ["x"]) == {TO_ALLOCATE: f";{ON_A};{ON_A}"}
-    assert marks(subject, ["x", "y"]) == {TO_ALLOCATE: f";;{ON_A}"}
+    object_name = pod(bound(f"{ON_A};{ON_A};{ON_A}"), asks("x"), asks("y"), asks("z"))
+    assert marks(object_name, ["x"]) == {TO_ALLOCATE: f";{ON_A};{ON_A}"}
+    assert marks(object_name, ["x", "y"]) == {TO_ALLOCATE: f";;{ON_A}"}
 
 
 def test_what_another_plugin_has_struck_is_not_written_again():
-    subject = two(**{TO_ALLOCATE: f";{ON_B}"})
-    assert marks(subject) == {}
-    assert marks(subject, ["x"]) == {}
+    object_name = two(**{TO_ALLOCATE: f";{ON_B}"})
+    assert marks(object_name) == {}
+    assert marks(object_name, ["x"]) == {}
 
 
 def test_other_vendors_entries_stay_to_be_handed_out():
     ascend = "Ascend-1,Ascend310,1,0:"
-    subject = pod(bound(f"{ON_A}{ascend}"), asks())
-    assert marks(subject, ["main"])[TO_ALLOCATE] == ascend
+    object_name = pod(bound(f"{ON_A}{ascend}"), asks())
+    assert marks(object_name, ["main"])[TO_ALLOCATE] == ascend
 
 
 def test_a_pod_of_another_plugin_and_one_whose_annotations_are_gone_are_left_alone():
-    subject = two()
-    assert marks(subject, ["x", "y"], foreign=True) == {}
-    tenant = tenant_of(subject, claimed(subject), ["x", "y"])
-    assert ROLE.pod_annotations(replace(subject, annotations={}), tenant, {}, NOW) == {}
+    object_name = two()
+    assert marks(object_name, ["x", "y"], foreign=True) == {}
+    tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
+    assert ROLE.pod_annotations(replace(object_name, annotations={}), tenant, {}, NOW) == {}
 
 
 def test_a_copy_that_nobody_can_read_is_ended_when_all_are_bound():
-    subject = two()
-    tenant = tenant_of(subject, claimed(subject), ["x"])
-    broken = told(subject, {TO_ALLOCATE: "?,NVIDIA;;"})
+    object_name = two()
+    tenant = tenant_of(object_name, claimed(object_name), ["x"])
+    broken = told(object_name, {TO_ALLOCATE: "?,NVIDIA;;"})
     assert ROLE.pod_annotations(broken, tenant, {}, NOW) == {}
-    tenant = tenant_of(subject, claimed(subject), ["x", "y"])
+    tenant = tenant_of(object_name, claimed(object_name), ["x", "y"])
     assert ROLE.pod_annotations(broken, tenant, {}, NOW)[TO_ALLOCATE] == ";;"
 
 
@@ -376,21 +378,21 @@ def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants
     adapter = ROLES[style]
     said = adapter.codec.key_set
     text = ";".join(wants)
-    subject = pod(
+    object_name = pod(
         {said.devices: text, said.to_allocate: text, said.bind_phase: "allocating"},
         *(asks(f"c{n}", adapter, want.count(":")) for n, want in enumerate(wants)),
     )
-    allocations = claimed(subject, adapter)
+    allocations = claimed(object_name, adapter)
     names = [each.container for each in allocations]
     order.shuffle(names)
     for count in range(1, len(names) + 1):
-        tenant = tenant_of(subject, allocations, names[:count])
-        written = adapter.pod_annotations(subject, tenant, {}, NOW)
-        subject = told(subject, written)
-        assert adapter.pod_annotations(subject, tenant, {}, NOW + 60) == {}
-        left = [part for part in subject.annotations[said.to_allocate].split(";") if part]
+        tenant = tenant_of(object_name, allocations, names[:count])
+        written = adapter.pod_annotations(object_name, tenant, {}, NOW)
+        object_name = told(object_name, written)
+        assert adapter.pod_annotations(object_name, tenant, {}, NOW + 60) == {}
+        left = [part for part in object_name.annotations[said.to_allocate].split(";") if part]
         assert sorted(left) == sorted(wants[int(name[1:])] for name in names[count:])
-    claim = adapter.codec.claim(subject)
+    claim = adapter.codec.claim(object_name)
     assert not claim.unserved
     assert not claim.remarks
     assert {each.phase for each in claim.allocations} == {Phase.ASSIGNED}
@@ -399,13 +401,13 @@ def test_in_any_order_marks_are_written_once_and_read_as_what_is_so(style, wants
 @pytest.mark.parametrize("adapter", ROLES.values(), ids=ROLES)
 def test_a_failed_pod_is_no_candidate_any_more(adapter):
     said = adapter.codec.key_set
-    subject = pod(
+    object_name = pod(
         {said.devices: ON_A, said.to_allocate: ON_A, said.time: "1"}, asks("main", adapter)
     )
-    written = adapter.failure_annotations(subject)
+    written = adapter.failure_annotations(object_name)
     time = {said.time: ENDED} if adapter is ROLE else {}
     assert written == {said.to_allocate: "", said.bind_phase: "failed", **time}
-    failed = told(subject, written)
+    failed = told(object_name, written)
     assert adapter.failure_annotations(failed) == {}
     assert adapter.codec.claim(failed).failed
     assert refused(failed, adapter).why is BindRefusal.CLAIM_FAILED
@@ -418,7 +420,7 @@ def test_what_was_never_a_candidate_is_not_marked_as_failed():
 # ---------------------------------------------------------------- marks on the node
 
 
-def test_the_cards_are_registered_by_index_with_their_health():
+def test_the_gpus_are_registered_by_index_with_their_health():
     ill = tuple(replace(each, healthy=each.uuid != B) for each in reversed(DEVICES))
     written = ROLE.node_annotations(node(), ill, NOW).annotations
     assert written == {
@@ -443,7 +445,9 @@ def sign(signs, text, now=NOW, adapter=ROLE):
     key = adapter.codec.key_set.handshake[0]
     annotations = {} if text is None else {key: text}
     found = (
-        replace(adapter, signs=signs).node_annotations(node(annotations), DEVICES, now).annotations
+        replace(adapter, handshake=signs)
+        .node_annotations(node(annotations), DEVICES, now)
+        .annotations
     )
     return found.get(key)
 
@@ -587,12 +591,12 @@ def test_the_lock_of_a_pods_successor_is_not_released_for_the_pod_of_before():
 
 
 def test_a_gigabyte_is_what_it_says():
-    subject = pod(bound(f"{A},NVIDIA,1024,0:"), asks())
-    (only,) = claimed(subject, VolcanoAdapter(Volcano(memory_factor=1)))
+    object_name = pod(bound(f"{A},NVIDIA,1024,0:"), asks())
+    (only,) = claimed(object_name, VolcanoAdapter(Volcano(memory_factor=1)))
     assert only.shares == (Share(A, GIB, 0),)
 
 
 def test_init_containers_have_nothing_of_their_own():
-    subject = pod(bound(), asks("x"), asks("setup", kind=ContainerKind.INIT))
-    assert [each.container for each in claimed(subject)] == ["x"]
-    assert marks(subject, ["x"])[BIND_PHASE] == "success"
+    object_name = pod(bound(), asks("x"), asks("setup", kind=ContainerKind.INIT))
+    assert [each.container for each in claimed(object_name)] == ["x"]
+    assert marks(object_name, ["x"])[BIND_PHASE] == "success"

@@ -22,7 +22,7 @@ from deviceplugin.injection.files import FileInjector
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.recovery.startup import Own
 from tests.deviceplugin.allocation_values import (
-    CARDS,
+    GPUS,
     NODE,
     ROLE,
     A,
@@ -98,7 +98,7 @@ class Bench:
         self.adapter = VolcanoAdapter(Volcano(paths=paths), split_count=ROLE.split_count)
         self.table, self.pods, self.gone = Table(), Pods(), set()
         self.injector = make(str(folder / "handout"), Scheme.VOLCANO, "this-boot")
-        self.found = [Recovered(AllocationState.of(CARDS))]
+        self.found = [Recovered(AllocationState.of(GPUS))]
         self.known = []
         self.binder = Binder(
             AllocateContext(self.adapter, NODE, self.pods, self.injector, noop),
@@ -121,7 +121,7 @@ class Bench:
         row = assignment(about, name=name, ids=ids)
         guess = assignment(as_if or about, name=name, ids=ids)
         allocation_state = bind(
-            self.adapter, NODE, AllocationState.of(CARDS), guess, as_if or about, now=1.0
+            self.adapter, NODE, AllocationState.of(GPUS), guess, as_if or about, now=1.0
         )
         given = injection(
             self.adapter, allocation_state, as_if or about, allocation_state.binding_of(guess)
@@ -192,24 +192,24 @@ def test_what_was_read_before_the_kubelet_asked_is_not_believed(bench):
 def test_nobody_new_is_served_before_it_is_known_who_was_there(bench):
     bench.pods.heard = False
     there, comes = pod("there", share(A, 6)), pod("comes", share(A, 6))
-    full = AllocationState.of(CARDS).admitted(there, claimed(there), 1.0)
-    bench.found = [Recovered(AllocationState.of(CARDS), (), frozenset({"there"})), Recovered(full)]
+    full = AllocationState.of(GPUS).admitted(there, claimed(there), 1.0)
+    bench.found = [Recovered(AllocationState.of(GPUS), (), frozenset({"there"})), Recovered(full)]
     bench.start()
     bench.pods.put(there, comes)  # it answers who asks, and its watch is not back yet
     bench.assign(bench.answered(comes, FIRST, ("id-0",)))
     assert bench.why_not({"id-0"}) is BindRefusal.NOT_SEEN
     bench.pods.heard = True
-    bench.binder.look()
+    bench.binder.wake()
     bench.wait_refused({"id-0"}, BindRefusal.NO_ROOM)
     assert len(bench.known) == 2
 
 
 def test_who_holds_what_is_not_there_is_not_started_anew(bench):
     one, two = pod("one", share(A, 6)), pod("two", share(A, 6))
-    empty = AllocationState.of(CARDS)
+    empty = AllocationState.of(GPUS)
     alone = [empty.admitted(each, claimed(each), 1.0).tenants for each in (one, two)]
     allocation_state, conflicts = AllocationState.over(
-        CARDS, [tenant for each in alone for tenant in each.values()]
+        GPUS, [tenant for each in alone for tenant in each.values()]
     )
     assert conflicts
     bench.found = [Recovered(allocation_state)]
@@ -221,21 +221,21 @@ def test_who_holds_what_is_not_there_is_not_started_anew(bench):
     assert bench.injector.written() == {FIRST}
 
 
-def test_a_card_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench):
+def test_a_gpu_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench):
     bench.start()
     first = pod("first", share(A, 2))
     bench.pods.put(first)
-    bench.binder.offer(CARDS)
+    bench.binder.offer(GPUS)
     allocation_state = bind(
         bench.adapter,
         NODE,
-        AllocationState.of(CARDS),
+        AllocationState.of(GPUS),
         assignment(first, name=FIRST),
         first,
         now=1.0,
     )
     bench.found = [Recovered(allocation_state)]
-    lost, _ = allocation_state.with_devices(CARDS[1:])
+    lost, _ = allocation_state.with_devices(GPUS[1:])
     with pytest.raises(BindRefused) as refused:
         injection(
             bench.adapter, lost, first, allocation_state.binding_of(assignment(first, name=FIRST))
@@ -247,7 +247,7 @@ def test_a_card_that_is_lost_for_a_moment_is_no_reason_to_give_the_pod_up(bench)
 def test_an_older_boots_tenants_count_where_the_kubelet_still_has_our_answer():
     first, second = pod("first", share(A, 2)), pod("second", share(B, 2))
     rows = [assignment(first, name=FIRST), assignment(second, name=SECOND)]
-    allocation_state = AllocationState.of(CARDS)
+    allocation_state = AllocationState.of(GPUS)
     for row, each in zip(rows, (first, second), strict=True):
         allocation_state = bind(ROLE, NODE, allocation_state, row, each, now=1.0)
     tenants = tuple(allocation_state.tenants.values())

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.flags import PluginOptions
-from deviceplugin.wiring import make_adapter, mend_shim
+from deviceplugin.wiring import make_adapter, repair_shim
 from vgpu.model import Allocation, Device, Phase, PodRef, Share
 from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ns", "pod")
-CARD = Device("GPU-0")
-SHARE = Allocation("main", (Share(CARD.uuid, MIB, 300),), Phase.ASSIGNED)
+GPU = Device("GPU-0")
+SHARE = Allocation("main", (Share(GPU.uuid, MIB, 300),), Phase.ASSIGNED)
 
 
 @pytest.mark.parametrize("key_set", ["volcano", "hami"])
@@ -27,7 +27,7 @@ SHARE = Allocation("main", (Share(CARD.uuid, MIB, 300),), Phase.ASSIGNED)
 def test_limits_of_cores_are_lifted_only_where_that_is_said(key_set, said, env):
     options = replace(PluginOptions(volcano_dialect=key_set), **said)
     adapter = make_adapter(options, (), None, (), {})
-    given = adapter.codec.edits(POD, SHARE, {CARD.uuid: CARD}).env
+    given = adapter.codec.edits(POD, SHARE, {GPU.uuid: GPU}).env
     assert given["CUDA_DEVICE_SM_LIMIT"] == "30"
     assert given.get("GPU_CORE_UTILIZATION_POLICY") == env
 
@@ -45,9 +45,9 @@ def test_a_shim_that_is_damaged_while_the_plugin_runs_is_put_there_anew(tmp_path
     whole = preload.read_text()
     for damaged in (preload, library):
         damaged.resolve().write_bytes(b"")
-        mend_shim(options)
+        repair_shim(options)
         assert preload.read_text() == whole
         assert library.read_bytes() == source.read_bytes()
     source.unlink()
     with pytest.raises(OSError, match=r"--volcano\.shim-library"):
-        mend_shim(options)
+        repair_shim(options)

@@ -16,9 +16,9 @@ from tests.support.environment import ROOT
 from tests.support.topologies import ONE, TOPO6, tree_of
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.display.messages import (
-    CardUse,
     ContainerUse,
     DisplayState,
+    GpuUse,
     PodUse,
     graph_text,
     usages_text,
@@ -34,17 +34,17 @@ from vgpu.web.server import WebServer
 
 GIB = 2**30
 
-CARDS = (
+GPUS = (
     TopologyGpu(0, 0, bus_id="0000:3B:00.0", memory_bytes=16 * GIB),
     TopologyGpu(1, 1, bus_id="0000:5B:00.0", memory_bytes=16 * GIB),
 )
 STATE = DisplayState(
-    grow(CARDS, lambda *_: LinkLevel.PIX).holding([Share("0", 7680 * 2**20, 500)]),
+    grow(GPUS, lambda *_: LinkLevel.PIX).holding([Share("0", 7680 * 2**20, 500)]),
     (
         PodUse(
             PodRef("uid-b", "ml", "half"),
             (
-                ContainerUse("main", 500, 7680 * 2**20, (CardUse(CARDS[0], 37, GIB, (5, 6)),)),
+                ContainerUse("main", 500, 7680 * 2**20, (GpuUse(GPUS[0], 37, GIB, (5, 6)),)),
                 ContainerUse("sidecar"),
             ),
         ),
@@ -54,7 +54,7 @@ STATE = DisplayState(
                 ContainerUse(
                     "main",
                     cores_milli=2000,
-                    cards=(CardUse(CARDS[0]), CardUse(CARDS[1], 100, 3 * GIB + 5, (77,))),
+                    gpus=(GpuUse(GPUS[0]), GpuUse(GPUS[1], 100, 3 * GIB + 5, (77,))),
                 ),
             ),
             cluster="east",
@@ -122,19 +122,19 @@ def test_the_messages_have_the_originals_field_numbers():
 # ---------------------------------------------------------------- text
 
 
-def test_half_a_card_with_thirty_blocks_is_told_as_half_and_7680_mib():
+def test_half_a_gpu_with_thirty_blocks_is_told_as_half_and_7680_mib():
     """T13."""
     spec = json.loads(usages_text(STATE))["usage"]["uid-b"]["spec"]["main"]
     assert spec == {"gpu": 0.5, "mem": 7680}
 
 
-def test_whole_cards_are_told_with_all_their_memory_and_a_pod_without_cards_not_at_all():
+def test_whole_gpus_are_told_with_all_their_memory_and_a_pod_without_gpus_not_at_all():
     usage = json.loads(usages_text(STATE))["usage"]
     assert list(usage) == ["uid-a", "uid-b"]
     assert usage["uid-a"]["spec"] == {"main": {"gpu": 2, "mem": 32768}}
 
 
-def test_the_graph_as_text_is_the_drawing_of_the_cards():
+def test_the_graph_as_text_is_the_drawing_of_the_gpus():
     assert graph_text(DisplayState(tree_of(TOPO6), (), "")).startswith("ROOT:6\n|---CPU (aval: 6, ")
     assert graph_text(STATE).splitlines()[2] == (
         "|   |---GPU0 (pids: [], usedMemory: 0, totalMemory: 17179869184, "

@@ -46,6 +46,12 @@ WORDS: Final[Mapping[str, re.Pattern[str]]] = {
 }
 """Old words by the name that docs/language.md lists them under."""
 
+NAMES: Final = re.compile(
+    r"(?:^|_)(?:cards?|told|tells?|subjects?|books|rooms|desk|clerk|tidings|whereabouts|luck)(?:$|_)"
+    r"|(?:Card|Desk|Clerk|Subject|Books|Room|Tidings|Teller|Whereabouts)s?(?![a-z])",
+)
+"""Old words in public names of modules, classes, functions, fields, parameters and constants."""
+
 TITLES: Final = frozenset({"Card", "Cards", "Given", "Told", "Books", "Subject", "Subjects"})
 """Titles of one word, which are messages though there is no space in them."""
 
@@ -155,6 +161,33 @@ def public_classes() -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(path)
     return places
+
+
+def public_names() -> Iterator[tuple[str, str]]:
+    """The module and each public name that it defines; constants in lower case."""
+    for path, tree in modules():
+        yield path, Path(path).stem
+        for node in ast.walk(tree):
+            match node:
+                case ast.ClassDef(name=name):
+                    yield path, name
+                case ast.FunctionDef(name=name) | ast.arg(arg=name):
+                    yield path, name
+                case ast.Name(id=name, ctx=ast.Store()) if name.isupper():
+                    yield path, name.lower()
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    yield path, name
+
+
+def old_names(kept: Mapping[str, str]) -> list[str]:
+    """Public names with an old word, each as "path: name", without those that are kept."""
+    return sorted(
+        {
+            f"{path}: {name}"
+            for path, name in public_names()
+            if not name.startswith("_") and NAMES.search(name) and name not in kept
+        }
+    )
 
 
 def exceptions() -> dict[str, dict[str, dict[str, int]]]:

@@ -46,6 +46,26 @@ def test_every_exception_has_a_reason():
             yield name
 
 
+def test_no_public_name_has_an_old_word(exceptions):
+    assert language.old_names(exceptions["names"]) == []
+
+
+def test_a_kept_name_is_there(exceptions):
+    assert exceptions["names"].keys() <= {name for _, name in language.public_names()}
+
+
+@pytest.mark.parametrize("name", ["write_one_card", "CardUse", "subjects", "told", "most_cards"])
+def test_old_words_are_found_in_names(name):
+    assert language.NAMES.search(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["discard", "scoreboard", "wildcards_of", "Subjective", "bookmark"]
+)
+def test_words_that_only_look_old_are_no_old_names(name):
+    assert not language.NAMES.search(name)
+
+
 def test_words_are_found_in_prose_and_messages_and_not_in_code():
     page = "A card is told.\n```\ncard\n```\nthe rule `card_drift`, [its page](card.md)\n"
     texts = list(language.page_texts("page.md", page))

@@ -15,7 +15,7 @@ PODS = {
     for place, scenario in enumerate(("idle", "one", "three"))
 }
 UUIDS = ("GPU-8f2d61a4-0c3b-4be5-9f70-1b6a2e4d7c10", "GPU-c41e7b92-5d8f-4a36-b1e4-90f3ad6c2e57")
-EMPTY = Scenario(node="golden", cards=(), pods=())
+EMPTY = Scenario(node="golden", gpus=(), pods=())
 
 
 def golden(name: str) -> dict:

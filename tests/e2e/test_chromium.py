@@ -57,12 +57,12 @@ def brightness(colour):
     return sum(colour) / 3
 
 
-def test_the_page_names_every_card_container_and_problem(browser, url):
+def test_the_page_names_every_gpu_container_and_problem(browser, url):
     tab = browser.open(url, **DESK)
     text = tab.value("document.body.innerText")
-    for card in demo().cards:
-        assert card.name in text
-        assert card.uuid in text
+    for gpu in demo().gpus:
+        assert gpu.name in text
+        assert gpu.uuid in text
     for pod, container in demo().containers():
         if pod.running:
             assert f"{pod.ref.namespace}/{pod.ref.name}/{container.name}" in text
@@ -98,7 +98,7 @@ def test_the_page_is_painted_and_each_containers_piece_has_its_colour(browser, u
     on_first = [
         container
         for pod, container in demo().containers()
-        if pod.running and demo().cards[0].uuid in {share.device for share in container.shares}
+        if pod.running and demo().gpus[0].uuid in {share.device for share in container.shares}
     ]
     assert len(wide) == len(on_first) + 1  # and what is free
 

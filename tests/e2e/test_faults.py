@@ -94,7 +94,7 @@ def test_hostile_regions_are_each_refused_and_the_rest_stays_right(live):
     )
 
 
-def test_a_region_that_names_another_tenants_card_is_refused(live):
+def test_a_region_that_names_another_tenants_gpu_is_refused(live):
     before = live.wait_for(used, "used memory")
     first, second = (gpu.uuid.encode() for gpu in live.sample.gpus)
     forged = 0
@@ -211,7 +211,7 @@ def test_a_replaced_driver_ends_the_process_with_an_error(live):
     assert "lib_rm_version_mismatch" in live.log()
 
 
-def test_one_lost_card_of_two_leaves_the_other_right(live):
+def test_one_lost_gpu_of_two_leaves_the_other_right(live):
     before = live.wait_for(used, "used memory")
     first, second = fake_devices(live.sample)
     first.settings["lost"] = 1

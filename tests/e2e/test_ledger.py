@@ -38,7 +38,7 @@ def test_a_wrong_unit_shows_as_sizes_that_differ(tmp_path):
         assert conflicts(exporter.metrics(), "size_differs") == 4
 
 
-def test_an_annotation_that_names_another_card_is_a_conflict_until_it_is_mended(tmp_path):
+def test_an_annotation_that_names_another_gpu_is_a_conflict_until_it_is_mended(tmp_path):
     def swap(pods):
         notes = pods["chat-7c9d8b6f5d-x2k4q"]["metadata"]["annotations"]
         key = "hami.io/vgpu-devices-allocated"
@@ -60,8 +60,8 @@ def test_volcanos_scheduler_gauges_count_each_share_once(tmp_path):
     with LiveExporter(tmp_path, demo(), *flags) as exporter:
         series = exporter.metrics()
 
-    def told(what, card):
-        return series[f'volcano_vgpu_device_{what}{{NodeName="gpu-node-1",devID="{card.uuid}"}}']
+    def told(what, gpu):
+        return series[f'volcano_vgpu_device_{what}{{NodeName="gpu-node-1",devID="{gpu.uuid}"}}']
 
     assert told("allocated_memory", A10) == 5 + 5 + 3 + 3
     assert told("allocated_memory", L40S) == 20 + 8 + 5

@@ -52,7 +52,7 @@ def prometheus(tmp_path, exporter, alertmanager, rules):
 
 def test_an_alert_that_fires_arrives_and_can_be_silenced(prometheus, alertmanager, exporter):
     fired = prometheus.wait_for_alert("CardsAreShared")
-    assert float(fired["value"]) == len(demo().cards)
+    assert float(fired["value"]) == len(demo().gpus)
     arrived = alertmanager.wait_for_alert("CardsAreShared")
     assert arrived["labels"] == fired["labels"]
     assert not prometheus.alerts("NoCards")

@@ -18,6 +18,8 @@ def test_the_locked_release_is_the_oldest_that_is_allowed_and_is_used(oldest_cli
 
 
 def test_the_client_of_the_api_server_passes_its_tests_beside_it(oldest_client):
-    ran = oldest_client.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_cluster.py")
+    ran = oldest_client.run(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kube/test_client.py"
+    )
     assert ran.returncode == 0, ran.stdout[-4000:]
     assert re.search(r"\d\d passed", ran.stdout), ran.stdout[-400:]

@@ -114,7 +114,7 @@ def test_the_exporter_reads_a_node(binaries, tmp_path):
     done = run(tmp_path, binaries / "vgpu", "exporter", *live.flags(), "--once", env=env)
     assert done.returncode == 0, done.stderr
     series = parse(done.stdout)
-    assert series["vgpu_gpus"] == len(demo().cards)
+    assert series["vgpu_gpus"] == len(demo().gpus)
     assert any(name.startswith("vgpu_container_memory_used_bytes{") for name in series)
 
 

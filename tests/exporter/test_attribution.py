@@ -274,7 +274,7 @@ def test_a_second_region_of_one_container_is_refused():
     result = node(gpu=driver(), shim=ShimSample((*one.files, other)))
     assert share(result).accounted.total == MIB
     assert reasons(result) == [("shim", Reason.AMBIGUOUS)]
-    assert result.rejected[0][1].subject == "/other/x.cache"
+    assert result.rejected[0][1].object_name == "/other/x.cache"
 
 
 def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
@@ -295,7 +295,7 @@ def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
     assert result.containers[0].scheme is Scheme.VOLCANO
 
 
-def test_a_whole_card_by_the_plain_plugin_belongs_to_no_scheme():
+def test_a_whole_gpu_by_the_plain_plugin_belongs_to_no_scheme():
     grants = (Grant(POD, "main", "nvidia.com/gpu", (A,), {"NVIDIA_VISIBLE_DEVICES": A}),)
     result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
     assert share(result).scheme is Scheme.NONE
@@ -323,7 +323,7 @@ def test_a_dead_pods_entry_in_the_checkpoint_is_no_allocation():
         assert result.shares == ()
 
 
-def test_gaias_limit_file_finds_its_card_by_bus_id():
+def test_gaias_limit_file_finds_its_gpu_by_bus_id():
     limits = LimitSample(
         (
             LimitFile(
@@ -396,11 +396,11 @@ def test_a_container_outside_kubernetes_is_known_by_its_id():
     assert share(result, "d" * 12, A, "").used_bytes == GIB
 
 
-def test_a_mig_instance_is_a_device_of_its_own_and_its_card_tells_no_gap():
-    card = gpu(used=6 * GIB)
+def test_a_mig_instance_is_a_device_of_its_own_and_its_gpu_tells_no_gap():
+    whole_gpu = gpu(used=6 * GIB)
     instance = gpu(MIG, 0, used=2 * GIB, parent=A)
     result = node(
-        gpu=driver((100, MIG, GIB), gpus=(card, instance)),
+        gpu=driver((100, MIG, GIB), gpus=(whole_gpu, instance)),
         process=kernel([(100, "c1", POD)]),
     )
     rows = {row.gpu.uuid: row for row in result.gpus}
@@ -470,7 +470,7 @@ def test_an_idle_region_tells_a_utilisation_of_zero_where_its_layout_has_one():
     assert told.sm_utilization is None
 
 
-def test_a_driver_that_missed_a_card_cannot_call_a_device_unknown():
+def test_a_driver_that_missed_a_gpu_cannot_call_a_device_unknown():
     partial = msgspec.structs.replace(driver(), complete=False)
     result = node(gpu=partial, shim=shim(slot(), devices=((B, 1, 1),)), process=kernel())
     assert share(result, device=B).limit_bytes == 1
@@ -488,7 +488,7 @@ def test_without_the_driver_a_limit_by_bus_id_is_not_called_unknown():
     assert (result.shares, result.rejected) == ((), ())
 
 
-def test_a_bus_id_that_says_nothing_finds_no_card():
+def test_a_bus_id_that_says_nothing_finds_no_gpu():
     nameless = Gpu(A, 0, {}, {})
     limits = limit_file(device="", pci_bus_id="", pod_uid=POD, container="main")
     result = node(gpu=driver(gpus=(nameless,)), process=kernel(), limits=limits)
@@ -544,7 +544,7 @@ def own(*shares, pod=POD, container="main", scheme=Scheme.GPUSHARE):
 VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_with_cdi_our_own_checkpoint_tells_card_and_limit():
+def test_with_cdi_our_own_checkpoint_tells_gpu_and_limit():
     grants = (Grant(POD, "main", "aliyun.com/gpu-mem", ("x",), VOID),)
     result = node(
         gpu=driver((100, A, GIB)),
@@ -557,13 +557,13 @@ def test_with_cdi_our_own_checkpoint_tells_card_and_limit():
     assert result.containers[0].source is Source.OWN_CHECKPOINT
 
 
-def test_a_region_that_names_another_card_than_we_have_bound_is_refused():
+def test_a_region_that_names_another_gpu_than_we_have_bound_is_refused():
     forged = shim(devices=((B, 3 * GIB, 30),))
-    cards = driver(gpus=(GPU, gpu(B, 1)))
+    gpus = driver(gpus=(GPU, gpu(B, 1)))
     grants = (Grant(POD, "main", "volcano.sh/vgpu-number", ("x",), VOID),)
     bound = own(Share(A, GIB), scheme=Scheme.VOLCANO)
     result = node(
-        gpu=cards, process=kernel(), shim=forged, kubelet=kubelet(grants=grants), own=bound
+        gpu=gpus, process=kernel(), shim=forged, kubelet=kubelet(grants=grants), own=bound
     )
     assert reasons(result) == [("shim", Reason.DEVICE_NOT_ALLOCATED)]
     assert [(row.device, row.limit_bytes) for row in result.shares] == [(A, GIB)]
@@ -581,7 +581,7 @@ def test_what_we_have_bound_proves_no_life(live):
     assert (result.shares, result.containers) == ((), ())
 
 
-def test_a_card_that_we_have_bound_and_the_node_has_not_is_told():
+def test_a_gpu_that_we_have_bound_and_the_node_has_not_is_told():
     result = node(gpu=driver(), process=kernel(), own=own(Share(B, GIB)))
     assert reasons(result) == [("plugin", Reason.UNKNOWN_DEVICE)]
     assert result.shares == ()

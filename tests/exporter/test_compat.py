@@ -42,7 +42,7 @@ HAMI = {
     "device_uuid": UUID,
     "zone": "vGPU",
 }
-CARD = {"devID": UUID, "NodeName": "node-1"}
+GPU = {"devID": UUID, "NodeName": "node-1"}
 GAIA = {"pod_name": "old", "namespace": "ml", "node": "node-1", "container_name": "web"}
 
 LEGACY_VDEVICE_ROWS = [
@@ -60,12 +60,12 @@ ROWS = {
         *LEGACY_VDEVICE_ROWS,
     ],
     Compat.VOLCANO_SCHEDULER: [
-        ("volcano_vgpu_device_shared_number", CARD, 5),
-        ("volcano_vgpu_device_allocated_memory", CARD, 640),
-        ("volcano_vgpu_device_allocated_cores", CARD, 50),
-        ("volcano_vgpu_device_memory_limit", CARD, 4914),
+        ("volcano_vgpu_device_shared_number", GPU, 5),
+        ("volcano_vgpu_device_allocated_memory", GPU, 640),
+        ("volcano_vgpu_device_allocated_cores", GPU, 50),
+        ("volcano_vgpu_device_memory_limit", GPU, 4914),
         *(
-            (f"volcano_vgpu_device_{what}_allocation_for_a_certain_pod", {**CARD, **pod}, value)
+            (f"volcano_vgpu_device_{what}_allocation_for_a_certain_pod", {**GPU, **pod}, value)
             for what, value in (("memory", 128), ("core", 10))
             for pod in [{"podName": f"pod-{number}"} for number in range(5)]
         ),
@@ -130,8 +130,8 @@ FIVE = tuple(holding(f"pod-{number}") for number in range(5))
 
 
 def five_pods(*others, holdings=FIVE, mig=()):
-    card = Device(UUID, 0, 49140 * MIB)
-    entries = [DeviceEntry(card, (*holdings, *others), HoldingSum())]
+    gpu = Device(UUID, 0, 49140 * MIB)
+    entries = [DeviceEntry(gpu, (*holdings, *others), HoldingSum())]
     if mig:
         entries.append(DeviceEntry(Device(MIG, parent=UUID), mig, HoldingSum()))
     return allocation_totals(Ledger("node-1", tuple(entries)))
@@ -194,7 +194,7 @@ def view(*extra_shares, kept=None):
         xids=(),
         build={"version": "1.2.3", "python_version": "3.11.2", "platform": "linux/x86_64"},
         own={},
-        books=kept or five_pods(),
+        allocations=kept or five_pods(),
         volcano_unit_bytes=10 * MIB,
     )
 
@@ -281,7 +281,7 @@ def test_the_scheduler_of_volcano_knows_of_volcanos_pods_alone():
     assert (POD_MEMORY, "old") not in found
 
 
-def test_a_card_that_nobody_shares_is_told_as_zero():
+def test_a_gpu_that_nobody_shares_is_told_as_zero():
     found = scheduled(holdings=())
     assert found["shared_number", None] == found["allocated_memory", None] == 0
 
@@ -293,7 +293,7 @@ def test_a_sum_of_which_a_part_is_unknown_is_absent():
     assert found[POD_MEMORY, "web"] == 128
 
 
-def test_what_is_held_of_a_mig_instance_is_held_of_its_card():
+def test_what_is_held_of_a_mig_instance_is_held_of_its_gpu():
     found = scheduled(holdings=(), mig=(holding("web", device=MIG),))
     assert found["allocated_memory", None] == found[POD_MEMORY, "web"] == 128
 

@@ -41,7 +41,7 @@ A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 WEB = PodRef("11111111-1111-1111-1111-111111111111", "ml", "web")
 PATH = f"/root/{WEB.uid}_main/x.cache"
-CARDS = tuple(
+GPUS = tuple(
     Gpu(
         uuid,
         index,
@@ -55,7 +55,7 @@ NUMBER = "volcano.sh/vgpu-number"
 
 def driver(*processes):
     known = frozenset((A, B))
-    return GpuSample(CARDS, processes=processes, processes_known=known, utilization_known=known)
+    return GpuSample(GPUS, processes=processes, processes_known=known, utilization_known=known)
 
 
 def slot(total, status=1, host_pid=100):
@@ -79,10 +79,10 @@ def kubelet(named=True, **changes):
     return msgspec.structs.replace(KubeletSample({WEB.uid: WEB}, links), **changes)
 
 
-def pod(card=A, mib=4096, cores=30):
+def pod(gpu=A, mib=4096, cores=30):
     annotations = {
         "volcano.sh/vgpu-node": NODE,
-        "volcano.sh/vgpu-ids-new": f"{card},NVIDIA,{mib},{cores}:",
+        "volcano.sh/vgpu-ids-new": f"{gpu},NVIDIA,{mib},{cores}:",
         "volcano.sh/bind-phase": "success",
         "volcano.sh/devices-to-allocate": "",
     }
@@ -98,8 +98,8 @@ def pod(card=A, mib=4096, cores=30):
 
 def oversold(gib):
     """Our node, whose plugin has registered so much memory of each GPU."""
-    cards = (f"{uuid},10,{gib * 1024},100,NVIDIA-X,0,true,0,hami-core:" for uuid in (A, B))
-    return Node(NODE, annotations={"hami.io/node-nvidia-register": "".join(cards)})
+    gpus = (f"{uuid},10,{gib * 1024},100,NVIDIA-X,0,true,0,hami-core:" for uuid in (A, B))
+    return Node(NODE, annotations={"hami.io/node-nvidia-register": "".join(gpus)})
 
 
 def joined(pods=None, node=None, **parts):
@@ -114,7 +114,7 @@ def joined(pods=None, node=None, **parts):
 
 
 def refusals(result):
-    return [(collector, one.subject, one.reason) for collector, one in result.rejected]
+    return [(collector, one.object_name, one.reason) for collector, one in result.rejected]
 
 
 IMPLAUSIBLE = [("shim", PATH, Reason.IMPLAUSIBLE)]
@@ -133,13 +133,13 @@ def test_a_limit_that_no_device_has_is_unknown_and_in_no_sum(limit):
 
 
 @pytest.mark.parametrize(("limit", "told"), [(48 * GIB, 48 * GIB), (48 * GIB + 1, None)])
-def test_a_limit_is_bounded_by_what_is_registered_of_the_card_which_may_be_oversold(limit, told):
+def test_a_limit_is_bounded_by_what_is_registered_of_the_gpu_which_may_be_oversold(limit, told):
     result, ledger = joined([], oversold(48), shim=region(limit=limit))
     assert [share.limit_bytes for share in result.shares] == [told]
     assert [holding.share.memory_bytes for holding in ledger.holdings] == [told]
 
 
-def test_where_nothing_is_registered_a_card_may_be_oversold_up_to_a_bound():
+def test_where_nothing_is_registered_a_gpu_may_be_oversold_up_to_a_bound():
     result, _ = joined(shim=region(slot(20 * GIB), limit=48 * GIB))
     (share,) = result.shares
     assert (share.limit_bytes, share.accounted.total) == (48 * GIB, 20 * GIB)
@@ -155,7 +155,7 @@ def test_where_nothing_is_registered_a_card_may_be_oversold_up_to_a_bound():
         ([2**53], None),
     ],
 )
-def test_more_in_use_than_there_is_of_the_card_is_refused(slots, told):
+def test_more_in_use_than_there_is_of_the_gpu_is_refused(slots, told):
     shim = region(*map(slot, slots))
     result, _ = joined([], oversold(24), shim=shim)
     (share,) = result.shares
@@ -252,7 +252,7 @@ def test_a_claim_of_more_cores_than_any_device_has_is_malformed_and_in_no_sum():
 # ---------------------------------------------------------------- forged devices
 
 
-def other_card(result):
+def other_gpu(result):
     return [share.device for share in result.shares if share.device == B]
 
 
@@ -266,7 +266,7 @@ RUNS_ON_A = GpuProcess(100, A, GIB)
         {"gpu": driver(RUNS_ON_A)},
         {"gpu": driver(RUNS_ON_A), "kubelet": kubelet(named=False)},
         {"kubelet": kubelet(held=HELD)},
-        {"pods": [pod(card=A)]},
+        {"pods": [pod(gpu=A)]},
     ],
     ids=["driver", "driver, without names", "pod-resources", "annotations"],
 )
@@ -274,7 +274,7 @@ def test_a_forged_device_is_refused_without_a_checkpoint_if_any_other_source_con
     contradiction,
 ):
     result, _ = joined(shim=region(slot(GIB), device=B), **contradiction)
-    assert other_card(result) == []
+    assert other_gpu(result) == []
     assert refusals(result) == [("shim", PATH, Reason.FORGED)]
     assert B in result.rejected[0][1].detail
     assert A in result.rejected[0][1].detail
@@ -286,14 +286,14 @@ def test_a_forged_device_is_refused_without_a_checkpoint_if_any_other_source_con
         {},
         {"gpu": driver(GpuProcess(100, B, GIB))},
         {"kubelet": kubelet(held={next(iter(HELD)): frozenset({B})})},
-        {"pods": [pod(card=B)]},
-        {"gpu": driver(GpuProcess(100, B, GIB)), "pods": [pod(card=A)]},  # it does run there
+        {"pods": [pod(gpu=B)]},
+        {"gpu": driver(GpuProcess(100, B, GIB)), "pods": [pod(gpu=A)]},  # it does run there
     ],
     ids=["nobody else", "driver", "pod-resources", "annotations", "driver against annotations"],
 )
 def test_a_device_that_nobody_contradicts_is_published(agreement):
     result, _ = joined(shim=region(slot(GIB), device=B), **agreement)
-    assert other_card(result) == [B]
+    assert other_gpu(result) == [B]
     assert result.rejected == ()
 
 
@@ -307,10 +307,10 @@ def test_a_container_that_works_on_one_of_its_devices_has_the_others_too():
     assert result.rejected == ()
 
 
-def test_a_limit_file_for_another_card_than_the_container_works_on_is_refused():
+def test_a_limit_file_for_another_gpu_than_the_container_works_on_is_refused():
     limit = LimitFile(
         Scheme.GAIA, "/vm/x", pod_uid=WEB.uid, container="main", device=B, memory_bytes=GIB
     )
     result, _ = joined(limits=LimitSample((limit,)), gpu=driver(RUNS_ON_A))
-    assert other_card(result) == []
+    assert other_gpu(result) == []
     assert refusals(result) == [("limits", "/vm/x", Reason.FORGED)]

@@ -32,7 +32,7 @@ from vgpu.metrics.render import Format, Renderer
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.sources.ledger_builder import LedgerBuilder, believed
+from vgpu.sources.ledger_builder import LedgerBuilder, possibly_running
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_node import NodeSample
 from vgpu.sources.pods import pod_sample
@@ -44,7 +44,7 @@ B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 WEB = PodRef("11111111-1111-1111-1111-111111111111", "ml", "web")
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 
-CARDS = GpuSample(
+GPUS = GpuSample(
     gpus=tuple(
         Gpu(uuid, index, {"name": "X"}, {("memory_total_bytes",): 24.0 * GIB})
         for index, uuid in enumerate((A, B))
@@ -53,13 +53,13 @@ CARDS = GpuSample(
 )
 
 
-def pod(card=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
+def pod(gpu=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
     """A pod of one container to which Volcano's scheduler has given units of a GPU's memory."""
     annotations = {
         "volcano.sh/vgpu-node": NODE,
-        "volcano.sh/vgpu-ids-new": f"{card},NVIDIA,{units},30:",
+        "volcano.sh/vgpu-ids-new": f"{gpu},NVIDIA,{units},30:",
         "volcano.sh/bind-phase": "success" if served else "allocating",
-        "volcano.sh/devices-to-allocate": "" if served else f"{card},NVIDIA,{units},30:",
+        "volcano.sh/devices-to-allocate": "" if served else f"{gpu},NVIDIA,{units},30:",
     }
     state = ContainerState.RUNNING if phase == "Running" else ContainerState.WAITING
     whole = Pod(
@@ -73,10 +73,10 @@ def pod(card=A, units=4096, phase="Running", ref=WEB, served=True, **changes):
     return msgspec.structs.replace(whole, **changes)
 
 
-def grant(card=A, mib=4096, container="main", uid=WEB.uid):
-    env = {"NVIDIA_VISIBLE_DEVICES": card}
+def grant(gpu=A, mib=4096, container="main", uid=WEB.uid):
+    env = {"NVIDIA_VISIBLE_DEVICES": gpu}
     shared = {"CUDA_DEVICE_MEMORY_LIMIT_0": f"{mib}m", "CUDA_DEVICE_SM_LIMIT": "30"}
-    return Grant(uid, container, NUMBER, (f"{card}-0",), env | shared)
+    return Grant(uid, container, NUMBER, (f"{gpu}-0",), env | shared)
 
 
 def kubelet(*grants):
@@ -95,7 +95,7 @@ def region(container="main", pod_uid=WEB.uid):
 
 def observation(pods=None, *, complete=True, **parts):
     known = None if pods is None else pod_sample(pods, complete=complete)
-    fields = {"gpu": CARDS, "process": kernel(), "kubelet": kubelet()} | parts
+    fields = {"gpu": GPUS, "process": kernel(), "kubelet": kubelet()} | parts
     fields["kubelet"] = with_names(fields["kubelet"], known)
     return Observation(pods=known, **fields)
 
@@ -122,7 +122,7 @@ def view(seen):
         xids=(),
         build={},
         own={},
-        books=allocation_totals(book, seen.pods.finished if seen.pods else frozenset()),
+        allocations=allocation_totals(book, seen.pods.finished if seen.pods else frozenset()),
     )
 
 
@@ -170,8 +170,8 @@ def test_which_sources_the_ledger_has_read_is_told():
     assert len(named(found, "vgpu_allocation_source_read")) == len(Source)
 
 
-def test_another_card_than_the_scheduler_promised_is_a_conflict_in_words():
-    seen = observation([pod(card=B)], kubelet=kubelet(grant(card=A)))
+def test_another_gpu_than_the_scheduler_promised_is_a_conflict_in_words():
+    seen = observation([pod(gpu=B)], kubelet=kubelet(grant(gpu=A)))
     assert conflicts(series(seen)) == {"card_differs": 1}
     (problem,) = conflict_problems(view(seen))
     assert problem.severity.name == "ERROR"
@@ -182,7 +182,7 @@ def test_another_card_than_the_scheduler_promised_is_a_conflict_in_words():
 
 def test_a_process_in_a_container_that_was_given_nothing_is_no_allocation():
     processes = (GpuProcess(100, A, GIB),)
-    gpu = msgspec.structs.replace(CARDS, processes=processes)
+    gpu = msgspec.structs.replace(GPUS, processes=processes)
     owners = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
     found = series(observation(gpu=gpu, process=owners))
     assert conflicts(found) == {"process_without_allocation": 1}
@@ -233,7 +233,7 @@ def test_a_grant_of_the_kubelet_makes_it_assigned():
 
 def test_a_process_of_a_pod_that_only_its_annotations_know_has_their_scheme():
     names = KubeletSample({}, {"c1": ContainerName("ml", "web", "main", WEB.uid)})
-    gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
+    gpu = msgspec.structs.replace(GPUS, processes=(GpuProcess(100, A, GIB),))
     owners = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
     seen = observation([pod()], gpu=gpu, process=owners, kubelet=names)
     assert infos(seen) == [("main", "volcano", "process", "assigned")]
@@ -291,7 +291,7 @@ def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(po
 
 
 def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_it():
-    gpu = msgspec.structs.replace(CARDS, processes=(GpuProcess(100, A, GIB),))
+    gpu = msgspec.structs.replace(GPUS, processes=(GpuProcess(100, A, GIB),))
     owners = kernel({100: ProcessOwner("c9", WEB.uid, "containerd")})
     names = {"c9": ContainerName("ml", "web", "fetch", WEB.uid)}
     told = msgspec.structs.replace(INIT["kubelet"], containers=names)
@@ -307,9 +307,9 @@ def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_i
 def test_a_running_pod_of_an_old_dump_counts_only_while_it_has_a_cgroup():
     gone, waiting = pod(), pod(ref=PodRef("2" * 36, "ml", "new"), phase="Pending")
     dump = pod_sample([gone, waiting], complete=False)
-    assert believed(dump, kernel(live=())) == (waiting,)
-    assert believed(dump, None) == (gone, waiting)
-    assert believed(pod_sample([gone], complete=True), kernel(live=())) == (gone,)
+    assert possibly_running(dump, kernel(live=())) == (waiting,)
+    assert possibly_running(dump, None) == (gone, waiting)
+    assert possibly_running(pod_sample([gone], complete=True), kernel(live=())) == (gone,)
 
 
 @pytest.mark.parametrize(("complete", "told"), [(True, {"outlives_pod": 1}), (False, {})])
@@ -380,7 +380,7 @@ def test_what_did_not_change_is_not_merged_again():
 def test_what_changed_is_read_again():
     books_ = keeper()
     before = books_.ledger(observation([pod()], kubelet=kubelet(grant())))
-    after = books_.ledger(observation([pod(card=B)], kubelet=kubelet(grant(card=B))))
+    after = books_.ledger(observation([pod(gpu=B)], kubelet=kubelet(grant(gpu=B))))
     assert [h.share.device for h in before.holdings] == [A]
     assert [h.share.device for h in after.holdings] == [B]
     without = books_.ledger(observation(kubelet=kubelet()))
@@ -392,9 +392,9 @@ def test_a_ledger_does_not_depend_on_what_was_kept_before():
     kept = keeper()
     for seen in (
         observation([pod()], kubelet=kubelet(grant())),
-        observation([pod(card=B)], kubelet=kubelet(grant())),
+        observation([pod(gpu=B)], kubelet=kubelet(grant())),
         observation(None, kubelet=None),
-        observation([pod(phase="Failed")], kubelet=kubelet(grant(card=B))),
+        observation([pod(phase="Failed")], kubelet=kubelet(grant(gpu=B))),
     ):
         assert kept.ledger(seen) == keeper().ledger(seen)
 
@@ -468,7 +468,7 @@ TWICE = [hami("a", 20480), hami("b", 20480)]
     ],
     ids=["unknown", "oversold", "plain", "illegible", "averages"],
 )
-def test_cards_that_are_oversold_on_purpose_are_measured_by_what_is_registered(node, told):
+def test_gpus_that_are_oversold_on_purpose_are_measured_by_what_is_registered(node, told):
     seen = with_own_node(TWICE, node)
     assert conflicts(series(seen)) == ({"overcommitted": 1} if told is None else told)
 
@@ -489,8 +489,8 @@ def test_a_register_that_changed_counts_from_the_next_sample_on():
 def test_amounts_in_units_that_nobody_has_told_leave_the_drivers_memory():
     told = {"volcano.sh/node-vgpu-register": f"{A},10,48,NVIDIA,true,hami-core:"}
     seen = with_own_node([pod(units=4)], Node(NODE, annotations=told))
-    cards = {one.device.uuid: one.device for one in keeper(volcano_unit=None).ledger(seen).devices}
-    assert (cards[A].memory_bytes, cards[A].slots) == (24 * GIB, 10)
+    gpus = {one.device.uuid: one.device for one in keeper(volcano_unit=None).ledger(seen).devices}
+    assert (gpus[A].memory_bytes, gpus[A].slots) == (24 * GIB, 10)
 
 
 def test_kubeshares_holder_pods_are_no_allocation():

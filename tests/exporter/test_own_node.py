@@ -103,7 +103,7 @@ def test_a_missing_right_is_a_rejection_beside_the_pods(follow):
     assert sample.node is None
     assert [pod.ref.name for pod in sample.pods] == ["a"]
     (refused,) = sample.rejections
-    assert (refused.subject, refused.reason) == ("node n", Reason.FORBIDDEN)
+    assert (refused.object_name, refused.reason) == ("node n", Reason.FORBIDDEN)
     assert refused.detail == FORBIDDEN.detail
 
 

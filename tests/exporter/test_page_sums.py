@@ -43,7 +43,7 @@ class Page:
             xids=(),
             build={},
             own={},
-            books=allocation_totals(self.ledger, self.finished),
+            allocations=allocation_totals(self.ledger, self.finished),
         )
         exposition = Renderer(OWN_TABLES).render(self.view)
         assert not exposition.dropped

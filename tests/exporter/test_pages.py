@@ -8,7 +8,7 @@ import pytest
 
 from exporter import statuspage
 from exporter.pages import routes
-from exporter.problems import problems, size
+from exporter.problems import problems, short_size
 from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
 from vgpu.units import GIB
@@ -116,14 +116,14 @@ def test_the_format_is_negotiated(accept, fmt):
     assert wanted_format(accept) is fmt
 
 
-def test_the_page_for_people_shows_cards_containers_and_troubles_in_words(bench):
+def test_the_page_for_people_shows_gpus_containers_and_troubles_in_words(bench):
     page = bench.sampler.sample()
     text = html.unescape(statuspage.render(page.view, page.view.timestamp + 2, "/metrics").decode())
     for share in page.view.attribution.shares:
         assert f"{share.namespace}/{share.pod}/{share.container}" in text
-    for card in bench.node.scenario.cards:
-        assert card.name in text
-        assert card.uuid in text
+    for gpu in bench.node.scenario.gpus:
+        assert gpu.name in text
+        assert gpu.uuid in text
     for problem in problems(page.view):
         assert problem.text in text
     assert "sampled 2 s ago" in text
@@ -185,4 +185,4 @@ def test_the_demos_problems_in_words(bench):
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 * 2**20, "200 MiB"), (2**31, "2.0 GiB")],
 )
 def test_sizes_for_people(count, text):
-    assert size(count) == text
+    assert short_size(count) == text

@@ -176,7 +176,7 @@ def test_a_dump_is_read_again_when_it_changes(path):
     path.unlink()
     with pytest.raises(SourceError) as caught:
         file.sample(NOW)
-    assert (caught.value.reason, caught.value.subject) == (Reason.ABSENT, str(path))
+    assert (caught.value.reason, caught.value.object_name) == (Reason.ABSENT, str(path))
 
 
 def test_a_dump_behind_a_link_is_read_as_in_a_configmaps_volume(path, tmp_path):
@@ -193,7 +193,7 @@ def test_only_a_regular_file_is_a_dump_and_nothing_blocks(tmp_path):
     for name in ("fifo", "link", "socket", "."):
         error = refused(tmp_path / name)
         assert error.reason is Reason.NOT_REGULAR_FILE
-        assert error.subject == str(tmp_path / name)
+        assert error.object_name == str(tmp_path / name)
 
 
 def test_a_dump_of_just_the_limit_is_read_and_one_byte_more_is_too_large(path, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_dump_of_just_the_limit_is_read_and_one_byte_more_is_too_large(path, m
     assert len(PodFile(str(path)).sample(NOW).pods) == 1
     monkeypatch.setattr(pods_module, "FILE_LIMIT", size - 1)
     error = refused(path)
-    assert (error.reason, error.subject) == (Reason.TOO_LARGE, str(path))
+    assert (error.reason, error.object_name) == (Reason.TOO_LARGE, str(path))
 
 
 def test_a_dump_of_more_than_64_mib_is_too_large(path):
@@ -215,7 +215,7 @@ def test_a_dump_of_more_than_64_mib_is_too_large(path):
 def test_a_dump_without_a_pod_of_this_node_is_refused_by_its_name(path):
     write(path, pod())
     error = refused(path, "elsewhere")
-    assert (error.reason, error.subject) == (Reason.ABSENT, str(path))
+    assert (error.reason, error.object_name) == (Reason.ABSENT, str(path))
     assert "'elsewhere' (--node-name)" in error.detail
 
 
@@ -237,7 +237,7 @@ def test_a_dump_without_a_pod_of_this_node_is_refused_by_its_name(path):
 def test_what_is_not_a_dump_is_malformed_and_named(path, content):
     path.write_bytes(content)
     error = refused(path)
-    assert (error.reason, error.subject) == (Reason.MALFORMED, str(path))
+    assert (error.reason, error.object_name) == (Reason.MALFORMED, str(path))
 
 
 def test_a_pod_that_cannot_be_read_is_refused_and_the_others_are_there(path):
@@ -247,7 +247,7 @@ def test_a_pod_that_cannot_be_read_is_refused_and_the_others_are_there(path):
     sample = PodFile(str(path)).sample(NOW)
     assert [each.ref.name for each in sample.pods] == ["web"]
     (rejection,) = sample.rejections
-    assert (rejection.reason, rejection.subject.partition(" ")[0]) == (Reason.MALFORMED, "Pod")
+    assert (rejection.reason, rejection.object_name.partition(" ")[0]) == (Reason.MALFORMED, "Pod")
 
 
 @given(st.binary(max_size=200))

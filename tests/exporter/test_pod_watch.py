@@ -170,7 +170,7 @@ def test_a_pod_that_cannot_be_read_is_refused_and_no_proof_that_others_are_gone(
     sample = watch.sample(5000.0)
     assert not sample.complete
     assert sample.names["uid-b"].name == "b"
-    assert [(each.subject, each.reason) for each in sample.rejections] == [
+    assert [(each.object_name, each.reason) for each in sample.rejections] == [
         ("Pod team/b", Reason.MALFORMED)
     ]
     server.said.put(event(EventType.MODIFIED, pod("b")))

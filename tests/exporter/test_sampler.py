@@ -97,12 +97,12 @@ def test_the_demos_troubles_are_all_told(bench):
 
 
 def test_what_our_own_plugin_has_bound_is_a_source_of_this_boot(bench):
-    ledger = bench.sampler.sample().view.books.ledger
+    ledger = bench.sampler.sample().view.allocations.ledger
     found = series(bench.sampler.sample())
     assert found['vgpu_collector_success{collector="plugin"}'] == 1
     (before,) = (one for one in ledger.holdings if one.pod.name.startswith("detector"))
     path = own_state.keep(bench.node.paths, before)
-    holdings = bench.sampler.sample().view.books.ledger.holdings
+    holdings = bench.sampler.sample().view.allocations.ledger.holdings
     told = [one for one in holdings if Source.OWN_CHECKPOINT in one.sources]
     assert [(one.pod, one.container) for one in told] == [(before.pod, before.container)]
     path.write_bytes(b"damaged")
@@ -113,7 +113,7 @@ def test_what_our_own_plugin_has_bound_is_a_source_of_this_boot(bench):
     own_state.keep(bench.node.paths, before, boot_id="before")
     view = bench.sampler.sample().view
     assert all(row.success for row in view.collectors)
-    told = [one for one in view.books.ledger.holdings if Source.OWN_CHECKPOINT in one.sources]
+    told = [one for one in view.allocations.ledger.holdings if Source.OWN_CHECKPOINT in one.sources]
     assert told == []
 
 
@@ -219,8 +219,8 @@ def test_short_of_descriptors_a_collector_says_so_and_nobody_is_accused(bench, n
         assert starting(mended, family) == starting(before, family)
 
 
-def test_a_lost_card_is_told_and_the_other_stays_right(bench):
-    first, second = bench.node.scenario.cards
+def test_a_lost_gpu_is_told_and_the_other_stays_right(bench):
+    first, second = bench.node.scenario.gpus
     before = series(bench.sampler.sample())
     bench.driver.lose(first.uuid)
     after = series(bench.sampler.sample())
@@ -243,8 +243,8 @@ def test_an_xid_is_counted_with_its_time(make_bench):
     bench.move(event.at + 1)
     bench.driver.wait_xids(0.01)
     found = series(bench.sampler.sample())
-    card = bench.node.scenario.cards[event.card].uuid
-    labels = f'uuid="{card}",xid="{event.xid}"'
+    gpu = bench.node.scenario.gpus[event.gpu].uuid
+    labels = f'uuid="{gpu}",xid="{event.xid}"'
     assert found[f"vgpu_gpu_xid_errors_total{{{labels}}}"] == 1
     assert found[f"vgpu_gpu_xid_last_timestamp_seconds{{{labels}}}"] == pytest.approx(
         bench.node.start + event.at
@@ -282,7 +282,7 @@ def test_a_replaced_driver_ends_the_process(bench):
 
 
 def test_the_join_refuses_under_the_shims_name(bench):
-    victim = bench.node.scenario.cards[0].uuid.encode()
+    victim = bench.node.scenario.gpus[0].uuid.encode()
     for root in bench.node.paths.shim_roots:
         for cache in Path(root).glob("*/*.cache"):
             data = cache.read_bytes()
@@ -386,15 +386,15 @@ def test_before_the_first_sample_the_page_tells_of_ourselves_only(bench):
     assert not bench.sampler.ready
 
 
-def test_a_node_that_lost_all_cards_has_zero_of_them(bench):
+def test_a_node_that_lost_all_gpus_has_zero_of_them(bench):
     bench.sampler.sample()
-    for card in bench.node.scenario.cards:
-        bench.driver.lose(card.uuid)
+    for gpu in bench.node.scenario.gpus:
+        bench.driver.lose(gpu.uuid)
     found = series(bench.sampler.sample())
     assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (0, 2)
 
 
-def test_the_number_of_cards_that_was_asked_for_is_the_one_expected(make_bench):
+def test_the_number_of_gpus_that_was_asked_for_is_the_one_expected(make_bench):
     found = series(make_bench(nvml_expected_gpus=1).sampler.sample())
     assert (found["vgpu_gpus"], found["vgpu_gpus_expected"]) == (2, 1)
 
@@ -409,7 +409,7 @@ def test_a_driver_that_hangs_while_it_is_closed_does_not_hold_up_the_end(bench, 
 
 
 def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
-    victim = bench.node.scenario.cards[0].uuid.encode()
+    victim = bench.node.scenario.gpus[0].uuid.encode()
     changed = 0
     for root in bench.node.paths.shim_roots:
         for path in Path(root).glob("*/*.cache"):

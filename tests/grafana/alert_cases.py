@@ -74,7 +74,7 @@ def memory(used, limit):
     }
 
 
-def two_of_a_card(blocked, other_priority=0, other_kernel="0+60x120"):
+def two_of_a_gpu(blocked, other_priority=0, other_kernel="0+60x120"):
     """A container on a GPU, and one that launches kernels, or does not, beside it."""
     return {
         f"vgpu_container_memory_accounted_bytes{{{WHO},{UUID}}}": "7x120",
@@ -88,7 +88,7 @@ def two_of_a_card(blocked, other_priority=0, other_kernel="0+60x120"):
     }
 
 
-def card(used, allocated, total=100):
+def gpu(used, allocated, total=100):
     return {
         f"vgpu_gpu_memory_used_bytes{{{UUID}}}": f"{used}x120",
         f"vgpu_gpu_memory_allocated_bytes{{{UUID}}}": f"{allocated}x120",
@@ -287,15 +287,15 @@ CASES = (
     ),
     Case(  # nothing of a higher priority has launched a kernel since the beginning
         "VgpuContainerBlocked",
-        two_of_a_card(1, other_kernel="0x120"),
-        two_of_a_card(0),
+        two_of_a_gpu(1, other_kernel="0x120"),
+        two_of_a_gpu(0),
         labels=CONTAINER,
         onset=2,
     ),
     Case(  # what works beside it is no more important
         "VgpuContainerBlocked",
-        two_of_a_card(1, other_priority=1),
-        two_of_a_card(1),
+        two_of_a_gpu(1, other_priority=1),
+        two_of_a_gpu(1),
         labels=CONTAINER,
     ),
     level(
@@ -331,8 +331,8 @@ CASES = (
     ),
     Case(
         "VgpuOvercommitPressure",
-        card(97, 150),
-        card(97, 100),
+        gpu(97, 150),
+        gpu(97, 100),
         labels=DEVICE,
         value="97%",
     ),
@@ -536,18 +536,18 @@ QUIET = (
     Quiet("VgpuThermalSlowdown", "as the power limit has it", {clock("sw_power_cap"): "1x120"}),
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),
     Quiet("VgpuContainerMemoryNearLimit", "another alert tells of it", memory(150, 100)),
-    Quiet("VgpuContainerBlocked", "something more important works", two_of_a_card(1)),
+    Quiet("VgpuContainerBlocked", "something more important works", two_of_a_gpu(1)),
     Quiet(
         "VgpuContainerBlocked",
         "for less than 5 minutes at a time",
         {
-            **two_of_a_card(1, other_kernel="0x120"),
+            **two_of_a_gpu(1, other_kernel="0x120"),
             f"vgpu_container_blocked{{{WHO}}}": "1x3 0 1x3 0 1x3 0 1x3 0",
         },
     ),
     Quiet("VgpuShimUnreadable", "its container starts", {refused("initializing"): "1x120"}),
     Quiet("VgpuShimUnreadable", "another collector's", {refused("unreadable", "kubelet"): "1x120"}),
-    Quiet("VgpuOvercommitPressure", "there is room", card(60, 150)),
+    Quiet("VgpuOvercommitPressure", "there is room", gpu(60, 150)),
     Quiet(
         "VgpuGpuMissing",
         "more than the operator expects",

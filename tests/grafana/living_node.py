@@ -53,7 +53,7 @@ class LivingNode(LiveExporter):
         self.sample = self.node.driver(lambda: t).sample(0.0)
         story = self.node.scenario
         due = [xid for xid in story.xids if xid.at <= t][len(self._xids) :]
-        self._xids += [nvml_fake.Xid(story.cards[xid.card].uuid, xid.xid) for xid in due]
+        self._xids += [nvml_fake.Xid(story.gpus[xid.gpu].uuid, xid.xid) for xid in due]
         self.write_driver(xids=self._xids)
 
 
@@ -61,8 +61,8 @@ def well(folder: Path) -> list[LivingNode]:
     """The nodes on which nothing is wrong, of each kind some; little happens on them."""
     kinds = enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
     stories = {
-        number: shared_by(scheme, fleet_node(cards, pods, number))
-        for number, (cards, pods, scheme) in kinds
+        number: shared_by(scheme, fleet_node(gpus, pods, number))
+        for number, (gpus, pods, scheme) in kinds
     }
     return [
         LivingNode(folder / f"well-{number}", story, interval="2s")

@@ -14,7 +14,7 @@ from msgspec import structs
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.health.device_health import Health, heard, seen
 from deviceplugin.health.rules import HealthRules
-from deviceplugin.kubelet.advertised import Offers, cards
+from deviceplugin.kubelet.advertised import Offers, gpu_statuses
 from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
@@ -48,7 +48,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
         ready=True,
         recovered=True,
         offers=offers.rows(dict.fromkeys(offers.servable(), True)),
-        cards=cards(devices, health),
+        gpus=gpu_statuses(devices, health),
         registrations={(resource, "registered"): 1 for resource in offers.servable()},
         allocations={},
         refusals={},
@@ -61,7 +61,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
         checkpoint_problem="",
         checkpoint_failures=0,
         health_events=events,
-        telling={},
+        write_counts={},
         requests={("list", "200"): 2, ("watch", "200"): 2},
         build=build_info(),
         own=own_numbers(None)(),
@@ -83,7 +83,11 @@ def with_pods(begun: PluginView, t: float) -> PluginView:
         waits={step: (pods, pods * seconds) for step, seconds in OF_A_POD.items()},
         tenants={"bound": 4 + pods % 5, "foreign": 1, "unbooked": 0},
         expecting=int(t % SECONDS_A_POD < 1),
-        telling={("pod", "told"): pods, ("lock", "told"): pods, ("node", "told"): int(t / 30) + 1},
+        write_counts={
+            ("pod", "told"): pods,
+            ("lock", "told"): pods,
+            ("node", "told"): int(t / 30) + 1,
+        },
         requests={**begun.requests, ("patch", "200"): 2 * pods},
     )
 
@@ -134,7 +138,7 @@ def sick(sample: GpuSample) -> Seen:
             conflicts=2,
             remarks=1,
             checkpoint_failures=now,
-            telling={("lock", "failed"): now},
+            write_counts={("lock", "failed"): now},
         )
 
     return view

@@ -58,7 +58,7 @@ def sick_story():
         else pod
         for pod in story.pods
     )
-    host = Process(pid=2207, card=0, data=constant(6 * GIB))
+    host = Process(pid=2207, gpu=0, data=constant(6 * GIB))
     return structs.replace(story, pods=pods, host_processes=(host,), xids=())
 
 

@@ -48,18 +48,18 @@ def missing(count):
     )
 
 
-def test_no_card_is_missing_after_the_exporters_pod_was_replaced(tmp_path):
+def test_no_gpu_is_missing_after_the_exporters_pod_was_replaced(tmp_path):
     there = {"vgpu_gpus": "8", "vgpu_gpus_expected": "8"}
     shows(tmp_path, two_pods(there, there), *missing(0))
 
 
-def test_a_card_that_the_exporter_before_has_seen_is_missing(tmp_path):
+def test_a_gpu_that_the_exporter_before_has_seen_is_missing(tmp_path):
     before = {"vgpu_gpus": "8", "vgpu_gpus_expected": "8"}
     after = {"vgpu_gpus": "7", "vgpu_gpus_expected": "7"}
     shows(tmp_path, two_pods(before, after), *missing(1))
 
 
-def test_a_node_with_more_cards_than_expected_hides_no_missing_one(tmp_path):
+def test_a_node_with_more_gpus_than_expected_hides_no_missing_one(tmp_path):
     poor = inputs({"vgpu_gpus": "7x60", "vgpu_gpus_expected": "8x60"}, **NODE)
     rich = {**NODE, "instance": "node-1"}
     series = [*poor, *inputs({"vgpu_gpus": "5x60", "vgpu_gpus_expected": "4x60"}, **rich)]

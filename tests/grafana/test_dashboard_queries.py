@@ -100,7 +100,7 @@ def test_each_question_has_an_answer(server, uid):
 
 
 @pytest.mark.parametrize("uid", ["vgpu-fleet", "vgpu-node"])
-def test_a_replaced_exporters_cards_are_counted_once(server, uid):
+def test_a_replaced_exporters_gpus_are_counted_once(server, uid):
     (target,) = PANELS[f"{uid}: GPUs missing"].targets
     assert server.wait_for(filled(target.expr, VALUES)) == [({}, 0)]
 

@@ -33,10 +33,10 @@ FAMILIES = {
 OWN = {family.name for table in OWN_TABLES for family in table.families}
 WORD = re.compile(r"[A-Za-z_]\w+")
 
-CARD, INSTANCE = nvml_fake.uuid(7), nvml_fake.mig_uuid(7)
+GPU, INSTANCE = nvml_fake.uuid(7), nvml_fake.mig_uuid(7)
 
 GROUPED = re.compile(r"\b(?:by|on|group_left) \(([^)]*)\)")
-OF_TARGETS_AND_CARDS = {"instance", "model"}
+OF_TARGETS_AND_GPUS = {"instance", "model"}
 
 
 def asked(query):
@@ -70,7 +70,7 @@ def test_each_query_says_what_it_tells(name):
 @each_set
 @no_defects
 def test_what_is_joined_and_added_up_are_labels_of_the_set(name):
-    known = set().union(*FAMILIES[name].values()) | OF_TARGETS_AND_CARDS
+    known = set().union(*FAMILIES[name].values()) | OF_TARGETS_AND_GPUS
     for query in QUERIES[name]:
         for labels in GROUPED.findall(query):
             for label in set(filter(None, labels.split(", "))) - known:
@@ -85,9 +85,9 @@ class MigNode(LiveExporter):
         split = structs.replace(A10, uuid=INSTANCE)
         share = Share(device=INSTANCE, memory_bytes=4 * GIB)
         pod = make_pod("ml/mig-0/main", Scheme.VOLCANO, (share,), shim=make_shim("v1.2", HAMI_ROOT))
-        super().__init__(folder, Scenario(node="mig-node", cards=(split,), pods=(pod,)), *flags)
-        card = nvml_fake.Device(CARD, mig=1)
-        self.write_driver(devices=[card, nvml_fake.Mig(CARD, INSTANCE, gi=3)])
+        super().__init__(folder, Scenario(node="mig-node", gpus=(split,), pods=(pod,)), *flags)
+        gpu = nvml_fake.Device(GPU, mig=1)
+        self.write_driver(devices=[gpu, nvml_fake.Mig(GPU, INSTANCE, gi=3)])
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_sums_are_right_and_apart_by_cluster(tmp_path, of_node):
     passes(tmp_path, {"input_series": fleet(of_node), "promql_expr_test": tests})
 
 
-def test_a_missing_card_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up_for_it(tmp_path):
+def test_a_missing_gpu_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up_for_it(tmp_path):
     """The exporter's pod is replaced on one node; the other has more GPUs than it should."""
     target = {"cluster": "north", "job": "vgpu", "instance": "node-0"}
     more = {"vgpu_gpus": "8x1500", "vgpu_gpus_expected": "6x1500"}
@@ -176,7 +176,7 @@ def test_a_missing_card_is_remembered_for_a_day_whoever_saw_it_and_none_makes_up
     passes(tmp_path, {"input_series": series, "promql_expr_test": tests})
 
 
-def test_a_missing_card_is_known_as_soon_as_its_node_is(tmp_path):
+def test_a_missing_gpu_is_known_as_soon_as_its_node_is(tmp_path):
     """Before the first full minute, which is the first to be remembered."""
     series = {"vgpu_gpus": "_ 7x9", "vgpu_gpus_expected": "_ 8x9"}
     one = {"expr": MISSING, "exp_samples": [{"labels": "{}", "value": 1}]}

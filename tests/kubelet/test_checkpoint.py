@@ -187,7 +187,10 @@ def test_an_answer_that_is_not_protobuf_costs_the_entry_only_its_environment():
     grants, rejections = parse_checkpoint(content, "file")
     assert [grant.env for grant in grants] == [{}, {"K": "V"}]
     assert [rejection.reason for rejection in rejections] == [Reason.MALFORMED]
-    assert rejections[0].subject == "file: 9a422c32-4fc2-11e9-bb64-505dac4c3a38/main/nvidia.com/gpu"
+    assert (
+        rejections[0].object_name
+        == "file: 9a422c32-4fc2-11e9-bb64-505dac4c3a38/main/nvidia.com/gpu"
+    )
 
 
 def test_a_checkpoint_of_nothing_grants_nothing():

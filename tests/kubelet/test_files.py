@@ -77,7 +77,7 @@ def test_a_refused_open_names_the_path_and_the_system_error(tmp_path, monkeypatc
     with pytest.raises(SourceError) as refused:
         read_file("/some/file", 10)
     error = refused.value
-    assert (error.reason, error.subject) == (Reason.UNREADABLE, "/some/file")
+    assert (error.reason, error.object_name) == (Reason.UNREADABLE, "/some/file")
     assert error.detail == "Permission denied"
 
 

@@ -31,7 +31,7 @@ def node(tmp_path):
 
 
 def reasons(sample):
-    return [(rejection.subject, rejection.reason) for rejection in sample.rejections]
+    return [(rejection.object_name, rejection.reason) for rejection in sample.rejections]
 
 
 def test_folders_links_and_checkpoint_make_one_sample(node):
@@ -99,9 +99,9 @@ def test_a_file_that_has_not_changed_is_not_parsed_again(node, monkeypatch):
     parsed = []
     real = kubelet_module.parse_checkpoint
 
-    def counted(content, subject):
-        parsed.append(subject)
-        return real(content, subject)
+    def counted(content, object_name):
+        parsed.append(object_name)
+        return real(content, object_name)
 
     monkeypatch.setattr(kubelet_module, "parse_checkpoint", counted)
     source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))

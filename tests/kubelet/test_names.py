@@ -95,7 +95,7 @@ def test_folders_give_pods_and_the_rest_is_refused_or_passed_over(tmp_path):
     (tmp_path / os.fsdecode(b"default_\xff_uid")).mkdir()
     pods, rejections = read_pod_folders(str(tmp_path))
     assert pods == {UID: PodRef(UID, "default", "web-0")}
-    assert sorted((r.subject, r.reason) for r in rejections) == [
+    assert sorted((r.object_name, r.reason) for r in rejections) == [
         (f"{tmp_path}/default_\\xff_uid", Reason.MALFORMED),
         (f"{tmp_path}/elsewhere", Reason.MALFORMED),
     ]

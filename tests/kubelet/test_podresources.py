@@ -87,7 +87,7 @@ def test_an_answer_above_the_bound_is_too_large(kubelet, source):
 def test_another_error_is_told_with_its_code(kubelet, source):
     kubelet.answer = lambda: (grpc.StatusCode.INTERNAL, "oops")
     error = refusal(source)
-    assert (error.reason, error.subject) == (Reason.UNREADABLE, kubelet.path)
+    assert (error.reason, error.object_name) == (Reason.UNREADABLE, kubelet.path)
     assert error.detail == "INTERNAL: oops"
 
 
@@ -180,7 +180,7 @@ def test_a_pod_that_would_get_two_names_gets_none():
     there = held("web", "a") | held("db", "b", container="side")
     pods, rejections = name_grants(grants, there)
     assert pods == {}
-    assert [(r.subject, r.reason) for r in rejections] == [("u", Reason.AMBIGUOUS)]
+    assert [(r.object_name, r.reason) for r in rejections] == [("u", Reason.AMBIGUOUS)]
 
 
 def test_a_sample_has_the_names_that_pod_resources_and_the_checkpoint_give(kubelet, tmp_path):

@@ -21,7 +21,7 @@ from vgpu.model import (
 from vgpu.units import GIB
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
-CARDS = tuple(Device(uuid=uuid, index=i, memory_bytes=10 * GIB) for i, uuid in enumerate((A, B, C)))
+GPUS = tuple(Device(uuid=uuid, index=i, memory_bytes=10 * GIB) for i, uuid in enumerate((A, B, C)))
 NODE = "node-0"
 KUBELET = (Source.POD_RESOURCES, Source.CHECKPOINT)
 
@@ -59,7 +59,7 @@ def evidence(*statements, **changes):
     """A node with three GPUs whose only pod, if no others are given, is u1, running."""
     whole = Evidence(
         node=NODE,
-        devices=CARDS,
+        devices=GPUS,
         statements=statements,
         pods=(pod("u1"),),
         pods_complete=True,
@@ -159,7 +159,7 @@ def any_surroundings(random):
     known = [uid for uid in UIDS if random.random() < 0.6]
     return Evidence(
         node=random.choice([NODE, NODE, ""]),
-        devices=random.choice([CARDS, CARDS, CARDS[:2], ()]),
+        devices=random.choice([GPUS, GPUS, GPUS[:2], ()]),
         devices_complete=random.random() < 0.6,
         lost=random.choice([frozenset(), frozenset({C}), frozenset({"GPU-gone"})]),
         pods=tuple(any_pod(random, uid) for uid in known),

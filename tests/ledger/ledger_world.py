@@ -14,7 +14,7 @@ from vgpu.ledger import Evidence, Wanted
 from vgpu.model import Device, Phase, PodRef, Request, Scheme, Source
 from vgpu.units import GIB
 
-CARDS = (
+GPUS = (
     Device(uuid=A, index=0, memory_bytes=10 * GIB),
     Device(uuid=B, index=1, memory_bytes=10 * GIB),
 )
@@ -25,10 +25,10 @@ IDS = tuple(f"id-{number}" for number in range(5))
 
 @dataclass
 class ApiPod:
-    """What the API server has of a pod; ``card`` and ``gib`` are in its annotations."""
+    """What the API server has of a pod; ``gpu`` and ``gib`` are in its annotations."""
 
     uid: str
-    card: str
+    gpu: str
     gib: int
     assigned: bool = False
     phase: str = "Pending"
@@ -51,7 +51,7 @@ class Given:
     """What Allocate gave: the kubelet's ID, and the GPU that the plugin answered with."""
 
     device_id: str
-    card: str
+    gpu: str
     gib: int
 
 
@@ -63,7 +63,7 @@ class World:
     given: dict = field(default_factory=dict)
     live: set = field(default_factory=set)
     cgroups: set = field(default_factory=set)
-    books: dict = field(default_factory=dict)  # in the kubelet's memory
+    admitted: dict = field(default_factory=dict)  # in the kubelet's memory
     checkpoint: dict = field(default_factory=dict)  # its file
     own: dict = field(default_factory=dict)
     own_boot: int = 0
@@ -88,24 +88,22 @@ class World:
         uids = {uid for uid in self.api if self.holds(uid)} | self.live
         uids |= {uid for uid in self.cgroups if uid not in self.api and uid in self.given}
         return {
-            uid: self.given[uid].card if uid in self.given else self.api[uid].card for uid in uids
+            uid: self.given[uid].gpu if uid in self.given else self.api[uid].gpu for uid in uids
         }
 
     # ------------------------------------------------------------ the cluster
 
-    def bind(self, card, gib):
+    def bind(self, gpu, gib):
         """The scheduler counts what the annotations of pods say that are not over.
 
         Gives the new pod's UID, None if it does not fit.
         """
-        booked = sum(
-            pod.gib for pod in self.api.values() if pod.card == card and self.holds(pod.uid)
-        )
-        if booked + gib > CAPACITY[card]:
+        booked = sum(pod.gib for pod in self.api.values() if pod.gpu == gpu and self.holds(pod.uid))
+        if booked + gib > CAPACITY[gpu]:
             return None
         self.made += 1
         uid = f"u{self.made}"
-        self.api[uid] = ApiPod(uid, card, gib)
+        self.api[uid] = ApiPod(uid, gpu, gib)
         return uid
 
     def delete(self, uid):
@@ -123,14 +121,14 @@ class World:
         pod = self.api[uid]
         if not (self.synced and self.plugin_up and self.holds(uid)) or uid in self.given:
             return
-        self.books = {other: g for other, g in self.books.items() if self.active(other)}
-        free = [one for one in IDS if one not in {g.device_id for g in self.books.values()}]
+        self.admitted = {other: g for other, g in self.admitted.items() if self.active(other)}
+        free = [one for one in IDS if one not in {g.device_id for g in self.admitted.values()}]
         if not free:
             pod.phase = "Failed"
             return
-        card = {A: B, B: A}[pod.card] if crossed else pod.card
-        self.given[uid] = self.books[uid] = Given(free[0], card, pod.gib)
-        self.checkpoint = dict(self.books)
+        gpu = {A: B, B: A}[pod.gpu] if crossed else pod.gpu
+        self.given[uid] = self.admitted[uid] = Given(free[0], gpu, pod.gib)
+        self.checkpoint = dict(self.admitted)
         self.own = {other: g for other, g in self.own.items() if self.own_boot == self.boot}
         self.own[uid], self.own_boot = self.given[uid], self.boot
         pod.assigned = True
@@ -165,7 +163,7 @@ class World:
     def restart_kubelet(self, *, lose_checkpoint=False):
         if lose_checkpoint:
             self.checkpoint = {}
-        self.books, self.synced = dict(self.checkpoint), False
+        self.admitted, self.synced = dict(self.checkpoint), False
 
     def up(self):
         """Kubelet and plugin are ready."""
@@ -183,20 +181,20 @@ class World:
     def evidence(self):
         """Everything that can be read at this moment."""
         words = {
-            Source.PROCESS: [said(Source.PROCESS, self.given[u].card, uid=u) for u in self.live],
+            Source.PROCESS: [said(Source.PROCESS, self.given[u].gpu, uid=u) for u in self.live],
             Source.CHECKPOINT: [
-                self._word(Source.CHECKPOINT, uid, given.card)
+                self._word(Source.CHECKPOINT, uid, given.gpu)
                 for uid, given in self.checkpoint.items()
             ],
             Source.SHIM: [
-                said(Source.SHIM, g.card, g.gib, uid=u, alive=u in self.live)
+                said(Source.SHIM, g.gpu, g.gib, uid=u, alive=u in self.live)
                 for u in self.regions
                 if (g := self.given[u])
             ],
             Source.ANNOTATIONS: [
                 said(
                     Source.ANNOTATIONS,
-                    pod.card,
+                    pod.gpu,
                     pod.gib,
                     uid=uid,
                     phase=Phase.ASSIGNED if pod.assigned else Phase.ASSUMED,
@@ -206,17 +204,18 @@ class World:
         }
         if self.synced:
             words[Source.POD_RESOURCES] = [
-                self._word(Source.POD_RESOURCES, uid, "") for uid in self.books if self.active(uid)
+                self._word(Source.POD_RESOURCES, uid, "")
+                for uid in self.admitted
+                if self.active(uid)
             ]
         if self.own_boot == self.boot:
             words[Source.OWN_CHECKPOINT] = [
-                self._word(Source.OWN_CHECKPOINT, uid, given.card)
-                for uid, given in self.own.items()
+                self._word(Source.OWN_CHECKPOINT, uid, given.gpu) for uid, given in self.own.items()
             ]
         pods = [pod.pod() for pod in self.api.values()]
         return Evidence(
             node=NODE,
-            devices=CARDS,
+            devices=GPUS,
             statements=tuple(one for those in words.values() for one in those),
             pods=tuple(pods),
             pods_complete=True,
@@ -235,8 +234,8 @@ class World:
             read=frozenset(words),
         )
 
-    def _word(self, source, uid, card):
+    def _word(self, source, uid, gpu):
         """The kubelet's word, or one that repeats it; a GPU only where the answer is known."""
         given = self.given[uid]
         slices = ((RESOURCE, (given.device_id,)),)
-        return said(source, card, given.gib, uid=uid, slices=slices)
+        return said(source, gpu, given.gib, uid=uid, slices=slices)

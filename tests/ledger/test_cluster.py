@@ -13,13 +13,13 @@ from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GIB
 
-LANGUAGES = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
+CODECS = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
 REGISTER = f"{A},10,10240,NVIDIA-L40S,true,hami-core:{B},10,10240,NVIDIA-L40S,false,hami-core:"
 VOLCANO_NODE = Node("node-0", annotations={"volcano.sh/node-vgpu-register": REGISTER})
 
 
-def gpushare_node(name="node-0", cards=2):
-    amounts = {"aliyun.com/gpu-mem": 15 * cards, "aliyun.com/gpu-count": cards}
+def gpushare_node(name="node-0", gpus=2):
+    amounts = {"aliyun.com/gpu-mem": 15 * gpus, "aliyun.com/gpu-count": gpus}
     return Node(name, capacity=amounts, allocatable=amounts)
 
 
@@ -48,13 +48,13 @@ def volcano_pod(uid, device, memory=1024, **changes):
 
 
 def of_node(*pods, nodes=(VOLCANO_NODE,), **options):
-    return cluster(nodes, pods, LANGUAGES, **options).ledgers["node-0"]
+    return cluster(nodes, pods, CODECS, **options).ledgers["node-0"]
 
 
 def test_every_node_has_a_ledger_of_its_own():
     nodes = [gpushare_node("node-0"), gpushare_node("node-1"), Node("cpu-only")]
     pods = [gpushare_pod("u1", 0), gpushare_pod("u2", 1, node="node-1")]
-    ledgers = cluster(nodes, pods, LANGUAGES).ledgers
+    ledgers = cluster(nodes, pods, CODECS).ledgers
     assert list(ledgers) == ["node-0", "node-1", "cpu-only"]
     assert where(ledgers["node-0"]) == {("u1", "main"): ["0"]}
     assert where(ledgers["node-1"]) == {("u2", "main"): ["1"]}
@@ -85,7 +85,7 @@ def test_a_pod_that_is_promised_to_a_node_but_not_bound_holds_its_share_there():
     assert holding.phase is Phase.ASSUMED
 
 
-def test_a_bound_pod_without_a_card_waits():
+def test_a_bound_pod_without_a_gpu_waits():
     """gpushare: bound before the extender was there, or with an index that cannot be read."""
     ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node()])
     (wanted,) = ledger.waiting
@@ -98,22 +98,22 @@ def test_what_is_bound_nowhere_is_told_apart():
     whole = cluster(
         [gpushare_node()],
         [gpushare_pod("u1", **nowhere), gpushare_pod("u2", "x", **nowhere)],
-        LANGUAGES,
+        CODECS,
     )
     assert [wanted.pod.uid for wanted in whole.unbound] == ["u1", "u2"]
     assert [malformed.pod.uid for malformed in whole.malformed] == ["u2"]
 
 
-def test_the_only_card_of_a_gpushare_node_is_granted_without_a_word():
+def test_the_only_gpu_of_a_gpushare_node_is_granted_without_a_word():
     """The original plugin then writes nothing on the pod, and its inspect shows it as pending."""
-    ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node(cards=1)])
+    ledger = of_node(gpushare_pod("u1"), nodes=[gpushare_node(gpus=1)])
     (holding,) = ledger.holdings
     assert holding.share == Share("0", 3 * GIB)
     assert holding.phase is Phase.ASSIGNED
     assert ledger.waiting == ()
 
 
-def test_gpushares_unhealthy_cards_keep_their_holders():
+def test_gpushares_unhealthy_gpus_keep_their_holders():
     pods = [gpushare_pod("u1", 1)]
     ledger = of_node(*pods, nodes=[gpushare_node()], unhealthy={"node-0": "1"})
     assert [e.device.healthy for e in ledger.devices] == [True, False]
@@ -128,13 +128,13 @@ def test_annotations_that_drifted_from_the_bound_node():
     """volcano#5532."""
     nodes = [VOLCANO_NODE, Node("node-1", annotations=VOLCANO_NODE.annotations)]
     drifted = volcano_pod("u1", A, node="node-1")
-    ledgers = cluster(nodes, [drifted], LANGUAGES).ledgers
+    ledgers = cluster(nodes, [drifted], CODECS).ledgers
     assert not list(ledgers["node-0"].holdings)
     assert [holding.share.device for holding in ledgers["node-1"].unplaced] == [""]
     assert kinds(ledgers["node-1"]) == [ConflictKind.NODE_DIFFERS]
 
 
-def test_a_broken_register_hides_no_pod_and_accuses_no_card():
+def test_a_broken_register_hides_no_pod_and_accuses_no_gpu():
     broken = Node("node-0", annotations={"volcano.sh/node-vgpu-register": "nonsense"})
     ledger = of_node(volcano_pod("u1", A), nodes=[broken])
     assert [holding.share.device for holding in ledger.unplaced] == [A]
@@ -142,11 +142,11 @@ def test_a_broken_register_hides_no_pod_and_accuses_no_card():
 
 
 def test_pods_of_a_node_that_is_no_more_are_not_forgotten():
-    whole = cluster([], [volcano_pod("u1", A)], LANGUAGES)
+    whole = cluster([], [volcano_pod("u1", A)], CODECS)
     assert [h.share.device for h in whole.ledgers["node-0"].unplaced] == [A]
 
 
-def test_a_card_that_two_systems_tell_of_is_one():
+def test_a_gpu_that_two_systems_tell_of_is_one():
     both = Node(
         "node-0",
         annotations={"hami.io/node-nvidia-register": _hami(A, 0) + _hami(B, 1)},
@@ -199,7 +199,7 @@ def test_kubeshares_virtual_gpus_are_resolved_as_far_as_a_share_pod_is_bound():
 
 
 @pytest.mark.parametrize("gpuid", ["0", "GPU-1", "zxcvb"])
-def test_a_virtual_gpu_is_no_missing_card_whatever_it_is_called(gpuid):
+def test_a_virtual_gpu_is_no_missing_gpu_whatever_it_is_called(gpuid):
     told = {
         "kubeshare/gpu_request": "0.4",
         "kubeshare/gpu_limit": "1.0",

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tests.ledger.ledger_values import (
-    CARDS,
+    GPUS,
     KUBELET,
     NODE,
     A,
@@ -34,19 +34,19 @@ def test_every_kind_is_explained():
 # ---------------------------------------------------------------- of one container
 
 
-def test_the_plugin_gave_another_card_than_the_scheduler_chose():
+def test_the_plugin_gave_another_gpu_than_the_scheduler_chose():
     """volcano-vgpu-device-plugin#133: the annotation's GPU is not the one in use."""
     annotation, answer = said(Source.ANNOTATIONS, A, 2), said(Source.CHECKPOINT, B, 2)
     ledger = merge(evidence(annotation, answer))
     (conflict,) = ledger.conflicts
-    assert conflict.kind is ConflictKind.CARD_DIFFERS
+    assert conflict.kind is ConflictKind.GPU_DIFFERS
     assert (conflict.pod, conflict.container, conflict.device) == (ref("u1"), "main", B)
     assert conflict.statements == (answer, annotation)
 
 
-def test_a_region_that_names_other_cards_than_the_kubelet_gave_adds_no_holder():
+def test_a_region_that_names_other_gpus_than_the_kubelet_gave_adds_no_holder():
     """A tenant can write his region; what the plugin made visible he cannot change."""
-    forged = said(Source.SHIM, "", shares=tuple(Share(card.uuid, 2 * GIB) for card in CARDS))
+    forged = said(Source.SHIM, "", shares=tuple(Share(gpu.uuid, 2 * GIB) for gpu in GPUS))
     ledger = merge(evidence(forged, said(Source.CHECKPOINT, A, 2)))
     assert where(ledger) == {("u1", "main"): [A]}
     assert kinds(ledger) == [ConflictKind.FILE_DIFFERS]
@@ -59,7 +59,7 @@ GIVEN = said(Source.CHECKPOINT, A, 2)
 def test_a_file_that_the_driver_confirms_is_evidence():
     process = said(Source.PROCESS, B)
     (conflict,) = merge(evidence(FORGED, GIVEN, process)).conflicts
-    assert conflict.kind is ConflictKind.CARD_DIFFERS
+    assert conflict.kind is ConflictKind.GPU_DIFFERS
     assert set(conflict.statements) == {FORGED, GIVEN, process}
 
 
@@ -71,10 +71,10 @@ def test_a_file_alone_is_no_evidence_against_anybody(better):
 
 def test_a_file_does_not_hide_that_others_differ():
     ledger = merge(evidence(FORGED, GIVEN, said(Source.ANNOTATIONS, C, 2)))
-    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+    assert kinds(ledger) == [ConflictKind.GPU_DIFFERS]
 
 
-def test_limits_that_may_be_another_containers_and_name_different_cards_are_kept():
+def test_limits_that_may_be_another_containers_and_name_different_gpus_are_kept():
     process = said(Source.PROCESS, A, container="side")
     region = said(Source.SHIM, A, 2)
     file = said(Source.LIMIT_FILE, B, 2, scheme=Scheme.GAIA)
@@ -134,7 +134,7 @@ def test_annotations_that_were_made_for_another_node_do_not_place_the_pod_on_thi
     assert kinds(merge(evidence(msgspec.structs.replace(drifted, node=NODE)))) == []
 
 
-def test_a_card_that_the_node_does_not_have():
+def test_a_gpu_that_the_node_does_not_have():
     ledger = merge(evidence(said(Source.ANNOTATIONS, "GPU-sold", 2)))
     assert [holding.share.device for holding in ledger.unplaced] == ["GPU-sold"]
     assert [(c.kind, c.device) for c in ledger.conflicts] == [
@@ -149,8 +149,8 @@ def test_where_not_all_devices_are_known_none_is_missing():
     assert ledger.conflicts == ()
 
 
-@pytest.mark.parametrize("known", [CARDS, CARDS[1:]], ids=["described", "not described"])
-def test_a_card_that_fell_off_the_bus_keeps_its_holders(known):
+@pytest.mark.parametrize("known", [GPUS, GPUS[1:]], ids=["described", "not described"])
+def test_a_gpu_that_fell_off_the_bus_keeps_its_holders(known):
     told = said(Source.CHECKPOINT, A, 2)
     ledger = merge(evidence(told, devices=known, lost=frozenset({A})))
     assert entry(ledger, A).lost
@@ -158,9 +158,9 @@ def test_a_card_that_fell_off_the_bus_keeps_its_holders(known):
     assert kinds(ledger) == [ConflictKind.DEVICE_MISSING]
 
 
-def test_an_unhealthy_card_keeps_its_holders():
-    cards = (Device(uuid=A, healthy=False),)
-    ledger = merge(evidence(said(Source.CHECKPOINT, A, 2), devices=cards))
+def test_an_unhealthy_gpu_keeps_its_holders():
+    gpus = (Device(uuid=A, healthy=False),)
+    ledger = merge(evidence(said(Source.CHECKPOINT, A, 2), devices=gpus))
     assert len(entry(ledger, A).holdings) == 1
     assert kinds(ledger) == [ConflictKind.DEVICE_UNHEALTHY]
 
@@ -220,9 +220,9 @@ def test_more_than_the_device_has():
 
 
 def test_more_shares_than_the_device_is_split_into():
-    cards = (Device(uuid=A, slots=1),)
+    gpus = (Device(uuid=A, slots=1),)
     told = [said(Source.ANNOTATIONS, A, uid=uid) for uid in ("u1", "u2")]
-    (conflict,) = merge(evidence(*told, pods=TWO_PODS, devices=cards)).conflicts
+    (conflict,) = merge(evidence(*told, pods=TWO_PODS, devices=gpus)).conflicts
     assert conflict.detail == "2 of 1 shares"
 
 
@@ -271,7 +271,7 @@ def test_where_a_source_could_not_tell_all_nobody_is_accused_of_using_what_was_n
     assert kinds(merge(evidence(docker, **silent))) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
 
 
-def test_a_process_outside_of_kubernetes_holds_its_card_by_the_id_of_its_container():
+def test_a_process_outside_of_kubernetes_holds_its_gpu_by_the_id_of_its_container():
     docker = said(Source.PROCESS, A, pod=PodRef("", "", ""), container="0123456789ab")
     ledger = merge(evidence(docker))
     assert where(ledger) == {("", "0123456789ab"): [A]}
@@ -325,8 +325,8 @@ def test_a_region_in_a_folder_of_the_wrong_container_is_not_a_second_holder():
 
 def test_a_misnamed_region_says_nothing_of_what_its_pod_holds_elsewhere():
     region = said(Source.SHIM, A, 6, container="init")
-    cards = said(Source.CHECKPOINT, "", shares=(Share(A, 6 * GIB), Share(B, 6 * GIB)))
-    on = {h.share.device: h.sources for h in merge(evidence(region, cards)).holdings}
+    gpus = said(Source.CHECKPOINT, "", shares=(Share(A, 6 * GIB), Share(B, 6 * GIB)))
+    on = {h.share.device: h.sources for h in merge(evidence(region, gpus)).holdings}
     assert on == {A: (Source.CHECKPOINT, Source.SHIM), B: (Source.CHECKPOINT,)}
 
 

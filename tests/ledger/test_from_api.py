@@ -13,7 +13,7 @@ from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.units import GIB, MIB
 
-LANGUAGES = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())
+CODECS = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())
 UUID = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 
 GPUSHARE = pod(
@@ -75,20 +75,20 @@ def expected(scheme, share, phase, since=None, node=NODE):
     ids=["gpushare", "volcano", "gaia", "kubeshare"],
 )
 def test_a_claim_is_a_statement_for_each_container(said, statement):
-    reading = read_pod(said, LANGUAGES)
+    reading = read_pod(said, CODECS)
     assert reading.statements == (statement,)
     assert reading.malformed == ()
 
 
 def test_a_share_of_a_pod_with_several_containers_is_the_pods():
     two = pod("u1", containers=(Container("a"), Container("b")), annotations=KUBESHARE.annotations)
-    (statement,) = read_pod(two, LANGUAGES).statements
+    (statement,) = read_pod(two, CODECS).statements
     assert statement.container == ""
 
 
 def test_statements_are_about_the_uid_that_the_node_knows():
     share_pod = pod("sp", annotations=KUBESHARE.annotations | {SHARE_POD: "made"})
-    (statement,) = read_pod(share_pod, LANGUAGES).statements
+    (statement,) = read_pod(share_pod, CODECS).statements
     assert statement.pod == PodRef("made", "team", "pod-sp")
 
 
@@ -97,7 +97,7 @@ def test_two_pods_in_one_mig_slot_are_double_booked():
         told = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A}[2-1],NVIDIA,100,50:"}
         told.pop("volcano.sh/devices-to-allocate")
         (statement,) = read_pod(
-            pod(uid, containers=VOLCANO.containers, annotations=told), LANGUAGES
+            pod(uid, containers=VOLCANO.containers, annotations=told), CODECS
         ).statements
         return statement
 
@@ -114,7 +114,7 @@ def test_what_a_container_asks_for_and_whether_it_runs():
     states = ((ContainerState.RUNNING, True), (ContainerState.WAITING, False))
     for state, running in states:
         asking = pod("u1", containers=GPUSHARE.containers, state=state)
-        (wanted,) = read_pod(asking, LANGUAGES).wanted
+        (wanted,) = read_pod(asking, CODECS).wanted
         assert (wanted.pod, wanted.request.container) == (ref("u1"), "main")
         assert wanted.request.memory_bytes == 3 * GIB
         assert wanted.resource == "aliyun.com/gpu-mem"
@@ -123,14 +123,14 @@ def test_what_a_container_asks_for_and_whether_it_runs():
 
 def test_a_quantity_that_is_no_number_is_told_of_a_pod_without_annotations():
     broken = Container("main", broken={"volcano.sh/vgpu-number": "1500m"})
-    reading = read_pod(pod("u1", containers=(broken,)), LANGUAGES)
+    reading = read_pod(pod("u1", containers=(broken,)), CODECS)
     (malformed,) = reading.malformed
     assert (malformed.pod, malformed.scheme) == (ref("u1"), Scheme.VOLCANO)
     assert "1500m" in malformed.detail
 
 
 def test_no_resource_serves_what_is_asked_for_by_annotation():
-    (wanted,) = read_pod(KUBESHARE, LANGUAGES).wanted
+    (wanted,) = read_pod(KUBESHARE, CODECS).wanted
     assert (wanted.request.container, wanted.resource) == ("", "")
 
 
@@ -139,9 +139,9 @@ def test_nothing_is_waited_for_in_init_containers_and_in_pods_that_have_ended():
     init = pod("u1", containers=(Container("main", limits, kind=ContainerKind.INIT),))
     sidecar = pod("u1", containers=(Container("main", limits, kind=ContainerKind.SIDECAR),))
     ended = pod("u1", "Failed", containers=(Container("main", limits),))
-    assert read_pod(init, LANGUAGES).wanted == ()
-    assert len(read_pod(sidecar, LANGUAGES).wanted) == 1
-    assert read_pod(ended, LANGUAGES).wanted == ()
+    assert read_pod(init, CODECS).wanted == ()
+    assert len(read_pod(sidecar, CODECS).wanted) == 1
+    assert read_pod(ended, CODECS).wanted == ()
 
 
 # ---------------------------------------------------------------- what cannot be read
@@ -150,7 +150,7 @@ def test_nothing_is_waited_for_in_init_containers_and_in_pods_that_have_ended():
 def test_a_broken_annotation_is_a_value_that_names_pod_key_and_text():
     broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
     told = pod("u1", containers=GPUSHARE.containers, annotations=broken)
-    reading = read_pod(told, LANGUAGES)
+    reading = read_pod(told, CODECS)
     assert reading.statements == ()
     (malformed,) = reading.malformed
     assert (malformed.pod, malformed.scheme) == (ref("u1"), Scheme.GPUSHARE)
@@ -162,7 +162,7 @@ def test_a_broken_annotation_is_a_value_that_names_pod_key_and_text():
 def test_doubts_of_a_claim_are_kept_beside_it():
     doubtful = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_POD": "7"}
     told = pod("u1", containers=GPUSHARE.containers, annotations=doubtful)
-    reading = read_pod(told, LANGUAGES)
+    reading = read_pod(told, CODECS)
     assert len(reading.statements) == 1
     (malformed,) = reading.malformed
     assert "ALIYUN_COM_GPU_MEM_POD" in malformed.detail
@@ -171,17 +171,17 @@ def test_doubts_of_a_claim_are_kept_beside_it():
 def test_nobody_needs_to_repair_what_a_finished_pod_says():
     broken = GPUSHARE.annotations | {"ALIYUN_COM_GPU_MEM_IDX": "first"}
     told = pod("u1", "Succeeded", containers=GPUSHARE.containers, annotations=broken)
-    assert read_pod(told, LANGUAGES).malformed == ()
+    assert read_pod(told, CODECS).malformed == ()
 
 
 def test_a_pod_that_shares_nothing_says_nothing():
-    reading = read_pod(pod("u1", statuses=(Status("main", ContainerState.RUNNING),)), LANGUAGES)
+    reading = read_pod(pod("u1", statuses=(Status("main", ContainerState.RUNNING),)), CODECS)
     assert not any((reading.claims, reading.statements, reading.wanted, reading.malformed))
 
 
-def test_other_cards_of_the_same_pod_do_not_get_mixed_up():
+def test_other_gpus_of_the_same_pod_do_not_get_mixed_up():
     both = VOLCANO.annotations | {"volcano.sh/vgpu-ids-new": f"{A},NVIDIA,1024,50:{B},NVIDIA,1,0:"}
     both.pop("volcano.sh/devices-to-allocate")
     told = pod("u1", containers=VOLCANO.containers, annotations=both)
-    (statement,) = read_pod(told, LANGUAGES).statements
+    (statement,) = read_pod(told, CODECS).statements
     assert statement.shares == (Share(A, 10240 * MIB, 500), Share(B, 10 * MIB, 0))

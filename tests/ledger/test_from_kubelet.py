@@ -16,7 +16,7 @@ from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
 MIG = "MIG-0b1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
-LANGUAGES = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia())
+CODECS = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia())
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ def grant_statements(grants, codecs, source=Source.CHECKPOINT):
     return statements, [malformed for one in given_out for malformed in one.malformed]
 
 
-def only(*grants, codecs=LANGUAGES, source=Source.CHECKPOINT):
+def only(*grants, codecs=CODECS, source=Source.CHECKPOINT):
     (statement,), malformed = grant_statements(grants, codecs, source)
     assert malformed == []
     return statement
@@ -46,7 +46,7 @@ def only(*grants, codecs=LANGUAGES, source=Source.CHECKPOINT):
 # ---------------------------------------------------------------- the GPU and the amount
 
 
-def test_volcanos_card_is_that_of_the_answer_not_that_of_the_device_id():
+def test_volcanos_gpu_is_that_of_the_answer_not_that_of_the_device_id():
     """The kubelet picks any ID; the plugin goes by the scheduler's annotation."""
     number = grant(
         "volcano.sh/vgpu-number",
@@ -86,7 +86,7 @@ def test_each_device_has_its_own_limit():
     assert statement.shares == (Share(ONE, GIB), Share(TWO, 3000 * MIB))
 
 
-def test_gpushares_card_is_an_index_and_its_ids_are_units():
+def test_gpushares_gpu_is_an_index_and_its_ids_are_units():
     env = {"NVIDIA_VISIBLE_DEVICES": "1", "ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
     ids = [f"{ONE}-_-{i}" for i in range(3)]
     statement = only(grant("aliyun.com/gpu-mem", ids, env))
@@ -94,7 +94,7 @@ def test_gpushares_card_is_an_index_and_its_ids_are_units():
     assert statement.shares == (Share("1", 3 * GIB),)
 
 
-def test_a_poisoned_answer_gives_no_card():
+def test_a_poisoned_answer_gives_no_gpu():
     """gpushare's plugin answers with success, and the container cannot start."""
     ids = [f"{ONE}-_-{i}" for i in range(3)]
     statement = only(grant("aliyun.com/gpu-mem", ids, legacy_refusal(3, 3, 15, GIB)))
@@ -123,10 +123,10 @@ def test_gaias_ids_are_percents_and_blocks():
 
 def test_what_no_system_divides_is_held_whole():
     """NVIDIA's own plugin, whose IDs are UUIDs and are kept to."""
-    card = only(grant("nvidia.com/gpu", [ONE], {"NVIDIA_VISIBLE_DEVICES": ONE}))
-    assert card.scheme is Scheme.NONE
-    assert card.shares == (Share(ONE, None, 1000),)
-    assert card.slices == (("nvidia.com/gpu", (ONE,)),)
+    gpu = only(grant("nvidia.com/gpu", [ONE], {"NVIDIA_VISIBLE_DEVICES": ONE}))
+    assert gpu.scheme is Scheme.NONE
+    assert gpu.shares == (Share(ONE, None, 1000),)
+    assert gpu.slices == (("nvidia.com/gpu", (ONE,)),)
     instance = only(grant("nvidia.com/mig-1g.10gb", [MIG]), source=Source.POD_RESOURCES)
     assert instance.shares == (Share(MIG, None, 1000),)
 
@@ -144,12 +144,12 @@ def test_a_turn_at_a_device_is_no_share_of_it():
 
 
 def test_what_is_no_gpu_says_nothing():
-    assert grant_statements([grant("rdma/hca", ["mlx5_0"])], LANGUAGES) == ([], [])
+    assert grant_statements([grant("rdma/hca", ["mlx5_0"])], CODECS) == ([], [])
 
 
 def test_what_the_language_does_not_allow_is_a_value():
     half = grant("tencent.com/vcuda-core", [f"tencent.com/vcuda-core-{i}" for i in range(50)])
-    statements, (malformed,) = grant_statements([half], LANGUAGES)
+    statements, (malformed,) = grant_statements([half], CODECS)
     assert statements == []
     assert (malformed.pod, malformed.container) == (PodRef("u1", "", ""), "main")
     assert "tencent.com/vcuda-memory" in malformed.detail
@@ -173,7 +173,7 @@ def test_what_the_language_does_not_allow_is_a_value():
 )
 def test_whatever_the_checkpoint_holds_is_read_or_named(resource, ids, env):
     given_out = [grant(resource, ids, env)]
-    statements, malformed = grant_statements(given_out, LANGUAGES)
+    statements, malformed = grant_statements(given_out, CODECS)
     assert all(statement.pod.uid == "u1" for statement in statements)
     assert all(one.detail for one in malformed)
 

@@ -30,10 +30,10 @@ NAMES = {CID: ContainerName("team", "pod-u1", "main", "u1")}
 
 
 def test_devices_are_found_by_uuid_index_and_bus_id():
-    card = Gpu(A, 1, {"pci_bus_id": "00000000:3B:00.0", "name": "H200"}, {})
-    sized = msgspec.structs.replace(card, readings={("memory_total_bytes",): 10.0 * GIB})
+    gpu = Gpu(A, 1, {"pci_bus_id": "00000000:3B:00.0", "name": "H200"}, {})
+    sized = msgspec.structs.replace(gpu, readings={("memory_total_bytes",): 10.0 * GIB})
     instance = Gpu("MIG-1", 0, {"pci_bus_id": "00000000:3B:00.0"}, {}, parent=A)
-    first, second, third = devices_of([card, sized, instance])
+    first, second, third = devices_of([gpu, sized, instance])
     assert first == Device(A, 1, None, model="H200", handles=("0000:3b:00.0",))
     assert second.memory_bytes == 10 * GIB
     assert third.names == ("MIG-1",)

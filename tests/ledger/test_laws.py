@@ -109,7 +109,7 @@ def test_a_container_that_runs_on_a_device_holds_it_whatever_is_said(evidence):
     registry = Registry(evidence)
     for said in evidence.statements:
         if said.source is Source.PROCESS and (said.pod.uid or said.container):
-            for device in set(registry.cards(said)) & registry.devices.keys():
+            for device in set(registry.gpus(said)) & registry.devices.keys():
                 assert (said.pod.uid, device) in found
 
 

@@ -15,7 +15,7 @@ GONE = {"pods": (), "pods_complete": True}
 
 @pytest.mark.parametrize("source", PRECEDENCE)
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_terminal_pod_frees_its_card_at_once(source, phase):
+def test_a_terminal_pod_frees_its_gpu_at_once(source, phase):
     over = (pod("u1", phase, ContainerState.TERMINATED),)
     told = said(source, A, alive=False)
     ledger = merge(evidence(told, pods=over, live_pods=frozenset({"u1"})))
@@ -24,7 +24,7 @@ def test_a_terminal_pod_frees_its_card_at_once(source, phase):
 
 
 @pytest.mark.parametrize("around", [ENDED, GONE, NO_API], ids=["ended", "gone", "no API"])
-def test_a_container_that_runs_holds_its_card_whatever_its_pod_is_said_to_be(around):
+def test_a_container_that_runs_holds_its_gpu_whatever_its_pod_is_said_to_be(around):
     ledger = merge(evidence(said(Source.PROCESS, A), said(Source.CHECKPOINT, A, 2), **around))
     assert where(ledger) == {("u1", "main"): [A]}
     outlives = around is not NO_API
@@ -48,7 +48,7 @@ def test_of_an_ended_pod_only_the_container_that_runs_holds_something():
     assert where(ledger) == {("u1", "main"): [A]}
 
 
-def test_a_terminating_pod_keeps_its_card_while_a_container_may_run():
+def test_a_terminating_pod_keeps_its_gpu_while_a_container_may_run():
     going = pod("u1", deleted_at=1.0)
     gone = pod("u1", "Running", ContainerState.TERMINATED, deleted_at=1.0)
     told = said(Source.ANNOTATIONS, A)
@@ -85,7 +85,7 @@ def test_one_running_container_proves_that_its_pod_lives():
 
 
 @pytest.mark.parametrize("source", WORDS)
-def test_a_pod_that_is_gone_but_has_a_cgroup_still_holds_its_card(source):
+def test_a_pod_that_is_gone_but_has_a_cgroup_still_holds_its_gpu(source):
     """It was deleted by force, or the kubelet has not cleaned up: free only when gone."""
     ledger = merge(evidence(said(source, A), **GONE, live_pods=frozenset({"u1"})))
     assert where(ledger) == {("u1", "main"): [A]}

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.ledger.ledger_values import CARDS, NODE, A, B, kinds, pod, ref, where
+from tests.ledger.ledger_values import GPUS, NODE, A, B, kinds, pod, ref, where
 from tests.support.fleet_node import fleet_node
 from vgpu.facts import (
     ContainerName,
@@ -38,7 +38,7 @@ from vgpu.sources.shim import ShimSource
 from vgpu.units import GIB
 
 START = 1_790_000_000.0
-LANGUAGES = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
+CODECS = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -110,7 +110,7 @@ WHAT_IS_WRONG = {
 
 
 def test_all_four_systems_are_read_alike_and_agree(samples):
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**samples)))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**samples)))
     assert held(ledger) == running(demo())
     assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - {Scheme.NONE}
     assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
@@ -121,14 +121,14 @@ def test_all_four_systems_are_read_alike_and_agree(samples):
 
 def test_a_full_fleet_node_has_no_conflict(tmp_path):
     scenario = fleet_node(containers=16)
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**sampled(scenario, tmp_path))))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**sampled(scenario, tmp_path))))
     assert held(ledger) == running(scenario)
     assert ledger.conflicts == ()
 
 
 @pytest.mark.parametrize("missing", ["pods", "held", "limits", "kubelet", "shim", "gpu"])
 def test_without_a_source_what_is_left_is_still_true(samples, missing):
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | {missing: None}))))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**(samples | {missing: None}))))
     truth = running(demo())
     for container, devices in held(ledger).items():
         assert container in truth
@@ -140,14 +140,14 @@ def test_without_a_source_what_is_left_is_still_true(samples, missing):
 
 def test_the_node_alone_knows_names_and_shares(samples):
     off = {"pods": None, "held": None}
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | off))))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**(samples | off))))
     assert held(ledger) == running(demo())
     assert all(holding.pod.name for holding in ledger.holdings)
 
 
 def test_the_api_server_alone_knows_what_was_promised(samples):
     only = {key: samples[key] for key in ("node", "pods")}
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**only)))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**only)))
     assert set(where(ledger)) == set(running(demo()))
     assert {holding.source for holding in ledger.holdings} == {Source.ANNOTATIONS}
     assert ledger.conflicts == ()
@@ -155,7 +155,7 @@ def test_the_api_server_alone_knows_what_was_promised(samples):
 
 def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(samples):
     """The scheduler wrote the other GPU on the pod; kubelet, kernel and region know better."""
-    one, two = (card.uuid for card in demo().cards)
+    one, two = (gpu.uuid for gpu in demo().gpus)
 
     def cross(text):
         return text.replace(one, "\0").replace(two, one).replace("\0", two)
@@ -168,9 +168,9 @@ def test_after_a_crossed_allocation_the_ledger_says_where_the_container_is(sampl
         else pod
         for pod in samples["pods"]
     )
-    ledger = merge(node_evidence(LANGUAGES, NodeSamples(**(samples | {"pods": pods}))))
+    ledger = merge(node_evidence(CODECS, NodeSamples(**(samples | {"pods": pods}))))
     assert held(ledger) == running(demo())
-    (conflict,) = [c for c in ledger.conflicts if c.kind is ConflictKind.CARD_DIFFERS]
+    (conflict,) = [c for c in ledger.conflicts if c.kind is ConflictKind.GPU_DIFFERS]
     assert conflict.pod.name.startswith("detector")
     assert conflict.statements[-1].source is Source.ANNOTATIONS
 
@@ -179,16 +179,16 @@ def test_what_is_remembered_makes_no_difference(samples):
     memory = StatementCache()
     for missing in ("", "pods", "", "kubelet", "held", ""):
         given = samples | ({missing: None} if missing else {})
-        remembering = node_evidence(LANGUAGES, NodeSamples(**given), memory=memory)
-        assert remembering == node_evidence(LANGUAGES, NodeSamples(**given))
+        remembering = node_evidence(CODECS, NodeSamples(**given), memory=memory)
+        assert remembering == node_evidence(CODECS, NodeSamples(**given))
 
 
 # ---------------------------------------------------------------- what the demo has not
 
 
-def driver(*processes, cards=CARDS):
-    gpus = tuple(Gpu(card.uuid, card.index, {}, {}) for card in cards)
-    return GpuSample(gpus, processes=processes, processes_known=frozenset({A, B}))
+def driver(*processes, gpus=GPUS):
+    driver_gpus = tuple(Gpu(gpu.uuid, gpu.index, {}, {}) for gpu in gpus)
+    return GpuSample(driver_gpus, processes=processes, processes_known=frozenset({A, B}))
 
 
 def kernel(**changes):
@@ -244,8 +244,8 @@ def test_our_own_checkpoint_is_a_source_like_the_others():
     assert where(merge(evidence)) == {("u1", "main"): [B]}
 
 
-def test_a_driver_that_missed_a_card_or_lost_one():
-    gpu = msgspec.structs.replace(driver(cards=CARDS[1:]), complete=False, lost=(A,))
+def test_a_driver_that_missed_a_gpu_or_lost_one():
+    gpu = msgspec.structs.replace(driver(gpus=GPUS[1:]), complete=False, lost=(A,))
     evidence = node_evidence((), NodeSamples(gpu=gpu))
     assert not evidence.devices_complete
     assert evidence.lost == {A}
@@ -263,18 +263,18 @@ def test_there_is_as_much_to_share_as_the_plugin_registered():
     assert (second.uuid, second.slots, third.slots) == (B, None, None)
 
 
-def test_without_the_driver_the_cards_are_those_that_are_registered_by_uuid():
+def test_without_the_driver_the_gpus_are_those_that_are_registered_by_uuid():
     """Which GPU an index is, nobody can tell then."""
-    card, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
-    evidence = node_evidence((), NodeSamples(registered=(card, same, nameless)))
-    assert evidence.devices == (card,)
+    gpu, same, nameless = Device(uuid=A, slots=10), Device(uuid=A, slots=4), Device(index=1)
+    evidence = node_evidence((), NodeSamples(registered=(gpu, same, nameless)))
+    assert evidence.devices == (gpu,)
     assert not evidence.devices_complete
 
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 
 
-def test_kubeshares_holder_pods_hold_nothing_and_name_the_card_of_a_virtual_gpu():
+def test_kubeshares_holder_pods_hold_nothing_and_name_the_gpu_of_a_virtual_gpu():
     holder = PodRef("h1", "kube-system", f"kubeshare-vgpu-{NODE}-zxcvb")
     nameless = PodRef("h2", "kube-system", f"kubeshare-vgpu-{NODE}-")
     grants = tuple(Grant(uid, "main", "nvidia.com/gpu", (ONE,), {}) for uid in ("h1", "h2"))

@@ -92,9 +92,9 @@ DEVICES = tuple(
 )
 
 
-def claim_on(case, card):
+def claim_on(case, gpu):
     """The pod's annotations, by the scheme's own language."""
-    shares = (Share(card, 2 * GIB, case.cores),)
+    shares = (Share(gpu, 2 * GIB, case.cores),)
     claim = Claim(
         case.codec.scheme,
         pod(case, {}).ref,
@@ -154,7 +154,7 @@ def held(found):
     return [(one.share.device, one.share.memory_bytes, one.source) for one in found.holdings]
 
 
-def test_the_card_is_that_of_our_own_checkpoint(case):
+def test_the_gpu_is_that_of_our_own_checkpoint(case):
     found = ledger(case)
     assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
     assert kinds(found) == []
@@ -164,7 +164,7 @@ def test_the_card_is_that_of_our_own_checkpoint(case):
 
 
 @pytest.mark.parametrize("grants", [True, False])
-def test_pod_resources_which_tell_no_card_leave_it_so(case, grants):
+def test_pod_resources_which_tell_no_gpu_leave_it_so(case, grants):
     found = ledger(case, resources=True, grants=grants)
     assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
     assert kinds(found) == []
@@ -181,7 +181,7 @@ def test_annotations_that_agree_change_nothing(case):
 def test_annotations_that_disagree_follow_and_are_told(case):
     found = ledger(case, annotated=ONE)
     assert held(found) == [(TWO, 2 * GIB, Source.OWN_CHECKPOINT)]
-    assert kinds(found) == [ConflictKind.CARD_DIFFERS]
+    assert kinds(found) == [ConflictKind.GPU_DIFFERS]
     assert [said.source for said in found.conflicts[0].statements] == [
         Source.OWN_CHECKPOINT,
         Source.ANNOTATIONS,
@@ -190,7 +190,7 @@ def test_annotations_that_disagree_follow_and_are_told(case):
     assert disputed.device.uuid == ONE
 
 
-def test_without_our_checkpoint_the_annotations_tell_the_card(case):
+def test_without_our_checkpoint_the_annotations_tell_the_gpu(case):
     found = ledger(case, own=None, annotated=TWO)
     assert held(found) == [(TWO, 2 * GIB, Source.ANNOTATIONS)]
     assert kinds(found) == []
@@ -208,7 +208,7 @@ def test_what_an_answer_names_comes_before_what_we_have_kept():
     """After the way back to the original plugin our checkpoint is still of this boot."""
     found = ledger(CASES["volcano"], env={"NVIDIA_VISIBLE_DEVICES": ONE})
     assert held(found) == [(ONE, 2 * GIB, Source.CHECKPOINT)]
-    assert kinds(found) == [ConflictKind.CARD_DIFFERS]
+    assert kinds(found) == [ConflictKind.GPU_DIFFERS]
 
 
 def test_what_an_init_container_has_is_counted_once():

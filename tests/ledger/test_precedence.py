@@ -18,7 +18,7 @@ def test_the_more_trusted_source_says_where_the_container_is(better):
         assert where(ledger) == {("u1", "main"): [A]}
         assert entry(ledger, B).disputed == (said(PRECEDENCE[worse], B),)
         by_file = Source.SHIM in (PRECEDENCE[worse], PRECEDENCE[better])
-        differ = ConflictKind.FILE_DIFFERS if by_file else ConflictKind.CARD_DIFFERS
+        differ = ConflictKind.FILE_DIFFERS if by_file else ConflictKind.GPU_DIFFERS
         assert kinds(ledger) == [differ]
 
 
@@ -45,23 +45,23 @@ def test_sources_that_agree_are_all_named_the_most_trusted_first():
 
 def test_a_device_has_one_name_in_the_ledger_whatever_a_source_calls_it():
     """gpushare and gaia name GPUs by index, KubeShare's GPUIDs are handles."""
-    cards = (Device(uuid=A, index=0, handles=("zxcvb",)), Device(uuid=B, index=1))
+    gpus = (Device(uuid=A, index=0, handles=("zxcvb",)), Device(uuid=B, index=1))
     told = [said(Source.ANNOTATIONS, "0"), said(Source.SHIM, A), said(Source.LIMIT_FILE, "zxcvb")]
-    ledger = merge(evidence(*told, devices=cards))
+    ledger = merge(evidence(*told, devices=gpus))
     assert where(ledger) == {("u1", "main"): [A]}
     assert ledger.conflicts == ()
 
 
 def test_a_devices_only_name_is_its_own_even_if_another_has_it_too():
-    cards = (Device(index=0), Device(uuid=A, index=0))
-    assert where(merge(evidence(said(Source.ANNOTATIONS, "0"), devices=cards))) == {
+    gpus = (Device(index=0), Device(uuid=A, index=0))
+    assert where(merge(evidence(said(Source.ANNOTATIONS, "0"), devices=gpus))) == {
         ("u1", "main"): ["0"]
     }
 
 
 def test_a_name_that_two_devices_have_tells_of_neither():
-    cards = (Device(uuid=A, index=0), Device(uuid=B, index=0))
-    ledger = merge(evidence(said(Source.ANNOTATIONS, "0"), devices=cards))
+    gpus = (Device(uuid=A, index=0), Device(uuid=B, index=0))
+    ledger = merge(evidence(said(Source.ANNOTATIONS, "0"), devices=gpus))
     assert [holding.share.device for holding in ledger.unplaced] == ["0"]
     assert ledger.conflicts == ()
 
@@ -87,7 +87,7 @@ def test_the_kernel_says_where_and_the_claim_says_how_much():
     assert holding.share == Share(B, 4 * GIB, 300)
     assert holding.source is Source.PROCESS
     assert holding.scheme is Scheme.VOLCANO
-    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+    assert kinds(ledger) == [ConflictKind.GPU_DIFFERS]
 
 
 def test_processes_on_fewer_other_devices_than_allocated_free_none_of_these():
@@ -95,7 +95,7 @@ def test_processes_on_fewer_other_devices_than_allocated_free_none_of_these():
     allocated = said(Source.CHECKPOINT, "", shares=(Share(A, GIB), Share(B, GIB)))
     ledger = merge(evidence(said(Source.PROCESS, C), allocated))
     assert where(ledger) == {("u1", "main"): [A, B, C]}
-    assert kinds(ledger) == [ConflictKind.CARD_DIFFERS]
+    assert kinds(ledger) == [ConflictKind.GPU_DIFFERS]
 
 
 def test_processes_on_as_many_other_devices_show_where_the_container_is():
@@ -109,7 +109,7 @@ def test_processes_on_as_many_other_devices_show_where_the_container_is():
     assert len(entry(ledger, B).disputed) == 1
 
 
-def test_a_mig_instance_and_its_card_are_one_place():
+def test_a_mig_instance_and_its_gpu_are_one_place():
     """Annotations name a slot of the GPU, the plugin's answer names the instance."""
     devices = (Device(uuid=A, index=0), Device(uuid="MIG-1", parent=A, memory_bytes=5 * GIB))
     told = [said(Source.ANNOTATIONS, f"{A}[1-0]", 5), said(Source.CHECKPOINT, "MIG-1", 4)]

@@ -25,13 +25,13 @@ class Watched(Volcano, frozen=True):
         return super().requests(pod)
 
 
-def promised(uid, card=A):
-    told = {"volcano.sh/vgpu-ids-new": f"{card},NVIDIA,1024,30:"}
+def promised(uid, gpu=A):
+    told = {"volcano.sh/vgpu-ids-new": f"{gpu},NVIDIA,1024,30:"}
     return pod(uid, annotations=told, containers=(Container("main", {NUMBER: 1}),))
 
 
-def grant(uid, card=A):
-    return Grant(uid, "main", NUMBER, (f"{card}-0",), {"NVIDIA_VISIBLE_DEVICES": card})
+def grant(uid, gpu=A):
+    return Grant(uid, "main", NUMBER, (f"{gpu}-0",), {"NVIDIA_VISIBLE_DEVICES": gpu})
 
 
 def read(memory, *pods):
@@ -55,7 +55,7 @@ def test_only_pods_that_changed_are_read_again():
 def given(memory, *grants, source=Source.CHECKPOINT):
     """How often the language was asked, and the devices that were given."""
     READ.clear()
-    found = memory.given(grants, (Watched(),), source)
+    found = memory.allocations(grants, (Watched(),), source)
     return len(READ), [said.shares[0].device for one in found for said in one.statements]
 
 

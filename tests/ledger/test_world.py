@@ -42,7 +42,7 @@ def without(evidence, *sources):
     )
 
 
-cards = st.sampled_from([A, B])
+gpus = st.sampled_from([A, B])
 sizes = st.integers(1, 4)
 
 
@@ -56,21 +56,21 @@ class Node(RuleBasedStateMachine):
     def pick(self, data, uids):
         return data.draw(st.sampled_from(sorted(uids)))
 
-    @rule(card=cards, gib=sizes)
-    def a_pod_is_bound(self, card, gib):
-        self.world.bind(card, gib)
+    @rule(gpu=gpus, gib=sizes)
+    def a_pod_is_bound(self, gpu, gib):
+        self.world.bind(gpu, gib)
 
-    @rule(card=cards, gib=sizes, crossed=st.sampled_from([False, False, True]))
-    def a_pod_comes_and_runs(self, card, gib, crossed):
+    @rule(gpu=gpus, gib=sizes, crossed=st.sampled_from([False, False, True]))
+    def a_pod_comes_and_runs(self, gpu, gib, crossed):
         self.world.up()
-        uid = self.world.bind(card, gib)
+        uid = self.world.bind(gpu, gib)
         if uid:
             self.world.admit(uid, crossed=crossed)
             self.world.start(uid)
 
-    @rule(card=cards, gib=sizes)
-    def a_pod_comes_and_has_yet_to_start(self, card, gib):
-        uid = self.world.bind(card, gib)
+    @rule(gpu=gpus, gib=sizes)
+    def a_pod_comes_and_has_yet_to_start(self, gpu, gib):
+        uid = self.world.bind(gpu, gib)
         if uid:
             self.world.admit(uid, crossed=False)
 
@@ -137,14 +137,14 @@ class Node(RuleBasedStateMachine):
     def the_ledger_is_the_world(self):
         """Who holds what is exactly known: nobody is forgotten, nobody who is gone holds on."""
         ledger = merge(self.world.evidence())
-        assert places(ledger) == {uid: {card} for uid, card in self.world.holders().items()}
+        assert places(ledger) == {uid: {gpu} for uid, gpu in self.world.holders().items()}
 
     @invariant()
     def sums_are_those_of_the_holders(self):
         ledger = merge(self.world.evidence())
         holders = self.world.holders()
         for entry in ledger.devices:
-            here = [uid for uid, card in holders.items() if card == entry.device.uuid]
+            here = [uid for uid, gpu in holders.items() if gpu == entry.device.uuid]
             gib = sum(self.world.given.get(u, self.world.api.get(u)).gib for u in here)
             assert entry.held.memory_bytes == gib * GIB
             over = any(
@@ -154,7 +154,7 @@ class Node(RuleBasedStateMachine):
             assert over == (gib > CAPACITY[entry.device.uuid])
 
     @invariant()
-    def the_card_of_a_live_container_is_never_free(self):
+    def the_gpu_of_a_live_container_is_never_free(self):
         """Not without the driver's processes, nor the kubelet's books, nor the API server."""
         evidence = self.world.evidence()
         kubelet = without(evidence, Source.CHECKPOINT, Source.POD_RESOURCES)
@@ -170,7 +170,7 @@ class Node(RuleBasedStateMachine):
         ):
             found = places(merge(less))
             for uid in self.world.live:
-                assert self.world.given[uid].card in found[uid]
+                assert self.world.given[uid].gpu in found[uid]
 
     @invariant()
     def a_slice_has_two_holders_only_if_it_really_was_given_twice(self):
@@ -193,11 +193,11 @@ class Node(RuleBasedStateMachine):
         ledger = merge(self.world.evidence())
         crossed = {
             uid
-            for uid, card in self.world.holders().items()
-            if uid in self.world.api and self.world.api[uid].card != card
+            for uid, gpu in self.world.holders().items()
+            if uid in self.world.api and self.world.api[uid].gpu != gpu
         }
         by_files_alone = of(ledger, ConflictKind.FILE_DIFFERS)
-        assert of(ledger, ConflictKind.CARD_DIFFERS) | by_files_alone == crossed
+        assert of(ledger, ConflictKind.GPU_DIFFERS) | by_files_alone == crossed
         assert by_files_alone.isdisjoint(self.world.live)
 
     @invariant()
@@ -205,7 +205,7 @@ class Node(RuleBasedStateMachine):
         world = self.world
         known = set(world.checkpoint)
         if world.synced:
-            known |= {uid for uid in world.books if world.active(uid)}
+            known |= {uid for uid in world.admitted if world.active(uid)}
         running = {
             uid
             for uid, pod in world.api.items()

@@ -25,7 +25,7 @@ def real_library():
 
 
 @pytest.fixture(params=["fake", *(["real"] if real_library() else [])])
-def card(request):
+def gpu(request):
     """The first GPU of an initialised driver."""
     if request.param == "fake":
         driver = request.getfixturevalue("driver")
@@ -44,14 +44,14 @@ def code_of(call, *args):
     return caught.value.value
 
 
-def processes(card, room):
+def processes(gpu, room):
     """Return code and count of the compute list with room for so many."""
     count = ctypes.c_uint(room)
     array = (pynvml.c_nvmlProcessInfo_v3_t * room)() if room else None
-    return getattr(pynvml.nvmlLib, COMPUTE)(card, ctypes.byref(count), array), count.value
+    return getattr(pynvml.nvmlLib, COMPUTE)(gpu, ctypes.byref(count), array), count.value
 
 
-def test_initialisations_are_counted(card):
+def test_initialisations_are_counted(gpu):
     pynvml.nvmlInit()
     pynvml.nvmlShutdown()
     assert pynvml.nvmlDeviceGetCount() >= 1
@@ -60,55 +60,55 @@ def test_initialisations_are_counted(card):
     pynvml.nvmlInit()
 
 
-def test_a_text_that_does_not_fit_is_refused(card):
+def test_a_text_that_does_not_fit_is_refused(gpu):
     buffer = ctypes.create_string_buffer(4)
-    assert pynvml.nvmlLib.nvmlDeviceGetUUID(card, buffer, 4) == Code.INSUFFICIENT_SIZE
-    assert pynvml.nvmlDeviceGetUUID(card).startswith("GPU-")
+    assert pynvml.nvmlLib.nvmlDeviceGetUUID(gpu, buffer, 4) == Code.INSUFFICIENT_SIZE
+    assert pynvml.nvmlDeviceGetUUID(gpu).startswith("GPU-")
 
 
-def test_a_process_list_without_room_tells_how_much_it_needs(card):
-    code, needed = processes(card, 0)
+def test_a_process_list_without_room_tells_how_much_it_needs(gpu):
+    code, needed = processes(gpu, 0)
     assert (code, needed) == (Code.SUCCESS, 0) or (code == Code.INSUFFICIENT_SIZE and needed > 0)
-    code, found = processes(card, 2 * needed + 5)
+    code, found = processes(gpu, 2 * needed + 5)
     assert code == Code.SUCCESS
     assert found <= 2 * needed + 5
 
 
-def test_version_1_counts_the_reserve_as_used(card):
-    first = pynvml.nvmlDeviceGetMemoryInfo(card)
-    second = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
+def test_version_1_counts_the_reserve_as_used(gpu):
+    first = pynvml.nvmlDeviceGetMemoryInfo(gpu)
+    second = pynvml.nvmlDeviceGetMemoryInfo(gpu, version=pynvml.nvmlMemory_v2)
     assert first.total == second.total
     assert first.used == pytest.approx(second.used + second.reserved, abs=64 << 20)
 
 
-def test_a_wrong_struct_version_is_refused(card):
+def test_a_wrong_struct_version_is_refused(gpu):
     memory = pynvml.c_nvmlMemory_v2_t(version=0x03000028)
-    code = pynvml.nvmlLib.nvmlDeviceGetMemoryInfo_v2(card, ctypes.byref(memory))
+    code = pynvml.nvmlLib.nvmlDeviceGetMemoryInfo_v2(gpu, ctypes.byref(memory))
     assert code == Code.ARGUMENT_VERSION_MISMATCH
 
 
-def test_a_process_that_is_on_no_instance_says_so(card):
-    for process in pynvml.nvmlDeviceGetComputeRunningProcesses(card):
+def test_a_process_that_is_on_no_instance_says_so(gpu):
+    for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
         assert process.gpuInstanceId == process.computeInstanceId == 0xFFFFFFFF
 
 
-def test_utilisation_after_now_is_not_found(card):
+def test_utilisation_after_now_is_not_found(gpu):
     tomorrow = int((time.time() + 86400) * 1e6)
-    code = code_of(pynvml.nvmlDeviceGetProcessUtilization, card, tomorrow)
+    code = code_of(pynvml.nvmlDeviceGetProcessUtilization, gpu, tomorrow)
     assert code in (Code.NOT_FOUND, Code.NOT_SUPPORTED, Code.SUCCESS)
 
 
-def test_waiting_for_events_blocks_until_the_timeout(card):
+def test_waiting_for_events_blocks_until_the_timeout(gpu):
     events = pynvml.nvmlEventSetCreate()
-    pynvml.nvmlDeviceRegisterEvents(card, pynvml.nvmlEventTypeXidCriticalError, events)
+    pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, events)
     started = time.monotonic()
     assert code_of(pynvml.nvmlEventSetWait, events, 120) == Code.TIMEOUT
     assert time.monotonic() - started > 0.1
     pynvml.nvmlEventSetFree(events)
 
 
-def test_the_first_link_past_the_last_is_refused(card):
-    code = code_of(pynvml.nvmlDeviceGetNvLinkState, card, 255)
+def test_the_first_link_past_the_last_is_refused(gpu):
+    code = code_of(pynvml.nvmlDeviceGetNvLinkState, gpu, 255)
     assert code in (Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED)
 
 
@@ -121,20 +121,20 @@ def test_all_processes_are_listed_with_the_room_that_was_asked_for(driver):
         processes=[Process(uuid(0), 7, used=NA), Process(uuid(0), 8), Process(uuid(1), 9)],
     )
     pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert processes(card, 0) == (Code.INSUFFICIENT_SIZE, 2)
-    assert processes(card, 1) == (Code.INSUFFICIENT_SIZE, 2)
-    assert processes(card, 2) == (Code.SUCCESS, 2)
-    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert processes(gpu, 0) == (Code.INSUFFICIENT_SIZE, 2)
+    assert processes(gpu, 1) == (Code.INSUFFICIENT_SIZE, 2)
+    assert processes(gpu, 2) == (Code.SUCCESS, 2)
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
     assert {p.pid: p.usedGpuMemory for p in listed} == {7: None, 8: 2**30}  # ULLONG_MAX is None
 
 
-def test_an_idle_card_has_no_processes_and_no_samples(driver):
+def test_an_idle_gpu_has_no_processes_and_no_samples(driver):
     driver.write(devices=[Device(uuid(0)), Device(uuid(1), idle_code=0)])
     pynvml.nvmlInit()
-    card, other = map(pynvml.nvmlDeviceGetHandleByIndex, (0, 1))
-    assert processes(card, 0) == (Code.SUCCESS, 0)
-    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, card, 0) == Code.NOT_FOUND
+    gpu, other = map(pynvml.nvmlDeviceGetHandleByIndex, (0, 1))
+    assert processes(gpu, 0) == (Code.SUCCESS, 0)
+    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, gpu, 0) == Code.NOT_FOUND
     # Some drivers answer with no sample instead, which nvidia-ml-py raises as an error too.
     assert code_of(pynvml.nvmlDeviceGetProcessUtilization, other, 0) == Code.SUCCESS
 
@@ -145,22 +145,22 @@ def test_only_samples_newer_than_the_last_seen_are_told(driver):
         samples=[Sample(uuid(0), 5, 10, 1000), Sample(uuid(0), 6, 20, 2000)],
     )
     pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
-    found = pynvml.nvmlDeviceGetProcessUtilization(card, 1000)
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    found = pynvml.nvmlDeviceGetProcessUtilization(gpu, 1000)
     assert [(sample.pid, sample.smUtil, sample.timeStamp) for sample in found] == [(6, 20, 2000)]
-    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, card, 2000) == Code.NOT_FOUND
+    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, gpu, 2000) == Code.NOT_FOUND
 
 
-def test_events_that_a_card_does_not_have_cannot_be_registered(driver):
+def test_events_that_a_gpu_does_not_have_cannot_be_registered(driver):
     driver.write(devices=[Device(uuid(0)), Device(uuid(1), ecc_events=0)])
     pynvml.nvmlInit()
     events = pynvml.nvmlEventSetCreate()
     xid, ecc = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeDoubleBitEccError
     for index, types in ((0, xid | ecc), (1, xid)):
-        card = pynvml.nvmlDeviceGetHandleByIndex(index)
-        assert pynvml.nvmlDeviceGetSupportedEventTypes(card) == types
-        pynvml.nvmlDeviceRegisterEvents(card, types, events)
-    code = code_of(pynvml.nvmlDeviceRegisterEvents, card, xid | ecc, events)
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        assert pynvml.nvmlDeviceGetSupportedEventTypes(gpu) == types
+        pynvml.nvmlDeviceRegisterEvents(gpu, types, events)
+    code = code_of(pynvml.nvmlDeviceRegisterEvents, gpu, xid | ecc, events)
     assert code == Code.NOT_SUPPORTED
 
 
@@ -186,15 +186,15 @@ def test_mig_devices_are_found_at_their_indices(driver):
         ]
     )
     pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     assert pynvml.nvmlDeviceGetCount() == 1
-    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(card) == 7
-    second = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 1)
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+    second = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1)
     assert pynvml.nvmlDeviceGetUUID(second) == mig_uuid(2)
     assert pynvml.nvmlDeviceGetGpuInstanceId(second) == 5
     assert pynvml.nvmlDeviceGetComputeInstanceId(second) == 1
-    assert code_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, card, 2) == Code.NOT_FOUND
-    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, card, 0) == Code.NOT_SUPPORTED
+    assert code_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 2) == Code.NOT_FOUND
+    assert code_of(pynvml.nvmlDeviceGetProcessUtilization, gpu, 0) == Code.NOT_SUPPORTED
 
 
 def test_a_fault_strikes_its_own_calls_only(driver):
@@ -238,7 +238,7 @@ def test_our_layouts_are_as_long_as_the_bindings():
 
 
 def test_every_call_of_the_tables_exists_in_the_binding():
-    tables = nvml_queries.CARD_WITH_PCIE_THROUGHPUT
+    tables = nvml_queries.GPU_WITH_PCIE_THROUGHPUT
     queries = [*tables.fast, *tables.slow, *nvml_queries.INSTANCE.fast]
     queries += [query.otherwise for query in queries if query.otherwise]
     infos = (tables.info, nvml_queries.INSTANCE.info, nvml_queries.DRIVER_INFO)
@@ -258,7 +258,7 @@ def test_the_numbers_in_the_tables_are_the_bindings():
     assert sum(nvml_queries.CLOCK_EVENTS.values()) == pynvml.nvmlClocksEventReasonAll
     args = {
         key: query.args
-        for query in nvml_queries.CARD_WITH_PCIE_THROUGHPUT.slow
+        for query in nvml_queries.GPU_WITH_PCIE_THROUGHPUT.slow
         for key in query.parts
     }
     assert args["pcie_throughput_bytes_per_second", "rx"] == (pynvml.NVML_PCIE_UTIL_RX_BYTES,)
@@ -273,5 +273,5 @@ def test_the_numbers_in_the_tables_are_the_bindings():
     assert args["temperature_threshold_celsius", "slowdown"] == (
         pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
     )
-    memory = nvml_queries.CARD.fast[0]
+    memory = nvml_queries.GPU.fast[0]
     assert memory.args == (pynvml.nvmlMemory_v2,)

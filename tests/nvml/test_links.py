@@ -7,13 +7,13 @@ import pytest
 from tests.support.nvml_fake import Device, Fault, Link, uuid
 from vgpu.reasons import Reason, SourceError
 
-CARDS = [Device(uuid(0)), Device(uuid(1)), Device(uuid(2))]
+GPUS = [Device(uuid(0)), Device(uuid(1)), Device(uuid(2))]
 LINKS = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(0), 40)]
 CALL = "nvmlDeviceGetTopologyCommonAncestor"
 
 
-def test_each_pair_of_cards_has_its_level_by_uuid(driver, source):
-    driver.write(devices=CARDS, links=LINKS)
+def test_each_pair_of_gpus_has_its_level_by_uuid(driver, source):
+    driver.write(devices=GPUS, links=LINKS)
     source.sample(time.time())
     assert source.links() == {
         (uuid(0), uuid(1)): 10,
@@ -23,7 +23,7 @@ def test_each_pair_of_cards_has_its_level_by_uuid(driver, source):
 
 
 def test_only_those_who_ask_pay_for_it(driver, source):
-    driver.write(devices=CARDS, links=LINKS)
+    driver.write(devices=GPUS, links=LINKS)
     source.sample(time.time())
     assert driver.calls()[CALL] == 0
     source.links()
@@ -31,26 +31,26 @@ def test_only_those_who_ask_pay_for_it(driver, source):
 
 
 def test_before_the_first_sample_nothing_is_known(driver, source):
-    driver.write(devices=CARDS)
+    driver.write(devices=GPUS)
     assert source.links() == {}
 
 
 def test_a_pair_that_cannot_be_told_is_missing(driver, source):
     faults = [Fault(CALL, code=999, device=uuid(1))]
-    driver.write(devices=CARDS, links=LINKS, faults=faults)
+    driver.write(devices=GPUS, links=LINKS, faults=faults)
     source.sample(time.time())
     assert source.links() == {(uuid(0), uuid(1)): 10, (uuid(0), uuid(2)): 40}
 
 
 @pytest.mark.parametrize("code", [3, 13])  # not supported, function not found
 def test_a_driver_that_does_not_know_the_question_tells_nothing(driver, source, code):
-    driver.write(devices=CARDS, faults=[Fault(CALL, code=code)])
+    driver.write(devices=GPUS, faults=[Fault(CALL, code=code)])
     source.sample(time.time())
     assert source.links() == {}
 
 
 def test_a_driver_that_is_gone_is_an_error(driver, source):
-    driver.write(devices=CARDS)
+    driver.write(devices=GPUS)
     source.sample(time.time())
     driver.unload()
     with pytest.raises(SourceError) as error:

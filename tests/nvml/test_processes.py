@@ -12,7 +12,7 @@ from vgpu.reasons import Reason
 from vgpu.sources.nvml import NvmlSource
 from vgpu.sources.nvml_processes import NOT_AVAILABLE, InvalidListError, merge, newest
 
-CARD = uuid(0)
+GPU = uuid(0)
 
 
 def processes(sample):
@@ -32,35 +32,35 @@ def test_processes_are_listed_by_device(driver, source):
 
 def test_a_process_in_several_lists_is_counted_once_with_its_largest_memory(driver, source):
     driver.write(
-        devices=[Device(CARD)],
+        devices=[Device(GPU)],
         processes=[
-            Process(CARD, 10, 100, type="CG"),
-            Process(CARD, 11, 100, type="C"),
-            Process(CARD, 11, 300, type="M"),
-            Process(CARD, 13, 300, type="C"),
-            Process(CARD, 13, 100, type="M"),
-            Process(CARD, 12, NA, type="C"),
-            Process(CARD, 12, 50, type="G"),
+            Process(GPU, 10, 100, type="CG"),
+            Process(GPU, 11, 100, type="C"),
+            Process(GPU, 11, 300, type="M"),
+            Process(GPU, 13, 300, type="C"),
+            Process(GPU, 13, 100, type="M"),
+            Process(GPU, 12, NA, type="C"),
+            Process(GPU, 12, 50, type="G"),
         ],
     )
     sample = source.sample(time.time())
     assert processes(sample) == {
-        (10, CARD): 100,
-        (11, CARD): 300,
-        (12, CARD): 50,
-        (13, CARD): 300,
+        (10, GPU): 100,
+        (11, GPU): 300,
+        (12, GPU): 50,
+        (13, GPU): 300,
     }
 
 
 def test_more_processes_than_ever_before_are_all_listed(driver, source):
-    driver.write(devices=[Device(CARD)], processes=[Process(CARD, 1, 5)])
+    driver.write(devices=[Device(GPU)], processes=[Process(GPU, 1, 5)])
     source.sample(time.time())
     driver.write(
-        devices=[Device(CARD)],
-        processes=[Process(CARD, 1000 + i, i, sm=i % 100) for i in range(700)],
+        devices=[Device(GPU)],
+        processes=[Process(GPU, 1000 + i, i, sm=i % 100) for i in range(700)],
     )
     sample = source.sample(time.time())
-    assert processes(sample) == {(1000 + i, CARD): i for i in range(700)}
+    assert processes(sample) == {(1000 + i, GPU): i for i in range(700)}
     assert len(sample.utilization) == 700
     before = driver.calls()
     source.sample(time.time())
@@ -69,40 +69,40 @@ def test_more_processes_than_ever_before_are_all_listed(driver, source):
     assert asked["nvmlDeviceGetProcessUtilization"] == 1
 
 
-@pytest.mark.parametrize("bad", [Process(CARD, 0, 5), Process(CARD, 9, 81 << 30)])
-def test_a_list_that_cannot_be_true_is_refused_for_its_card_only(driver, source, bad):
+@pytest.mark.parametrize("bad", [Process(GPU, 0, 5), Process(GPU, 9, 81 << 30)])
+def test_a_list_that_cannot_be_true_is_refused_for_its_gpu_only(driver, source, bad):
     driver.write(
-        devices=[Device(CARD), Device(uuid(1))],
-        processes=[Process(CARD, 10, 100), bad, Process(uuid(1), 11, 200)],
+        devices=[Device(GPU), Device(uuid(1))],
+        processes=[Process(GPU, 10, 100), bad, Process(uuid(1), 11, 200)],
     )
     sample = source.sample(time.time())
     assert processes(sample) == {(11, uuid(1)): 200}
     assert sample.processes_known == {uuid(1)}
-    assert [(r.subject, r.reason) for r in sample.rejections] == [
-        (CARD, Reason.PROCESS_LIST_INVALID)
+    assert [(r.object_name, r.reason) for r in sample.rejections] == [
+        (GPU, Reason.PROCESS_LIST_INVALID)
     ]
-    assert [gpu.uuid for gpu in sample.gpus] == [CARD, uuid(1)]
+    assert [gpu.uuid for gpu in sample.gpus] == [GPU, uuid(1)]
 
 
 def test_lists_of_r530_drivers_are_read_in_their_own_layout(tmp_path, monkeypatch):
     driver = FakeDriver(tmp_path, hide=R535_HIDES)
     driver.load(monkeypatch)
     driver.write(
-        devices=[Device(CARD)],
-        processes=[Process(CARD, 10 + i, 100 + i) for i in range(5)],
+        devices=[Device(GPU)],
+        processes=[Process(GPU, 10 + i, 100 + i) for i in range(5)],
         process_struct=32,
     )
     source = NvmlSource()
     sample = source.sample(time.time())
-    assert processes(sample) == {(10 + i, CARD): 100 + i for i in range(5)}
+    assert processes(sample) == {(10 + i, GPU): 100 + i for i in range(5)}
     assert sample.rejections == ()
     source.close()
 
 
 def test_a_layout_that_nobody_announced_is_noticed(driver, source):
     driver.write(
-        devices=[Device(CARD)],
-        processes=[Process(CARD, 10 + i, 100 + i) for i in range(5)],
+        devices=[Device(GPU)],
+        processes=[Process(GPU, 10 + i, 100 + i) for i in range(5)],
         process_struct=32,
     )
     sample = source.sample(time.time())
@@ -115,7 +115,7 @@ def test_a_driver_without_process_lists_knows_no_processes(tmp_path, monkeypatch
     missing = frozenset({"nvmlDeviceGetComputeRunningProcesses_v3"})
     driver = FakeDriver(tmp_path, hide=missing)
     driver.load(monkeypatch)
-    driver.write(devices=[Device(CARD), Device(uuid(1))], processes=[Process(CARD, 10)])
+    driver.write(devices=[Device(GPU), Device(uuid(1))], processes=[Process(GPU, 10)])
     source = NvmlSource()
     for _ in range(2):
         sample = source.sample(time.time())
@@ -124,8 +124,8 @@ def test_a_driver_without_process_lists_knows_no_processes(tmp_path, monkeypatch
     source.close()
 
 
-def test_a_card_without_process_lists_knows_no_processes(driver, source):
-    driver.write(devices=[Device(CARD, process_lists=0), Device(uuid(1))])
+def test_a_gpu_without_process_lists_knows_no_processes(driver, source):
+    driver.write(devices=[Device(GPU, process_lists=0), Device(uuid(1))])
     for _ in range(3):
         assert source.sample(time.time()).processes_known == {uuid(1)}
     assert driver.calls()["nvmlDeviceGetComputeRunningProcesses_v3"] == 4
@@ -133,27 +133,27 @@ def test_a_card_without_process_lists_knows_no_processes(driver, source):
 
 def test_a_driver_without_mps_lists_knows_the_others(driver, source):
     driver.write(
-        devices=[Device(CARD)],
-        processes=[Process(CARD, 10, 100)],
+        devices=[Device(GPU)],
+        processes=[Process(GPU, 10, 100)],
         faults=[Fault("nvmlDeviceGetMPSComputeRunningProcesses_v3", 3)],
     )
     for _ in range(3):
         sample = source.sample(time.time())
-        assert processes(sample) == {(10, CARD): 100}
-        assert sample.processes_known == {CARD}
+        assert processes(sample) == {(10, GPU): 100}
+        assert sample.processes_known == {GPU}
     assert driver.calls()["nvmlDeviceGetMPSComputeRunningProcesses_v3"] == 1
 
 
 def test_half_a_list_is_no_list(driver, source):
     driver.write(
-        devices=[Device(CARD)],
-        processes=[Process(CARD, 10, 100)],
+        devices=[Device(GPU)],
+        processes=[Process(GPU, 10, 100)],
         faults=[Fault("nvmlDeviceGetGraphicsRunningProcesses_v3", 999, times=1)],
     )
     sample = source.sample(time.time())
     assert (sample.processes, sample.processes_known) == ((), frozenset())
     assert sample.rejections[0].reason == Reason.DRIVER_ERROR
-    assert source.sample(time.time()).processes_known == {CARD}
+    assert source.sample(time.time()).processes_known == {GPU}
 
 
 # ---------------------------------------------------------------- utilisation
@@ -161,61 +161,61 @@ def test_half_a_list_is_no_list(driver, source):
 
 def test_utilisation_is_the_latest_sample_of_each_process(driver, source):
     driver.write(
-        devices=[Device(CARD)],
+        devices=[Device(GPU)],
         samples=[
-            Sample(CARD, 10, 30, 2000),
-            Sample(CARD, 10, 20, 1000),
-            Sample(CARD, 11, 57, 1500),
+            Sample(GPU, 10, 30, 2000),
+            Sample(GPU, 10, 20, 1000),
+            Sample(GPU, 11, 57, 1500),
         ],
     )
     sample = source.sample(time.time())
-    assert sample.utilization == {(10, CARD): 0.30, (11, CARD): 0.57}
-    assert sample.utilization_known == {CARD}
+    assert sample.utilization == {(10, GPU): 0.30, (11, GPU): 0.57}
+    assert sample.utilization_known == {GPU}
 
 
 def test_a_sample_is_told_once(driver, source):
-    ring = [Sample(CARD, 10, 30, 1000)]
-    driver.write(devices=[Device(CARD)], samples=ring)
-    assert source.sample(time.time()).utilization == {(10, CARD): 0.30}
+    ring = [Sample(GPU, 10, 30, 1000)]
+    driver.write(devices=[Device(GPU)], samples=ring)
+    assert source.sample(time.time()).utilization == {(10, GPU): 0.30}
     assert source.sample(time.time()).utilization == {}
-    driver.write(devices=[Device(CARD)], samples=[*ring, Sample(CARD, 10, 40, 1001)])
-    assert source.sample(time.time()).utilization == {(10, CARD): 0.40}
+    driver.write(devices=[Device(GPU)], samples=[*ring, Sample(GPU, 10, 40, 1001)])
+    assert source.sample(time.time()).utilization == {(10, GPU): 0.40}
 
 
 def test_samples_that_cannot_be_are_dropped(driver, source):
     year = int((time.time() + 365 * 86400) * 1e6)
     ring = [
-        Sample(CARD, 0, 50, 1000),
-        Sample(CARD, 10, 101, 1000),
-        Sample(CARD, 11, 0xFFFFFFFF, 1000),
-        Sample(CARD, 12, 50, year),
-        Sample(CARD, 13, 100, 900),
+        Sample(GPU, 0, 50, 1000),
+        Sample(GPU, 10, 101, 1000),
+        Sample(GPU, 11, 0xFFFFFFFF, 1000),
+        Sample(GPU, 12, 50, year),
+        Sample(GPU, 13, 100, 900),
     ]
-    driver.write(devices=[Device(CARD)], samples=ring)
-    assert source.sample(time.time()).utilization == {(13, CARD): 1.0}
-    driver.write(devices=[Device(CARD)], samples=[*ring, Sample(CARD, 14, 5, 2000)])
-    assert source.sample(time.time()).utilization == {(14, CARD): 0.05}
+    driver.write(devices=[Device(GPU)], samples=ring)
+    assert source.sample(time.time()).utilization == {(13, GPU): 1.0}
+    driver.write(devices=[Device(GPU)], samples=[*ring, Sample(GPU, 14, 5, 2000)])
+    assert source.sample(time.time()).utilization == {(14, GPU): 0.05}
 
 
 def test_utilisation_goes_on_when_the_clock_was_set_back(driver, source):
-    driver.write(devices=[Device(CARD)], processes=[Process(CARD, 10, sm=30)])
+    driver.write(devices=[Device(GPU)], processes=[Process(GPU, 10, sm=30)])
     now = time.time()
-    assert source.sample(now).utilization == {(10, CARD): 0.30}
-    driver.write(devices=[Device(CARD)], samples=[Sample(CARD, 10, 40, int((now - 9000) * 1e6))])
+    assert source.sample(now).utilization == {(10, GPU): 0.30}
+    driver.write(devices=[Device(GPU)], samples=[Sample(GPU, 10, 40, int((now - 9000) * 1e6))])
     assert source.sample(now).utilization == {}
-    assert source.sample(now - 8999).utilization == {(10, CARD): 0.40}
+    assert source.sample(now - 8999).utilization == {(10, GPU): 0.40}
 
 
 @pytest.mark.parametrize("idle_code", [0, 6])  # SUCCESS with nothing, NOT_FOUND
-def test_an_idle_card_can_tell_that_all_were_idle(driver, source, idle_code):
-    driver.write(devices=[Device(CARD, idle_code=idle_code)], processes=[Process(CARD, 10)])
+def test_an_idle_gpu_can_tell_that_all_were_idle(driver, source, idle_code):
+    driver.write(devices=[Device(GPU, idle_code=idle_code)], processes=[Process(GPU, 10)])
     sample = source.sample(time.time())
-    assert (sample.utilization, sample.utilization_known) == ({}, {CARD})
+    assert (sample.utilization, sample.utilization_known) == ({}, {GPU})
     assert sample.rejections == ()
 
 
-def test_a_card_that_cannot_tell_utilisation_is_asked_once(driver, source):
-    driver.write(devices=[Device(CARD, idle_code=3), Device(uuid(1))])
+def test_a_gpu_that_cannot_tell_utilisation_is_asked_once(driver, source):
+    driver.write(devices=[Device(GPU, idle_code=3), Device(uuid(1))])
     for _ in range(3):
         sample = source.sample(time.time())
         assert (sample.utilization_known, sample.rejections) == ({uuid(1)}, ())
@@ -225,17 +225,17 @@ def test_a_card_that_cannot_tell_utilisation_is_asked_once(driver, source):
 def test_an_array_that_became_too_small_is_asked_for_once_more(driver, source):
     def write(times):
         driver.write(
-            devices=[Device(CARD)],
-            processes=[Process(CARD, 10, sm=30)],
+            devices=[Device(GPU)],
+            processes=[Process(GPU, 10, sm=30)],
             faults=[Fault("nvmlDeviceGetProcessUtilization", 7, times=times)],
         )
 
     write(times=1)
-    assert source.sample(time.time()).utilization == {(10, CARD): 0.30}
+    assert source.sample(time.time()).utilization == {(10, GPU): 0.30}
     write(times=2)
     sample = source.sample(time.time())
     assert (sample.utilization, sample.utilization_known) == ({}, frozenset())
-    assert source.sample(time.time()).utilization_known == {CARD}
+    assert source.sample(time.time()).utilization_known == {GPU}
 
 
 # ---------------------------------------------------------------- the pure part
@@ -247,7 +247,7 @@ U64 = st.integers(0, 2**64 - 1)
 @given(st.lists(st.tuples(U32, U64, U32, U32)), st.none() | st.floats(0, 2**64))
 def test_any_list_is_merged_truthfully_or_refused(entries, total):
     try:
-        merged = merge(entries, CARD, None, total)
+        merged = merge(entries, GPU, None, total)
     except InvalidListError:
         return
     told = [entry[1] for entry in entries if entry[1] != NOT_AVAILABLE]

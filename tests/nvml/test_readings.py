@@ -90,7 +90,7 @@ def test_every_reading_is_in_base_units(driver, source):
     assert got["mig_mode",] == 0
 
 
-def test_what_a_card_is_does_not_depend_on_its_state(driver, source):
+def test_what_a_gpu_is_does_not_depend_on_its_state(driver, source):
     driver.write(devices=[Device(uuid(0), bus="00000000:3B:00.0", minor=5)])
     sample = source.sample(time.time())
     (gpu,) = sample.gpus
@@ -108,12 +108,12 @@ def test_what_a_card_is_does_not_depend_on_its_state(driver, source):
     assert (sample.generation, sample.lost, sample.rejections) == (1, (), ())
 
 
-def test_a_node_without_cards_is_no_error(driver, source):
+def test_a_node_without_gpus_is_no_error(driver, source):
     driver.write()
     assert source.sample(time.time()).gpus == ()
 
 
-def test_what_a_card_does_not_support_is_absent_and_asked_once_per_generation(driver, source):
+def test_what_a_gpu_does_not_support_is_absent_and_asked_once_per_generation(driver, source):
     unsupported = {"fan": NA, "encoder_util": NA, "retired_pending": NA, "nvlinks": 0, "mig": NA}
     calls = (
         "nvmlDeviceGetFanSpeed",
@@ -286,7 +286,7 @@ def test_a_name_that_is_not_utf8_costs_the_name(driver, source):
     assert first.info["serial"] == second.info["serial"]
     assert second.info["name"] == "NVIDIA H100 80GB HBM3"
     (rejection,) = sample.rejections
-    assert (rejection.subject, rejection.reason) == (uuid(0), Reason.DRIVER_ERROR)
+    assert (rejection.object_name, rejection.reason) == (uuid(0), Reason.DRIVER_ERROR)
     assert "nvmlDeviceGetName" in rejection.detail
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))])  # it recovers at a slow sample
     for _ in range(3):
@@ -313,7 +313,7 @@ def test_more_free_memory_than_there_is_is_no_reading_and_is_told(driver, source
     assert ("memory_free_bytes",) not in got
     assert (got["memory_total_bytes",], got["memory_used_bytes",]) == (80 << 30, 80 << 30)
     (rejection,) = sample.rejections
-    assert (rejection.subject, rejection.reason) == (uuid(0), Reason.IMPLAUSIBLE)
+    assert (rejection.object_name, rejection.reason) == (uuid(0), Reason.IMPLAUSIBLE)
     assert rejection.detail.startswith("memory_free_bytes 1844")
 
 
@@ -330,7 +330,7 @@ def test_more_free_memory_than_there_is_is_no_reading_and_is_told(driver, source
         ("pcie_replays", 2**32 - 2, "pcie_replays"),
     ],
 )
-def test_what_no_card_can_have_is_no_reading_and_is_told(driver, source, number, value, reading):
+def test_what_no_gpu_can_have_is_no_reading_and_is_told(driver, source, number, value, reading):
     driver.write(devices=[Device(uuid(0), **{number: value})])
     sample = source.sample(time.time())
     (rejection,) = sample.rejections

@@ -17,7 +17,7 @@ def counts(source):
     return {(xid.device, xid.xid): xid.count for xid in source.xids()}
 
 
-def test_each_xid_is_counted_by_card_and_code(driver, source):
+def test_each_xid_is_counted_by_gpu_and_code(driver, source):
     xids = [Xid(uuid(0), 13), Xid(uuid(1), 31), Xid(uuid(0), 13), Xid(uuid(0), 48)]
     driver.write(devices=[Device(uuid(0)), Device(uuid(1))], xids=xids)
     source.sample(time.time())
@@ -86,7 +86,7 @@ def test_an_error_of_the_wait_is_slept_over(driver, source):
     assert driver.calls()[WAIT] == 1
 
 
-def test_cards_without_events_do_not_silence_the_others(driver, source):
+def test_gpus_without_events_do_not_silence_the_others(driver, source):
     driver.write(devices=[Device(uuid(0), events=0), Device(uuid(1))], xids=[Xid(uuid(1), 31)])
     source.sample(time.time())
     assert source.xids_watched() == frozenset()
@@ -192,7 +192,7 @@ def test_others_hear_no_double_bit_errors(driver, source):
     assert driver.calls()["nvmlDeviceGetSupportedEventTypes"] == 0
 
 
-def test_only_events_that_a_card_has_are_asked_for(driver, health_source):
+def test_only_events_that_a_gpu_has_are_asked_for(driver, health_source):
     devices = [Device(uuid(0), ecc_events=0), Device(uuid(1))]
     driver.write(devices=devices, xids=[Xid(uuid(0), 79), double_bit(uuid(1))])
     health_source.sample(time.time())
@@ -201,7 +201,7 @@ def test_only_events_that_a_card_has_are_asked_for(driver, health_source):
     assert counts(health_source) == {(uuid(0), 79): 1, (uuid(1), 48): 1}
 
 
-def test_a_card_that_cannot_tell_its_events_is_asked_for_xids(tmp_path, monkeypatch):
+def test_a_gpu_that_cannot_tell_its_events_is_asked_for_xids(tmp_path, monkeypatch):
     driver = FakeDriver(tmp_path, hide=frozenset({"nvmlDeviceGetSupportedEventTypes"}))
     driver.load(monkeypatch)
     driver.write(devices=[Device(uuid(0))], xids=[Xid(uuid(0), 79)])

@@ -40,8 +40,8 @@ def asking(cores, blocks=1):
     return Request("main", 1, blocks * GAIA_MEMORY_BLOCK, cores_milli=10 * cores)
 
 
-def indices(cards):
-    return [card.index for card in cards]
+def indices(gpus):
+    return [gpu.index for gpu in gpus]
 
 
 # ---------------------------------------------------------------- the evaluators
@@ -57,12 +57,12 @@ def test_link_prefers_a_pair_that_is_still_together():
     assert indices(link(SIX.holding([whole(2)]), 2)) == [0, 1]
 
 
-def test_link_prefers_the_nearer_of_two_groups_with_as_many_free_cards():
+def test_link_prefers_the_nearer_of_two_groups_with_as_many_free_gpus():
     """Cards 1 and 3 are below one host bridge, 4 and 5 below one switch."""
     assert indices(link(SIX.holding([whole(0), whole(2)]), 2)) == [4, 5]
 
 
-def test_link_takes_cards_of_all_corners_where_no_group_is_large_enough():
+def test_link_takes_gpus_of_all_corners_where_no_group_is_large_enough():
     assert indices(link(SIX, 5)) == [0, 1, 2, 3, 4]
     assert link(SIX.holding([whole(0)]), 6) == ()
 
@@ -73,46 +73,46 @@ def test_link_prefers_among_equally_near_groups_the_idle_and_then_the_first():
     assert indices(link(SIX, 2)) == [0, 1]
 
 
-def test_fragment_takes_the_corner_with_the_fewest_cards_that_are_enough():
+def test_fragment_takes_the_corner_with_the_fewest_gpus_that_are_enough():
     """T3: the pair of cards 4 and 5; with 4 taken, card 5."""
     assert indices(fragment(SIX, 2)) == [4, 5]
     assert indices(fragment(SIX.holding([whole(4)]), 1)) == [5]
 
 
-def test_fragment_on_a_single_card():
+def test_fragment_on_a_single_gpu():
     """T3."""
     assert indices(fragment(tree_of(ONE), 1)) == [0]
     assert fragment(tree_of(ONE).holding([whole(0)]), 1) == ()
 
 
-def test_share_takes_the_card_with_the_least_that_is_enough():
+def test_share_takes_the_gpu_with_the_least_that_is_enough():
     """T4: 50 fit on card 0; then 60 no longer do."""
-    assert indices(share(SIX.cards, 500, 0)) == [0]
+    assert indices(share(SIX.gpus, 500, 0)) == [0]
     half = SIX.holding([part(0, 50)])
-    assert indices(share(half.cards, 600, 0)) == [1]
-    assert indices(share(half.cards, 500, 0)) == [0]
+    assert indices(share(half.gpus, 600, 0)) == [1]
+    assert indices(share(half.gpus, 500, 0)) == [0]
 
 
 def test_share_needs_the_memory_too():
     tight = SIX.holding([part(0, 10, blocks=3)])
-    assert indices(share(tight.cards, 100, GAIA_MEMORY_BLOCK)) == [0]
-    assert indices(share(tight.cards, 100, 2 * GAIA_MEMORY_BLOCK)) == [1]
-    assert share(SIX.cards, 100, 2**31) == ()
+    assert indices(share(tight.gpus, 100, GAIA_MEMORY_BLOCK)) == [0]
+    assert indices(share(tight.gpus, 100, 2 * GAIA_MEMORY_BLOCK)) == [1]
+    assert share(SIX.gpus, 100, 2**31) == ()
 
 
 def test_memory_is_compared_in_blocks():
     """T5: card 5 is taken; the others have 1024, 1023, … bytes, all less than a block."""
-    cards = [TopologyGpu(index, index, memory_bytes=1024 - index) for index in range(6)]
-    tree = grow(cards, lambda *_: LinkLevel.PIX).holding([whole(5)])
-    assert indices(least_free(tree.cards)) == [5, 0, 1, 2, 3, 4]
+    gpus = [TopologyGpu(index, index, memory_bytes=1024 - index) for index in range(6)]
+    tree = grow(gpus, lambda *_: LinkLevel.PIX).holding([whole(5)])
+    assert indices(least_free(tree.gpus)) == [5, 0, 1, 2, 3, 4]
 
 
-def test_a_card_with_fewer_processes_comes_first():
-    cards = [TopologyGpu(0, 0, pids=(1, 2)), TopologyGpu(1, 1, pids=(3,))]
-    assert indices(least_free(cards)) == [1, 0]
+def test_a_gpu_with_fewer_processes_comes_first():
+    gpus = [TopologyGpu(0, 0, pids=(1, 2)), TopologyGpu(1, 1, pids=(3,))]
+    assert indices(least_free(gpus)) == [1, 0]
 
 
-def test_three_cards_are_placed_like_any_number():
+def test_three_gpus_are_placed_like_any_number():
     """A node of three cards has confused schedulers: a pair below a switch, and one alone."""
     levels = {(0, 1): LinkLevel.SYS, (0, 2): LinkLevel.SYS, (1, 2): LinkLevel.PIX}
     three = grow(
@@ -132,7 +132,7 @@ TAKEN = st.lists(
 
 
 @given(TAKEN, st.integers(1, 7))
-def test_free_cards_are_found_whenever_there_are_enough(taken, count):
+def test_free_gpus_are_found_whenever_there_are_enough(taken, count):
     tree = SIX.holding(taken)
     available = tree.available(tree.root)
     for evaluate in (link, fragment):
@@ -143,12 +143,12 @@ def test_free_cards_are_found_whenever_there_are_enough(taken, count):
 
 @given(TAKEN, st.integers(1, 99), st.integers(1, 5))
 def test_a_part_goes_where_it_fits_or_nowhere(taken, cores, blocks):
-    cards = SIX.holding(taken).cards
+    gpus = SIX.holding(taken).gpus
     memory = blocks * GAIA_MEMORY_BLOCK
-    enough = [c for c in cards if c.free_milli >= 10 * cores and c.free_bytes >= memory]
-    chosen = share(cards, 10 * cores, memory)
+    enough = [c for c in gpus if c.free_milli >= 10 * cores and c.free_bytes >= memory]
+    chosen = share(gpus, 10 * cores, memory)
     assert bool(chosen) == bool(enough)
-    assert all(chosen[0].free_milli <= card.free_milli for card in enough)
+    assert all(chosen[0].free_milli <= gpu.free_milli for gpu in enough)
 
 
 # ---------------------------------------------------------------- allocations
@@ -183,14 +183,14 @@ class Node:
 
 @pytest.mark.parametrize("predicated", [False, True])
 @pytest.mark.parametrize("rules", [SHARING, DERIVING])
-def test_pods_come_and_go_until_all_six_cards_are_full(rules, predicated):
+def test_pods_come_and_go_until_all_six_gpus_are_full(rules, predicated):
     """T7, without gpu-admission and with its choices, honoured and derived again."""
     node = Node(rules)
 
     def serve(pod, *served):
         cores = [asked for asked, _ in served]
-        predicates = [cards for _, cards in served] if predicated else None
-        assert node.serve(pod, *cores, predicates=predicates) == [cards for _, cards in served]
+        predicates = [gpus for _, gpus in served] if predicated else None
+        assert node.serve(pod, *cores, predicates=predicates) == [gpus for _, gpus in served]
 
     serve("pod-1", (300, [0, 1, 2]))
     serve("pod-2", (100, [3]), (100, [4]))
@@ -201,7 +201,7 @@ def test_pods_come_and_go_until_all_six_cards_are_full(rules, predicated):
     serve("pod-6", (50, [3]))
     node.delete("pod-5")
     serve("pod-7", (100, [4]))
-    assert [card.free_milli for card in node.tree.cards] == [0] * 6
+    assert [gpu.free_milli for gpu in node.tree.gpus] == [0] * 6
 
 
 def test_a_container_that_asks_again_gets_the_same_and_takes_nothing_more():
@@ -253,8 +253,8 @@ def test_an_illegal_promise_is_refused(cores, predicate):
 )
 def test_what_cannot_be_served_is_refused_in_the_originals_words(request_, rules, words):
     full = SIX.holding([part(index, 20) for index in range(6)])
-    assert choose(full, request_, rules).words == words
+    assert choose(full, request_, rules).message == words
 
 
-def test_whole_cards_need_no_share_mode():
+def test_whole_gpus_need_no_share_mode():
     assert indices(choose(SIX, asking(100), GaiaRules())) == [4]

@@ -35,12 +35,12 @@ def changed(one, **fields):
 
 def promised(one, claim):
     """The pod as it is once the promise was written."""
-    devices = {name: card for card in GAIA.devices(NODES[0]) for name in card.names}
+    devices = {name: gpu for gpu in GAIA.devices(NODES[0]) for name in gpu.names}
     names = [container.name for container in one.containers]
     return changed(one, annotations=GAIA.annotations(claim, devices, names))
 
 
-def cards(claim):
+def gpus(claim):
     return {
         allocation.container: [share.device for share in allocation.shares]
         for allocation in claim.allocations
@@ -62,7 +62,7 @@ def test_four_pods_fill_the_nodes_as_in_the_originals_test(bound):
     for one, where, what in FOUR:
         verdict = predicate(one, NODES, there, NOW)
         assert (verdict.nodes, verdict.error) == ((where,), "")
-        assert (verdict.claim.node, cards(verdict.claim)) == (where, what)
+        assert (verdict.claim.node, gpus(verdict.claim)) == (where, what)
         assert verdict.claim.assumed_at == NOW
         assert {allocation.phase for allocation in verdict.claim.allocations} == {Phase.ASSUMED}
         placed = promised(one, verdict.claim)
@@ -137,7 +137,7 @@ def test_a_promise_is_made_anew_when_it_cannot_be_kept(annotations):
     tenant = pod(1, (95, 1), node="node0", phase="Running", annotations={f"{INDEX}0": "1"})
     again = pod(0, (10, 1), annotations=annotations)
     verdict = predicate(again, NODES, [tenant], NOW)
-    assert (verdict.nodes, cards(verdict.claim)) == (("node0",), {"c0": ["0"]})
+    assert (verdict.nodes, gpus(verdict.claim)) == (("node0",), {"c0": ["0"]})
     assert verdict.claim.assumed_at == NOW
 
 
@@ -173,5 +173,5 @@ def test_the_fullest_node_that_fits_comes_first_and_equal_ones_by_name():
     tenant = pod(1, (50, 2), node="node2", phase="Running", annotations={f"{INDEX}0": "1"})
     backwards = NODES[::-1]
     assert predicate(pod(0, (50, 2)), backwards, [tenant], NOW).nodes == ("node2",)
-    assert cards(predicate(pod(0, (50, 2)), backwards, [tenant], NOW).claim) == {"c0": ["1"]}
+    assert gpus(predicate(pod(0, (50, 2)), backwards, [tenant], NOW).claim) == {"c0": ["1"]}
     assert predicate(pod(0, (200, 0)), backwards, [tenant], NOW).nodes == ("node0",)

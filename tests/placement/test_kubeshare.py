@@ -19,13 +19,13 @@ from vgpu.placement.kubeshare import (
     place,
 )
 from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
-from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_said
+from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_reported
 from vgpu.schemes.kubeshare.daemon import ErrorCode
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
 from vgpu.schemes.kubeshare.sharepod import Locality
 from vgpu.units import GIB, milli
 
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 
 
 def demand(request, memory=0, affinity="", anti="", exclusion=""):
@@ -129,9 +129,9 @@ def test_memory_is_never_promised_twice(policy):
     assert place(one, [gpu("a", one, memory=4 * GIB)], [], policy) is KubeShareRefusal.NO_ROOM
 
 
-def test_a_card_that_is_too_small_gets_no_virtual_gpu_in_the_paper():
-    cards = [*free("n1", memory=GIB), *free("n2")]
-    assert place(demand("0.5", 2 * GIB), [], cards) == VirtualGpuChoice("n2", None)
+def test_a_gpu_that_is_too_small_gets_no_virtual_gpu_in_the_paper():
+    free_gpus = [*free("n1", memory=GIB), *free("n2")]
+    assert place(demand("0.5", 2 * GIB), [], free_gpus) == VirtualGpuChoice("n2", None)
 
 
 def test_the_code_takes_the_tightest_fit_of_all_nodes():
@@ -188,22 +188,22 @@ demands = st.builds(
     st.sampled_from(KubeShareAlgorithm),
     st.randoms(use_true_random=False),
 )
-def test_no_card_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
-    cards = {"n1": 2, "n2": 1}
+def test_no_gpu_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
+    free_gpus = {"n1": 2, "n2": 1}
     tenants = {}
     for number, pod in enumerate(pods):
         gpus = [occupied(node, gpuid, 8, held) for (node, gpuid), held in tenants.items()]
-        frees = [FreeGpus(node, count, 8) for node, count in cards.items()]
+        frees = [FreeGpus(node, count, 8) for node, count in free_gpus.items()]
         answer = place(pod, gpus, frees, policy)
         random.shuffle(gpus)
         random.shuffle(frees)
         assert place(pod, gpus, frees, policy) == answer
         if isinstance(answer, VirtualGpuChoice):
             if answer.gpuid is None:
-                cards[answer.node] -= 1
+                free_gpus[answer.node] -= 1
             key = answer.node, answer.gpuid or f"gpu{number}"
             tenants.setdefault(key, []).append(pod)
-    assert min(cards.values()) >= 0
+    assert min(free_gpus.values()) >= 0
     for held in tenants.values():
         assert sum(pod.request_milli for pod in held) <= 1000
         assert sum(pod.memory_bytes for pod in held) <= 8
@@ -246,13 +246,13 @@ def test_the_readmes_walk_through_three_virtual_gpus():
     """K1: 0.2 on zxcvb, 0.3 on qwert, 0.4 on zxcvb; all are deleted; 0.5 on asdfg."""
     pool, code = admit(Pool(), "zxcvb", tenant("a", "0.2"))
     assert code is ErrorCode.WAIT_FOR_HOLDER
-    pool = holder_said(pool, "zxcvb", CARD)
+    pool = holder_reported(pool, "zxcvb", GPU)
     assert admit(pool, "zxcvb", tenant("a", "0.2")) == (pool, ErrorCode.OK)
     pool, code = admit(pool, "qwert", tenant("b", "0.3"))
     assert code is ErrorCode.WAIT_FOR_HOLDER
     pool, code = admit(pool, "zxcvb", tenant("c", "0.4"))
     assert code is ErrorCode.OK
-    assert pool.uuids == {"zxcvb": CARD, "qwert": ""}
+    assert pool.uuids == {"zxcvb": GPU, "qwert": ""}
     assert [one.pod for one in pool.pods["zxcvb"]] == ["a", "c"]
     pool = dismiss(pool, "qwert", "ns", "b")
     assert set(pool.uuids) == {"zxcvb"}
@@ -266,11 +266,11 @@ def test_the_readmes_walk_through_three_virtual_gpus():
 
 def test_four_and_six_tenths_fill_a_virtual_gpu_and_one_more_tenth_is_too_much():
     """K2."""
-    pool, code = admitted("0.4", "0.6", pool=holder_said(admitted("0.4")[0], "zxcvb", CARD))
+    pool, code = admitted("0.4", "0.6", pool=holder_reported(admitted("0.4")[0], "zxcvb", GPU))
     assert code is ErrorCode.OK
     after, code = admit(pool, "zxcvb", tenant("third", "0.1"))
     assert (after, code) == (pool, ErrorCode.RESOURCE_EXCEEDED)
-    assert (code.value, code.words) == (2, "Resource exceed!")
+    assert (code.value, code.message) == (2, "Resource exceed!")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_four_and_six_tenths_fill_a_virtual_gpu_and_one_more_tenth_is_too_much()
     ],
     ids=lambda requests: "+".join(requests[:4]),
 )
-def test_requests_that_make_a_whole_card_all_fit_in_any_order(requests):
+def test_requests_that_make_a_whole_gpu_all_fit_in_any_order(requests):
     """K6."""
     for ordered in (requests, requests[::-1]):
         pool, code = admitted(*ordered)
@@ -300,7 +300,7 @@ def test_requests_that_make_a_whole_card_all_fit_in_any_order(requests):
         assert place(pod, [gpu("a", *pods[:number])], []) == VirtualGpuChoice("n1", "a")
 
 
-def test_memory_is_checked_against_the_card_where_it_is_known():
+def test_memory_is_checked_against_the_gpu_where_it_is_known():
     pool, code = admit(Pool(), "a", tenant("one", "0.1", 3 * GIB), memory_bytes=4 * GIB)
     assert code is ErrorCode.WAIT_FOR_HOLDER
     too_much = tenant("two", "0.1", 2 * GIB)
@@ -316,7 +316,7 @@ def test_a_config_of_admitted_pods_is_the_one_that_gemini_reads():
 
 def test_what_is_not_there_is_neither_heard_nor_dismissed():
     pool, _ = admitted("0.5")
-    assert holder_said(pool, "gone", CARD) == pool
+    assert holder_reported(pool, "gone", GPU) == pool
     assert dismiss(pool, "gone", "ns", "pod-0") == pool
     assert dismiss(pool, "zxcvb", "ns", "stranger") == pool
 
@@ -343,7 +343,7 @@ def test_in_any_order_of_steps_no_virtual_gpu_is_over_full_or_empty(walk):
         elif step == "dismiss":
             pool = dismiss(pool, gpuid, "ns", f"pod-{number}")
         else:
-            pool = holder_said(pool, gpuid, CARD)
+            pool = holder_reported(pool, gpuid, GPU)
         assert set(pool.uuids) == set(pool.pods)
         for held in pool.pods.values():
             assert held

@@ -28,8 +28,8 @@ from vgpu.placement.volcano import (
     VolcanoGpu,
     VolcanoRules,
     Wishes,
-    book,
     place,
+    reserve,
     wishes,
 )
 from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
@@ -38,7 +38,7 @@ from vgpu.units import MIB
 POD = PodRef("uid-1", "ml", "train-0")
 
 
-def card(name="GPU-0", memory=100, slots=10, **taken):
+def gpu(name="GPU-0", memory=100, slots=10, **taken):
     """A card; ``memory`` and ``taken['memory']`` in MiB, ``taken['cores']`` in percent."""
     device = Device(name, memory_bytes=memory * MIB, slots=slots, model="NVIDIA L40S")
     if "memory_taken" in taken:
@@ -59,8 +59,8 @@ def ask(memory=None, cores=0, count=1, container="c", **more):
     )
 
 
-def put(request, *cards, mode="hami-core", wanted=None, **options):
-    node = CandidateNode("n1", cards, mode)
+def put(request, *gpus, mode="hami-core", wanted=None, **options):
+    node = CandidateNode("n1", gpus, mode)
     requests = request if isinstance(request, tuple) else (request,)
     return place(requests, node, wanted or Wishes(), **options)
 
@@ -71,9 +71,9 @@ def chosen(result):
 
 
 THREE = (
-    card("GPU-0", memory_taken=10, users=3),
-    card("GPU-1", memory_taken=30, users=1),
-    card("GPU-2", memory_taken=20, users=2),
+    gpu("GPU-0", memory_taken=10, users=3),
+    gpu("GPU-1", memory_taken=30, users=1),
+    gpu("GPU-2", memory_taken=20, users=2),
 )
 
 
@@ -88,42 +88,42 @@ THREE = (
         (SchedulingPolicy.NONE, ["GPU-2", "GPU-1", "GPU-0"]),
     ],
 )
-def test_cards_are_tried_in_the_policys_order(policy, order):
+def test_gpus_are_tried_in_the_policys_order(policy, order):
     assert chosen(put(ask(1, count=3), *THREE, policy=policy)) == [order]
 
 
 @pytest.mark.parametrize("policy", [SchedulingPolicy.BINPACK, SchedulingPolicy.SPREAD])
-def test_among_equals_the_first_card_is_tried_first(policy):
-    cards = [card(f"GPU-{number}") for number in range(3)]
-    assert chosen(put(ask(1), *cards, policy=policy)) == [["GPU-0"]]
+def test_among_equals_the_first_gpu_is_tried_first(policy):
+    gpus = [gpu(f"GPU-{number}") for number in range(3)]
+    assert chosen(put(ask(1), *gpus, policy=policy)) == [["GPU-0"]]
 
 
 def test_spread_and_binpack_part_where_users_and_memory_do():
-    cards = (card("GPU-0", memory_taken=50, users=1), card("GPU-1", memory_taken=10, users=2))
-    assert chosen(put(ask(1), *cards, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
-    assert chosen(put(ask(1), *cards, policy=SchedulingPolicy.SPREAD)) == [["GPU-0"]]
-    turned = (cards[0], structs.replace(cards[1], users=0))
+    gpus = (gpu("GPU-0", memory_taken=50, users=1), gpu("GPU-1", memory_taken=10, users=2))
+    assert chosen(put(ask(1), *gpus, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
+    assert chosen(put(ask(1), *gpus, policy=SchedulingPolicy.SPREAD)) == [["GPU-0"]]
+    turned = (gpus[0], structs.replace(gpus[1], users=0))
     assert chosen(put(ask(1), *turned, policy=SchedulingPolicy.BINPACK)) == [["GPU-0"]]
     assert chosen(put(ask(1), *turned, policy=SchedulingPolicy.SPREAD)) == [["GPU-1"]]
 
 
 def test_each_container_is_placed_on_what_those_before_it_left():
     requests = (ask(60, container="a"), ask(60, container="b"), ask(40, container="c"))
-    result = put(requests, card("GPU-0"), card("GPU-1"), policy=SchedulingPolicy.BINPACK)
+    result = put(requests, gpu("GPU-0"), gpu("GPU-1"), policy=SchedulingPolicy.BINPACK)
     assert chosen(result) == [["GPU-0"], ["GPU-1"], ["GPU-0"]]
-    assert [each.memory_bytes // MIB for each in result.cards] == [100, 60]
-    assert [each.users for each in result.cards] == [2, 1]
+    assert [each.memory_bytes // MIB for each in result.gpus] == [100, 60]
+    assert [each.users for each in result.gpus] == [2, 1]
 
 
 def test_the_choice_is_what_the_annotations_will_say():
-    result = put(ask(60, cores=30, count=2, container="train"), card("GPU-0"), card("GPU-1"))
+    result = put(ask(60, cores=30, count=2, container="train"), gpu("GPU-0"), gpu("GPU-1"))
     shares = (Share("GPU-1", 60 * MIB, 300), Share("GPU-0", 60 * MIB, 300))
     assert result.allocations == (Allocation("train", shares, Phase.ASSUMED),)
 
 
 def test_init_containers_are_not_looked_at():
     setup = ask(10**6, count=5, container="setup", kind=ContainerKind.INIT)
-    assert [each.container for each in put((ask(1), setup), card()).allocations] == ["c"]
+    assert [each.container for each in put((ask(1), setup), gpu()).allocations] == ["c"]
 
 
 # ---------------------------------------------------------------- cards that are passed over
@@ -132,19 +132,19 @@ def test_init_containers_are_not_looked_at():
 @pytest.mark.parametrize(
     ("request_", "only", "wanted", "skip"),
     [
-        (ask(1), card(slots=2, users=2), Wishes(), GpuSkip.SLOTS),
-        (ask(11), card(memory_taken=90), Wishes(), GpuSkip.MEMORY),
-        (ask(1, cores=50), card(cores=60, users=1), Wishes(), GpuSkip.CORES),
-        (ask(1, cores=101), card(), Wishes(), GpuSkip.CORES),
-        (ask(1, cores=100), card(users=1), Wishes(), GpuSkip.EXCLUSIVE),
-        (ask(1), card(cores=100, users=1), Wishes(), GpuSkip.CORES_GONE),
-        (ask(1), card(), Wishes(use_types=("A100",)), GpuSkip.TYPE),
-        (ask(1), card(), Wishes(avoid_types=("t4", "l40")), GpuSkip.TYPE),
-        (ask(1), card(), Wishes(use_uuids=("GPU-9",)), GpuSkip.UUID),
-        (ask(1), card(), Wishes(avoid_uuids=("GPU-0",)), GpuSkip.UUID),
+        (ask(1), gpu(slots=2, users=2), Wishes(), GpuSkip.SLOTS),
+        (ask(11), gpu(memory_taken=90), Wishes(), GpuSkip.MEMORY),
+        (ask(1, cores=50), gpu(cores=60, users=1), Wishes(), GpuSkip.CORES),
+        (ask(1, cores=101), gpu(), Wishes(), GpuSkip.CORES),
+        (ask(1, cores=100), gpu(users=1), Wishes(), GpuSkip.EXCLUSIVE),
+        (ask(1), gpu(cores=100, users=1), Wishes(), GpuSkip.CORES_GONE),
+        (ask(1), gpu(), Wishes(use_types=("A100",)), GpuSkip.TYPE),
+        (ask(1), gpu(), Wishes(avoid_types=("t4", "l40")), GpuSkip.TYPE),
+        (ask(1), gpu(), Wishes(use_uuids=("GPU-9",)), GpuSkip.UUID),
+        (ask(1), gpu(), Wishes(avoid_uuids=("GPU-0",)), GpuSkip.UUID),
         (
             ask(1),
-            card(groups=frozenset({"ml/job"})),
+            gpu(groups=frozenset({"ml/job"})),
             Wishes(group="ml/job", alone_in_group=True),
             GpuSkip.GROUP,
         ),
@@ -152,11 +152,11 @@ def test_init_containers_are_not_looked_at():
          GpuSkip.UNHEALTHY),
     ],
 )  # fmt: skip
-def test_a_card_is_passed_over_with_its_reason(request_, only, wanted, skip):
+def test_a_gpu_is_passed_over_with_its_reason(request_, only, wanted, skip):
     refused = put(request_, only, wanted=wanted)
     assert refused.skipped == (("GPU-0", skip),)
     assert refused.container == "c"
-    fine = card("GPU-1")
+    fine = gpu("GPU-1")
     if skip not in (GpuSkip.TYPE, GpuSkip.UUID) and request_.cores_milli <= 1000:
         assert chosen(put(request_, fine, only, wanted=wanted)) == [["GPU-1"]]
 
@@ -164,36 +164,36 @@ def test_a_card_is_passed_over_with_its_reason(request_, only, wanted, skip):
 @pytest.mark.parametrize(
     ("request_", "only", "wanted"),
     [
-        (ask(10), card(memory_taken=90), Wishes()),
-        (ask(1, cores=40), card(cores=60, users=1), Wishes()),
-        (ask(1, cores=100), card(), Wishes()),
-        (ask(1), card(cores=99, users=1), Wishes()),
-        (ask(1), card(slots=3, users=2), Wishes()),
-        (ask(1), card(), Wishes(use_types=("A100", "l40s"))),
-        (ask(1), card(), Wishes(use_types=("nvidia-",), avoid_types=("L40S",))),
-        (ask(1), card(), Wishes(avoid_types=("A100",))),
-        (ask(1), card(), Wishes(use_uuids=("GPU-1", "GPU-0"))),
-        (ask(1), card(groups=frozenset({"ml/job"})), Wishes(group="ml/job")),
+        (ask(10), gpu(memory_taken=90), Wishes()),
+        (ask(1, cores=40), gpu(cores=60, users=1), Wishes()),
+        (ask(1, cores=100), gpu(), Wishes()),
+        (ask(1), gpu(cores=99, users=1), Wishes()),
+        (ask(1), gpu(slots=3, users=2), Wishes()),
+        (ask(1), gpu(), Wishes(use_types=("A100", "l40s"))),
+        (ask(1), gpu(), Wishes(use_types=("nvidia-",), avoid_types=("L40S",))),
+        (ask(1), gpu(), Wishes(avoid_types=("A100",))),
+        (ask(1), gpu(), Wishes(use_uuids=("GPU-1", "GPU-0"))),
+        (ask(1), gpu(groups=frozenset({"ml/job"})), Wishes(group="ml/job")),
         (
             ask(1),
-            card(groups=frozenset({"ml/job"})),
+            gpu(groups=frozenset({"ml/job"})),
             Wishes(group="other/job", alone_in_group=True),
         ),
     ],
 )
-def test_a_card_that_just_fits_is_taken(request_, only, wanted):
+def test_a_gpu_that_just_fits_is_taken(request_, only, wanted):
     assert chosen(put(request_, only, wanted=wanted)) == [["GPU-0"]]
 
 
-def test_containers_of_one_pod_may_share_a_card_that_their_group_must_not():
+def test_containers_of_one_pod_may_share_a_gpu_that_their_group_must_not():
     wanted = Wishes(group="ml/job", alone_in_group=True)
-    result = put((ask(1, container="a"), ask(1, container="b")), card(), wanted=wanted)
+    result = put((ask(1, container="a"), ask(1, container="b")), gpu(), wanted=wanted)
     assert chosen(result) == [["GPU-0"], ["GPU-0"]]
-    refused = put(ask(1), *result.cards, wanted=wanted)
+    refused = put(ask(1), *result.gpus, wanted=wanted)
     assert refused.skipped == (("GPU-0", GpuSkip.GROUP),)
 
 
-def test_the_scheduler_itself_chooses_unhealthy_cards():
+def test_the_scheduler_itself_chooses_unhealthy_gpus():
     ill = VolcanoGpu(Device("GPU-0", memory_bytes=MIB, healthy=False))
     assert chosen(put(ask(1), ill, rules=UPSTREAM)) == [["GPU-0"]]
 
@@ -211,14 +211,14 @@ def test_the_scheduler_itself_chooses_unhealthy_cards():
         (ask(1024), MIB, 1024),
     ],
 )
-def test_a_percentage_is_of_each_card_in_whole_units(request_, unit, memory):
-    result = put(request_, card(memory=49140), unit_bytes=unit)
+def test_a_percentage_is_of_each_gpu_in_whole_units(request_, unit, memory):
+    result = put(request_, gpu(memory=49140), unit_bytes=unit)
     assert result.allocations[0].shares[0].memory_bytes == memory * MIB
 
 
-def test_a_percentage_is_of_each_card_by_itself():
+def test_a_percentage_is_of_each_gpu_by_itself():
     """Older versions took the first card's memory for the others too."""
-    result = put(ask(memory_percent=50, count=2), card("GPU-0", 100), card("GPU-1", 40))
+    result = put(ask(memory_percent=50, count=2), gpu("GPU-0", 100), gpu("GPU-1", 40))
     assert [share.memory_bytes // MIB for share in result.allocations[0].shares] == [20, 50]
 
 
@@ -234,7 +234,7 @@ def test_a_percentage_is_of_each_card_by_itself():
             RefusalReason.MODE,
             "pod required sharing mode mig is not the same as the node mode hami-core",
         ),
-        (ask(1, count=3), Wishes(), RefusalReason.CARDS, "no enough gpu cards on node n1"),
+        (ask(1, count=3), Wishes(), RefusalReason.GPUS, "no enough gpu cards on node n1"),
         (
             ask(1),
             Wishes(use_uuids=("GPU-7", "GPU-8"), avoid_uuids=("GPU-{}",)),
@@ -254,12 +254,12 @@ def test_a_percentage_is_of_each_card_by_itself():
     ],
 )
 def test_a_node_is_refused_in_the_schedulers_words(request_, wanted, reason, message):
-    refused = put(request_, card("GPU-0"), card("GPU-1"), wanted=wanted)
+    refused = put(request_, gpu("GPU-0"), gpu("GPU-1"), wanted=wanted)
     assert (refused.reason, refused.message) == (reason, message)
 
 
 def test_the_container_that_does_not_fit_is_named():
-    refused = put((ask(60, container="a"), ask(60, container="b")), card())
+    refused = put((ask(60, container="a"), ask(60, container="b")), gpu())
     assert (refused.container, refused.skipped) == ("b", (("GPU-0", GpuSkip.MEMORY),))
 
 
@@ -277,15 +277,15 @@ def test_the_container_that_does_not_fit_is_named():
         (SchedulingPolicy.NONE, VolcanoRules(), 0.0),
     ],
 )
-def test_a_node_is_scored_by_the_cards_that_would_be_taken(policy, rules, score):
+def test_a_node_is_scored_by_the_gpus_that_would_be_taken(policy, rules, score):
     """Binpack counts the memory in use, this pod's included; spread the cards that were idle."""
-    cards = (card("GPU-0", memory_taken=20, users=1), card("GPU-1"))
-    result = put(ask(40, count=2), *cards, policy=policy, rules=rules)
+    gpus = (gpu("GPU-0", memory_taken=20, users=1), gpu("GPU-1"))
+    result = put(ask(40, count=2), *gpus, policy=policy, rules=rules)
     assert result.score == score
 
 
-def test_a_card_without_memory_adds_nothing():
-    assert put(ask(0), card(memory=0), policy=SchedulingPolicy.BINPACK).score == 0.0
+def test_a_gpu_without_memory_adds_nothing():
+    assert put(ask(0), gpu(memory=0), policy=SchedulingPolicy.BINPACK).score == 0.0
 
 
 # ---------------------------------------------------------------- books
@@ -296,7 +296,7 @@ def test_five_pods_of_a_published_scrape_take_what_they_were_given():
     unit = 10 * MIB
     l40s = VolcanoGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
     claims = [claim(f"uid-{number}", Share("GPU-0", 128 * unit, 100)) for number in range(5)]
-    (full,) = book((l40s,), [(each, "") for each in claims])
+    (full,) = reserve((l40s,), [(each, "") for each in claims])
     assert full.users == 5
     assert full.cores_milli // 10 == 50
     assert full.memory_bytes // unit == 640
@@ -306,19 +306,19 @@ def test_five_pods_of_a_published_scrape_take_what_they_were_given():
 def test_every_container_of_a_pod_counts():
     """The scheduler counts a pod once for each card when it rebuilds its books."""
     two = (Share("GPU-0", 10 * MIB, 100), Share("GPU-0", 20 * MIB, 0))
-    (full,) = book((card(),), [(claim("uid-1", *two), "ml/job")])
+    (full,) = reserve((gpu(),), [(claim("uid-1", *two), "ml/job")])
     assert (full.users, full.memory_bytes, full.cores_milli) == (2, 30 * MIB, 100)
     assert full.groups == {"ml/job"}
 
 
 def test_a_share_without_a_told_amount_takes_the_whole_memory():
-    (full,) = book((card(),), [(claim("uid-1", Share("GPU-0")), "")])
+    (full,) = reserve((gpu(),), [(claim("uid-1", Share("GPU-0")), "")])
     assert full.memory_bytes == 100 * MIB
 
 
-def test_shares_of_other_cards_are_left_out():
-    cards = (card(),)
-    assert book(cards, [(claim("uid-1", Share("GPU-9", MIB)), "")]) == cards
+def test_shares_of_other_gpus_are_left_out():
+    gpus = (gpu(),)
+    assert reserve(gpus, [(claim("uid-1", Share("GPU-9", MIB)), "")]) == gpus
 
 
 def claim(uid, *shares):
@@ -393,7 +393,7 @@ def test_slots_are_counted_through_a_geometry():
         ({("group1", number) for number in range(7)}, 1, None),
     ],
 )
-def test_a_slot_is_the_smallest_that_the_card_as_it_is_cut_has_left(used, memory, expected):
+def test_a_slot_is_the_smallest_that_the_gpu_as_it_is_cut_has_left(used, memory, expected):
     slot = choose((GROUP1, GROUP2), frozenset(used), memory * MIB)
     assert (slot and (slot.group, slot.position)) == expected
 
@@ -406,35 +406,35 @@ def test_a_mig_slot_is_named_and_takes_all_its_memory():
     result = put(requests, whole, mode="mig")
     assert chosen(result) == [["GPU-0[group2-0]"], ["GPU-0[group2-3]"]]
     assert [each.shares[0].memory_bytes // MIB for each in result.allocations] == [20000, 5000]
-    (cut,) = result.cards
+    (cut,) = result.gpus
     assert cut.memory_bytes == (20480 + 10240) * MIB
     claims = [
         (Claim(Scheme.VOLCANO, POD, "n1", result.allocations), ""),
     ]
-    assert book((whole,), claims) == (cut,)
+    assert reserve((whole,), claims) == (cut,)
     refused = put(ask(40000), cut, mode="mig")
     assert refused.skipped == (("GPU-0", GpuSkip.MIG_SLOT),)
 
 
 def test_a_slot_of_an_unknown_geometry_takes_what_it_was_given():
-    (full,) = book((card(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
+    (full,) = reserve((gpu(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
     assert (full.memory_bytes, full.mig_slots) == (7 * MIB, {("old", 1)})
 
 
 # ---------------------------------------------------------------- properties
 
 
-cards_ = st.lists(
+gpus_ = st.lists(
     st.builds(
-        card,
+        gpu,
         memory=st.integers(0, 8),
         slots=st.integers(0, 3),
     ),
     max_size=4,
 ).map(
-    lambda cards: tuple(
+    lambda gpus: tuple(
         structs.replace(each, device=structs.replace(each.device, uuid=f"GPU-{number}"))
-        for number, each in enumerate(cards)
+        for number, each in enumerate(gpus)
     )
 )
 asked_ = st.lists(
@@ -450,14 +450,14 @@ asked_ = st.lists(
 )
 
 
-@given(cards_, st.lists(asked_, max_size=5), st.sampled_from(SchedulingPolicy))
-def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):
-    now = cards
+@given(gpus_, st.lists(asked_, max_size=5), st.sampled_from(SchedulingPolicy))
+def test_no_gpu_is_ever_given_away_beyond_what_it_has(gpus, pods, policy):
+    now = gpus
     held = []
     for number, requests in enumerate(pods):
         result = place(requests, CandidateNode("n1", now), policy=policy)
         if isinstance(result, NodeChoice):
-            now = result.cards
+            now = result.gpus
             pod = PodRef(str(number), "ml", str(number))
             held.append((Claim(Scheme.VOLCANO, pod, "n1", result.allocations), ""))
             given_ = [len({share.device for share in one.shares}) for one in result.allocations]
@@ -466,4 +466,4 @@ def test_no_card_is_ever_given_away_beyond_what_it_has(cards, pods, policy):
         assert each.memory_bytes <= each.capacity_bytes
         assert each.cores_milli <= 1000
         assert each.users <= each.device.slots
-    assert book(cards, held) == now
+    assert reserve(gpus, held) == now

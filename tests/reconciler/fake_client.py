@@ -29,7 +29,7 @@ NOT_FOUND = ClusterError(404, "NotFound", "not found")
 CONFLICT = ClusterError(409, "Conflict", "the object has been modified")
 
 
-class FakeHands:
+class FakeClient:
     """Pods and SharePods by name, nodes by name; every write makes a new version."""
 
     def __init__(self, *objects):

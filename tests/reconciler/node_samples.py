@@ -6,11 +6,11 @@ is a look at a pod whose annotations name GPU 0, while the kubelet has given it 
 """
 
 from reconciler.model import Scope
-from tests.reconciler.samples import SHARE, SPOKEN, cards, replace, snapshot, uuid
+from tests.reconciler.samples import CODECS_IN_USE, SHARE, gpus, replace, snapshot, uuid
 from vgpu.kube.objects import holds_devices
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_api import node_ref, read_pod
-from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
+from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
 from vgpu.model import Scheme, Share, Source
 from vgpu.schemes.kubeshare.sharepod import join
 
@@ -24,10 +24,10 @@ SCHEMES = {
 
 
 def given(
-    to, style="volcano", *, card=0, source=Source.CHECKPOINT, memory=SHARE, cores=None, **changes
+    to, style="volcano", *, gpu=0, source=Source.CHECKPOINT, memory=SHARE, cores=None, **changes
 ):
     """A source says that container main of a pod has a share of a GPU; not of which, if None."""
-    device = "" if card is None else uuid("gpu-1", card)
+    device = "" if gpu is None else uuid("gpu-1", gpu)
     process = source is Source.PROCESS
     said = Statement(
         source=source,
@@ -44,13 +44,13 @@ def given(
 def ledger(pods, said=(), devices=None, **known):
     """The ledger of node gpu-1: what the annotations say, and what is said beside."""
     uuids = of_share_pods(pods)
-    readings = [(pod, read_pod(pod, SPOKEN)) for pod in pods]
+    readings = [(pod, read_pod(pod, CODECS_IN_USE)) for pod in pods]
     annotated = [
-        one for pod, reading in readings for one in on_cards(pod, reading.statements, uuids)
+        one for pod, reading in readings for one in on_gpus(pod, reading.statements, uuids)
     ]
     evidence = {
         "node": "gpu-1",
-        "devices": cards("gpu-1") if devices is None else devices,
+        "devices": gpus("gpu-1") if devices is None else devices,
         "statements": (*annotated, *said),
         "pods": tuple(pods),
         "pods_complete": True,

@@ -10,8 +10,8 @@ looks there. The world has the same hands as the API server, with its preconditi
 from dataclasses import dataclass, field
 
 from tests.reconciler.samples import (
-    CARD,
-    CARDS,
+    GPU,
+    GPUS,
     NOW,
     SHARE,
     claimed,
@@ -32,7 +32,7 @@ from vgpu.model import Phase, PodRef
 STYLES = {"hami-1": "hami", "volcano-1": "volcano", "share-1": "gpushare"}
 """The nodes, and in which style they share."""
 
-ROOM = CARDS * CARD // SHARE
+ROOM = GPUS * GPU // SHARE
 """Pods that a node has room for."""
 
 LOCKED = ("hami", "volcano")
@@ -67,7 +67,7 @@ class World:
     admitted: set = field(default_factory=set)
     given: dict = field(default_factory=dict)  # UID -> the UID whose claim it was given
     styles: dict = field(default_factory=dict)  # UID -> style
-    cards: dict = field(default_factory=dict)  # UID -> the GPU that it was promised
+    gpus: dict = field(default_factory=dict)  # UID -> the GPU that it was promised
     locked_by: dict = field(default_factory=dict)  # node -> the UID that the lock serves
     stubborn: set = field(default_factory=set)  # UIDs that some webhook never lets go
 
@@ -194,13 +194,13 @@ class World:
         where = self.node_for(uid)
         others = self.booked()[where] - (self.home(self.pods[uid]) == where)
         if others < ROOM and (self.styles[uid] != "volcano" or self.has_lock(uid)):
-            self.cards[uid] = others % CARDS
+            self.gpus[uid] = others % GPUS
             self.claim(uid, where, Phase.ASSUMED)
 
     def claim(self, uid, where, phase):
         """Writes the promise, or that it was kept, on the pod."""
         one, age = self.pods[uid], NOW - self.now
-        told = claimed(self.styles[uid], one.ref, where, card=self.cards[uid], phase=phase, age=age)
+        told = claimed(self.styles[uid], one.ref, where, gpu=self.gpus[uid], phase=phase, age=age)
         self.annotate(one, told)
 
     def take_lock(self, uid):

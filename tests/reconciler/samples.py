@@ -65,7 +65,7 @@ NOW = 1_790_000_000.0
 
 MINUTE, HOUR = 60.0, 3600.0
 
-LANGUAGES = {
+CODECS = {
     "volcano": Volcano(VOLCANO),
     "hami": Volcano(HAMI),
     "gpushare": Gpushare(),
@@ -74,11 +74,11 @@ LANGUAGES = {
 }
 """By style: the four schemes, and HAMi's spelling of Volcano's."""
 
-SPOKEN = tuple(LANGUAGES.values())
+CODECS_IN_USE = tuple(CODECS.values())
 
-CARD = 40 * GIB
+GPU = 40 * GIB
 SHARE = 8 * GIB
-CARDS = 2
+GPUS = 2
 """Of each node."""
 
 _LIMITS = {
@@ -91,34 +91,34 @@ _LIMITS = {
 _CORES = {"volcano": 0, "hami": 0, "gpushare": None, "gaia": 200, "kubeshare": 200}
 _CAPACITY = {
     "volcano": {
-        "volcano.sh/vgpu-number": 10 * CARDS,
-        "volcano.sh/vgpu-memory": CARDS * CARD // MIB,
-        "volcano.sh/vgpu-cores": 100 * CARDS,
+        "volcano.sh/vgpu-number": 10 * GPUS,
+        "volcano.sh/vgpu-memory": GPUS * GPU // MIB,
+        "volcano.sh/vgpu-cores": 100 * GPUS,
     },
-    "hami": {"nvidia.com/gpu": 10 * CARDS},  # the scheduler alone counts gpumem and gpucores
-    "gpushare": {"aliyun.com/gpu-mem": CARDS * CARD // GIB, "aliyun.com/gpu-count": CARDS},
+    "hami": {"nvidia.com/gpu": 10 * GPUS},  # the scheduler alone counts gpumem and gpucores
+    "gpushare": {"aliyun.com/gpu-mem": GPUS * GPU // GIB, "aliyun.com/gpu-count": GPUS},
     "gaia": {
-        "tencent.com/vcuda-core": 100 * CARDS,
-        "tencent.com/vcuda-memory": CARDS * CARD // GAIA_MEMORY_BLOCK,
+        "tencent.com/vcuda-core": 100 * GPUS,
+        "tencent.com/vcuda-memory": GPUS * GPU // GAIA_MEMORY_BLOCK,
     },
-    "kubeshare": {"nvidia.com/gpu": CARDS},
+    "kubeshare": {"nvidia.com/gpu": GPUS},
 }
 
 # ---------------------------------------------------------------- nodes
 
 
-def uuid(node, card):
+def uuid(node, gpu):
     """The UUID of a GPU of a node."""
-    return f"GPU-{zlib.crc32(node.encode()):08x}-0000-4000-8000-{card:012x}"
+    return f"GPU-{zlib.crc32(node.encode()):08x}-0000-4000-8000-{gpu:012x}"
 
 
-def cards(node, gpuid="abcde"):
+def gpus(node, gpuid="abcde"):
     """The GPUs of a node, the first of them with a virtual GPU of KubeShare's."""
     return tuple(
         Device(
-            uuid(node, index), index, CARD, slots=10, model="A100", handles=(gpuid,) * (not index)
+            uuid(node, index), index, GPU, slots=10, model="A100", handles=(gpuid,) * (not index)
         )
-        for index in range(CARDS)
+        for index in range(GPUS)
     )
 
 
@@ -127,16 +127,16 @@ def node(name="gpu-1", *styles, plugin=True, ready=True, annotations=None, **fie
 
     Without ``plugin`` it has the capacity, but nothing of it is allocatable.
     """
-    styles = styles or tuple(LANGUAGES)
+    styles = styles or tuple(CODECS)
     capacity = {}
     for style in styles:
         for key, units in _CAPACITY[style].items():
             capacity[key] = max(units, capacity.get(key, 0))
     told = {}
     for style in {"volcano", "hami"} & {*styles}:
-        told |= LANGUAGES[style].register(cards(name))
+        told |= CODECS[style].register(gpus(name))
     if "kubeshare" in styles:
-        told[GPU_INFO] = format_gpu_info(cards(name), name)
+        told[GPU_INFO] = format_gpu_info(gpus(name), name)
     return Node(
         name=name,
         resource_version="7",
@@ -150,13 +150,13 @@ def node(name="gpu-1", *styles, plugin=True, ready=True, annotations=None, **fie
 
 def lock(owner=None, age=HOUR, style="hami"):
     """A node's annotation: a scheduler's lock for this pod; Volcano's does not say whose it is."""
-    key = LANGUAGES[style].key_set.locks[0]
+    key = CODECS[style].key_set.locks[0]
     return {key: lock_text(NOW - age, owner.ref if owner and style == "hami" else None)}
 
 
 def handshake(state=HandshakeState.DELETED, age=HOUR, style="hami"):
     """A node's annotation: the last heartbeat between scheduler and plugin."""
-    key_set = LANGUAGES[style].key_set
+    key_set = CODECS[style].key_set
     return {key_set.handshake[0]: handshake_text(state, NOW - age, key_set)}
 
 
@@ -182,7 +182,7 @@ def pod(
     style="volcano",
     *,
     node="gpu-1",
-    card=0,
+    gpu=0,
     claim=Phase.ASSIGNED,
     phase=None,
     namespace="ml",
@@ -201,7 +201,7 @@ def pod(
     phase = phase or ("Running" if claim is Phase.ASSIGNED else "Pending")
     told, labels = _asked(style)
     if claim is not None:
-        told |= claimed(style, ref, node, card=card, phase=claim, age=age)
+        told |= claimed(style, ref, node, gpu=gpu, phase=claim, age=age)
     started = {"started_at": NOW - age} if node else {}
     return Pod(
         **{
@@ -223,22 +223,22 @@ def pod(
     )
 
 
-def claimed(style, ref, node, *, card=0, phase=Phase.ASSIGNED, age=HOUR):
+def claimed(style, ref, node, *, gpu=0, phase=Phase.ASSIGNED, age=HOUR):
     """The annotations that promise or give a pod its share of a GPU, in a scheme's own words."""
-    devices = {name: device for device in cards(node or "gpu-1") for name in device.names}
-    where = "abcde" if style == "kubeshare" else str(card)
+    devices = {name: device for device in gpus(node or "gpu-1") for name in device.names}
+    where = "abcde" if style == "kubeshare" else str(gpu)
     if style in ("volcano", "hami"):
-        where = uuid(node or "gpu-1", card)
+        where = uuid(node or "gpu-1", gpu)
     container = "" if style == "kubeshare" else "main"
     told = Claim(
-        scheme=LANGUAGES[style].scheme,
+        scheme=CODECS[style].scheme,
         pod=ref,
         node=node,
         allocations=(Allocation(container, (Share(where, SHARE, _CORES[style]),), phase),),
         assumed_at=NOW - age if phase is Phase.ASSUMED else None,
         unserved=("main",) if phase is Phase.ASSUMED and style in ("volcano", "hami") else (),
     )
-    return LANGUAGES[style].annotations(told, devices, ("main",))
+    return CODECS[style].annotations(told, devices, ("main",))
 
 
 def _asked(style):
@@ -401,7 +401,7 @@ def with_ledgers(seen):
 # ---------------------------------------------------------------- findings and plans
 
 
-def subject(of, part=""):
+def object_ref(of, part=""):
     """A pod, SharePod or node as a plan's subject."""
     if isinstance(of, Node):
         return ObjectRef(ObjectKind.NODE, "", of.name, of.uid, part, of.name)
@@ -411,7 +411,7 @@ def subject(of, part=""):
 
 def reporting(of, rule=Rule.DOUBLE_BOOKED, cause=Cause.OVERCOMMITTED, **fields):
     """A finding that can only be reported."""
-    return Finding(rule, cause, subject(of), **({"evidence": ("as the tests say",)} | fields))
+    return Finding(rule, cause, object_ref(of), **({"evidence": ("as the tests say",)} | fields))
 
 
 def evicting(of, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR, **fields):
@@ -423,7 +423,7 @@ def evicting(of, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR, **fi
 def editing(of, key="hami.io/mutex.lock", rule=Rule.STALE_LOCK, cause=Cause.OWNER_GONE, **fields):
     """A finding that taking an annotation away would mend; it has been so for an hour."""
     part = key if isinstance(of, Node) else ""
-    told = subject(of, part)
+    told = object_ref(of, part)
     version = "" if isinstance(of, Node) else of.resource_version
     action = Edit(told, version, {key: of.annotations.get(key)}, {key: None})
     fields = {"action": action, "since": NOW - HOUR, "effect": Effect.REPAIR} | fields
@@ -440,5 +440,5 @@ def removing(folder, node="gpu-1", **fields):
 
 def planned(seen, *findings, policy=None, memory=None):
     """The plan for these findings, by default with the memory of a first look."""
-    cluster_index = ClusterIndex(seen, SPOKEN)
+    cluster_index = ClusterIndex(seen, CODECS_IN_USE)
     return resolve(cluster_index, policy or Policy(), memory or ReconcilerState(), findings)

@@ -10,9 +10,9 @@ from reconciler.apply.audit import AuditError
 from reconciler.apply.executor import TRIES
 from reconciler.model import NobodyWaitsGuard, ObjectKind, OwnerGuard, OwnerState
 from reconciler.reasons import ActionOutcome, Rule
-from tests.reconciler.fake_client import BUSY, CONFLICT, PDB, UNREACHABLE, FakeHands, FakeTime
+from tests.reconciler.fake_client import BUSY, CONFLICT, PDB, UNREACHABLE, FakeClient, FakeTime
 from tests.reconciler.samples import (
-    SPOKEN,
+    CODECS_IN_USE,
     assumed,
     ended,
     lock,
@@ -47,17 +47,17 @@ class Told:
     def _tell(self, event, entry):
         if event in self._unwritable:
             raise AuditError("--audit x", "disk full")
-        self.lines.append((entry.finding.subject.name, event))
+        self.lines.append((entry.finding.object_ref.name, event))
 
 
 class Bench:
     """Applies plans in fake time."""
 
     def __init__(self, *objects, **options):
-        self.client = FakeHands(*objects)
+        self.client = FakeClient(*objects)
         self.time = FakeTime()
         self.audit = options.pop("audit", Told())
-        self.judge = options.pop("judge", unmoved(SPOKEN))
+        self.judge = options.pop("judge", unmoved(CODECS_IN_USE))
         self.applier = Applier(
             self.client,
             self.audit,
@@ -68,7 +68,7 @@ class Bench:
         return list(self.applier.apply(plan(*entries), self.judge))
 
     def outcomes(self, *entries):
-        return {r.entry.finding.subject.name: r.outcome for r in self.apply(*entries)}
+        return {r.entry.finding.object_ref.name: r.outcome for r in self.apply(*entries)}
 
     def one(self, entry):
         (result,) = self.apply(entry)
@@ -253,7 +253,7 @@ def test_a_budget_is_asked_again_while_nobody_else_waits_for_it():
     bench = Bench(SICK, *OTHERS)
     bench.client.refuse("evict", PDB)
     results = bench.apply(evicting(SICK), *map(evicting, OTHERS))
-    assert [r.entry.finding.subject.name for r in results] == [*"bcdef", "a"]
+    assert [r.entry.finding.object_ref.name for r in results] == [*"bcdef", "a"]
     assert {r.outcome for r in results} == {ActionOutcome.DONE}
     assert bench.time.waited == [10.0]
     assert bench.audit.lines.count(("a", "intent")) == 1
@@ -287,7 +287,7 @@ def test_a_busy_server_holds_up_everybody():
     bench = Bench(SICK, *OTHERS)
     bench.client.refuse("evict", BUSY)
     results = bench.apply(evicting(SICK), *map(evicting, OTHERS))
-    assert [r.entry.finding.subject.name for r in results] == [*"abcdef"]
+    assert [r.entry.finding.object_ref.name for r in results] == [*"abcdef"]
     assert {r.outcome for r in results} == {ActionOutcome.DONE}
 
 
@@ -607,7 +607,7 @@ def test_an_event_that_takes_long_holds_up_no_action():
     bench = Bench(SICK, *OTHERS)
     released = threading.Event()
     bench.client.first("write_event", lambda: released.wait(WAIT_SECONDS))
-    results = bench.applier.apply(plan(*map(evicting, [SICK, *OTHERS])), SPOKEN)
+    results = bench.applier.apply(plan(*map(evicting, [SICK, *OTHERS])), CODECS_IN_USE)
     assert {next(results).outcome for _ in range(6)} == {ActionOutcome.DONE}
     assert bench.client.events == []
     released.set()

@@ -46,7 +46,7 @@ def test_what_was_written_is_read(path):
         finding = SICK.finding
         assert record.plan == PLAN.id
         assert (record.rule, record.cause) == (finding.rule, finding.cause)
-        assert (record.subject, record.action) == (finding.subject, finding.action)
+        assert (record.object_ref, record.action) == (finding.object_ref, finding.action)
         assert (record.evidence, record.by) == (finding.evidence, "root@a")
         assert record.time.isoformat() == "2026-09-21T14:13:20.250000+00:00"
     assert [record.action for record in others[::2]] == [LEFT.finding.action, MARK.finding.action]
@@ -75,7 +75,7 @@ def test_an_audit_is_for_its_owner_only_and_is_never_overwritten(path):
     write(path, SICK)
     write(path, LEFT)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [record.subject.name for record in read(str(path))] == ["a", "a", "b", "b"]
+    assert [record.object_ref.name for record in read(str(path))] == ["a", "a", "b", "b"]
 
 
 def test_two_audits_of_one_file_do_not_overwrite_each_other(path):
@@ -125,7 +125,7 @@ def test_a_line_that_was_cut_short_is_left_out_and_told(path, cut, caplog):
     whole = path.stat().st_size
     write(path, LEFT)
     os.truncate(path, whole + cut)
-    assert [record.subject.name for record in read(str(path))] == ["a", "a"]
+    assert [record.object_ref.name for record in read(str(path))] == ["a", "a"]
     assert "line 3: left out: it was cut short" in caplog.text
 
 
@@ -133,7 +133,7 @@ def test_what_comes_after_a_line_that_was_cut_short_is_read(path, caplog):
     write(path, SICK)
     os.truncate(path, path.stat().st_size - 30)
     write(path, LEFT)
-    assert [record.subject.name for record in read(str(path))] == ["a", "b", "b"]
+    assert [record.object_ref.name for record in read(str(path))] == ["a", "b", "b"]
     assert "line 2: left out" in caplog.text
 
 

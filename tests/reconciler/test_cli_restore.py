@@ -8,12 +8,12 @@ import pytest
 from reconciler.apply.audit import Audit, read
 from reconciler.commands import restore as module
 from reconciler.reasons import ActionOutcome
-from tests.reconciler.fake_client import FakeHands
+from tests.reconciler.fake_client import FakeClient
 from tests.reconciler.test_cli import call
 from tests.reconciler.test_restore import ENTRIES, LEFT, SICK, apply
 
 
-class Server(FakeHands):
+class Server(FakeClient):
     server = "https://gpu.example.com"
 
 

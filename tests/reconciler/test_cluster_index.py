@@ -6,11 +6,11 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, OwnerState
 from reconciler.reasons import SkipReason
 from tests.reconciler.samples import (
-    CARD,
-    LANGUAGES,
+    CODECS,
+    CODECS_IN_USE,
+    GPU,
     NOW,
     SHARE,
-    SPOKEN,
     assumed,
     ended,
     node,
@@ -27,26 +27,26 @@ from vgpu.model import Allocation, Claim, Device, Phase, Share
 
 
 def cluster_index(*objects, **fields):
-    return ClusterIndex(snapshot(*objects, **fields), SPOKEN)
+    return ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE)
 
 
 def half_served(style="volcano"):
     """Two containers, of which Allocate has served the first."""
     one = assumed("pair", style)
-    card = uuid("gpu-1", 0)
+    gpu = uuid("gpu-1", 0)
     phases = {"first": Phase.ASSIGNED, "second": Phase.ASSUMED}
     told = Claim(
-        scheme=LANGUAGES[style].scheme,
+        scheme=CODECS[style].scheme,
         pod=one.ref,
         node="gpu-1",
         allocations=tuple(
-            Allocation(name, (Share(card, SHARE, 0),), phase) for name, phase in phases.items()
+            Allocation(name, (Share(gpu, SHARE, 0),), phase) for name, phase in phases.items()
         ),
         assumed_at=NOW - 60,
         unserved=("second",),
     )
-    devices = {card: Device(card, 0, CARD, slots=10)}
-    said = LANGUAGES[style].annotations(told, devices, tuple(phases))
+    devices = {gpu: Device(gpu, 0, GPU, slots=10)}
+    said = CODECS[style].annotations(told, devices, tuple(phases))
     limits = one.containers[0].limits
     made = tuple(Container(name, limits) for name in phases)
     return replace(one, annotations=said, containers=made, statuses=())
@@ -94,7 +94,7 @@ def test_who_waits_waits_where_it_is_bound_or_promised(style):
     assert names == {"gpu-1": ["bound"]} | ({"gpu-2": ["promised"]} if says_where else {})
 
 
-@pytest.mark.parametrize("style", LANGUAGES)
+@pytest.mark.parametrize("style", CODECS)
 def test_a_plugin_that_offers_what_it_ever_offers_is_ready(style):
     """HAMi's scheduler alone counts memory and cores: no node offers these."""
     one = assumed(style=style)

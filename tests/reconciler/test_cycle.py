@@ -9,7 +9,7 @@ from reconciler.observe import ClusterView
 from reconciler.policy import Limits, Policy
 from reconciler.reasons import ActionOutcome
 from reconciler.reconciler_state import ReconcilerState
-from tests.reconciler.samples import NOW, SPOKEN, assumed, pod, refused, replace, snapshot
+from tests.reconciler.samples import CODECS_IN_USE, NOW, assumed, pod, refused, replace, snapshot
 from vgpu.kube.connection import ClusterError
 from vgpu.reasons import Reason, SourceError
 
@@ -26,7 +26,7 @@ class Eyes:
         one = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
         if isinstance(one, Exception):
             raise one
-        return ClusterView(one, SPOKEN)
+        return ClusterView(one, CODECS_IN_USE)
 
     def close(self):
         pass
@@ -62,7 +62,7 @@ class Hands:
         for number, entry in enumerate(plan.actions):
             if number == self.untold_after:
                 raise AuditError("--audit full.jsonl", "No space left on device")
-            self.done.append(entry.finding.subject.name)
+            self.done.append(entry.finding.object_ref.name)
             yield ActionResult(entry, self.outcome)
 
 
@@ -98,8 +98,8 @@ def test_the_plan_that_is_applied_is_the_plan_that_was_made():
     client = Hands()
     cycle = cycles(Eyes(SICK), apply=client).run()
     assert cycle.ending is Ending.APPLIED
-    assert client.done == [entry.finding.subject.name for entry in cycle.plan.actions]
-    assert client.codecs == SPOKEN
+    assert client.done == [entry.finding.object_ref.name for entry in cycle.plan.actions]
+    assert client.codecs == CODECS_IN_USE
     assert set(cycle.seconds) == set(Stage)
 
 
@@ -152,7 +152,7 @@ def test_a_look_that_did_not_see_all_pods_says_nothing_and_is_no_success():
 def test_an_audit_that_cannot_be_written_stops_the_cycle_and_what_was_done_is_known():
     store = Store()
     cycle = cycles(Eyes(SICK), store=store, apply=Hands(untold_after=1)).run()
-    assert cycle.ending is Ending.UNTOLD
+    assert cycle.ending is Ending.UNAUDITED
     assert "No space left on device" in cycle.error
     assert [result.outcome for result in cycle.results] == [ActionOutcome.DONE]
     assert store.saves == 1

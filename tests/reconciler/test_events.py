@@ -123,9 +123,9 @@ def test_a_nodes_event_is_of_the_node_not_of_its_annotation():
 
 
 def folder(name_of_node):
-    subject = ObjectRef(ObjectKind.FOLDER, "", "/x/uid_main", "uid", node=name_of_node)
+    object_ref = ObjectRef(ObjectKind.FOLDER, "", "/x/uid_main", "uid", node=name_of_node)
     action = RemoveFolder("/x/uid_main", "uid", (1, 2, 3))
-    return made(subject, action, Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
+    return made(object_ref, action, Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
 
 
 def test_a_removed_folder_is_told_of_its_node():

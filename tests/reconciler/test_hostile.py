@@ -21,13 +21,13 @@ from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.reconciler_state import MOST, ReconcilerState
 from reconciler.session import LateObserver, NoAudit, expect_right_clock
-from tests.reconciler.fake_client import FakeHands, FakeTime
+from tests.reconciler.fake_client import FakeClient, FakeTime
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     MINUTE,
     NOW,
-    SPOKEN,
     assumed,
     editing,
     holder,
@@ -62,11 +62,11 @@ def plan_of(seen, *rules, **fields):
     """What these rules would do at once; all others are off."""
     modes = {rule: Mode.APPLY if rule in rules else Mode.OFF for rule in Rule}
     policy = Policy(modes=modes, ages=AT_ONCE, **fields)
-    return make_plan(seen, policy, ReconcilerState(), SPOKEN)[0]
+    return make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)[0]
 
 
 def skips(plan):
-    return {entry.finding.subject.name: entry.skip for entry in plan.skipped}
+    return {entry.finding.object_ref.name: entry.skip for entry in plan.skipped}
 
 
 # ---------------------------------------------------------------- somebody else's pod
@@ -138,7 +138,7 @@ def evicting_the_orphan(*meanwhile):
     """The outcome for an orphaned holder, if these were made after it was planned."""
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
     assert len(plan.actions) == 1
-    client = FakeHands(holder(), *meanwhile)
+    client = FakeClient(holder(), *meanwhile)
     time = FakeTime()
     applier = Applier(client, NoAudit(), ApplyOptions(clock=time, monotonic=time, sleep=time.sleep))
     (result,) = applier.apply(plan, unmoved())
@@ -160,7 +160,7 @@ def test_an_orphaned_holder_goes():
         replace(real_pod(share_pod()), phase="Pending"),
     ],
 )
-def test_a_holder_whose_card_was_given_to_somebody_since_stays(user):
+def test_a_holder_whose_gpu_was_given_to_somebody_since_stays(user):
     """Nothing of the holder itself changes with that: its version is no evidence."""
     outcome, detail = evicting_the_orphan(user)
     assert outcome is ActionOutcome.CHANGED
@@ -169,7 +169,7 @@ def test_a_holder_whose_card_was_given_to_somebody_since_stays(user):
 
 def test_a_holder_stays_where_share_pods_cannot_be_read():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
-    client = FakeHands(holder())
+    client = FakeClient(holder())
     client.refuse("sharepod_pages", ClusterError(403, "Forbidden", "user cannot list sharepods"))
     (result,) = Applier(client, NoAudit()).apply(plan, unmoved())
     assert result.outcome is ActionOutcome.FORBIDDEN
@@ -178,7 +178,7 @@ def test_a_holder_stays_where_share_pods_cannot_be_read():
 
 def test_without_kubeshares_kind_nobody_uses_a_holder():
     plan = plan_of(snapshot(holder()), Rule.KUBESHARE)
-    client = FakeHands(holder())
+    client = FakeClient(holder())
     client.refuse("sharepod_pages", ClusterError(404, "NotFound", "no such kind"))
     assert [result.outcome for result in Applier(client, NoAudit()).apply(plan, unmoved())] == [
         ActionOutcome.DONE
@@ -223,8 +223,8 @@ def test_one_tenants_leftovers_do_not_trip_the_breaker_for_all():
     )
     assert not plan.breaker.tripped
     assert plan.breaker.wanted == 3
-    assert "ill" in {entry.finding.subject.name for entry in plan.actions}
-    assert plan.actions[0].finding.subject.name == "ill"
+    assert "ill" in {entry.finding.object_ref.name for entry in plan.actions}
+    assert plan.actions[0].finding.object_ref.name == "ill"
 
 
 def test_what_takes_a_pod_away_from_somebody_counts_each_time():
@@ -275,7 +275,7 @@ def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old(
     for minute in range(8):
         at = NOW + minute * MINUTE
         seen = snapshot(*crowd, *([holder()] if minute else []), now=at)
-        plan, memory = make_plan(seen, policy, memory, SPOKEN)
+        plan, memory = make_plan(seen, policy, memory, CODECS_IN_USE)
     assert len(memory.seen) == MOST
     assert [entry.finding.rule for entry in plan.actions] == [Rule.KUBESHARE]
 
@@ -320,7 +320,7 @@ def test_an_audit_does_not_write_what_the_reconciler_never_changes(tmp_path):
     path = str(tmp_path / "audit.jsonl")
     key = "kubectl.kubernetes.io/last-applied-configuration"
     hostile(path, key, before={key: "evil"})
-    client = FakeHands(node("gpu-1", uid="uid-of-gpu-1"))
+    client = FakeClient(node("gpu-1", uid="uid-of-gpu-1"))
     (told,) = restore(read(path), client, NoAudit(), clock=lambda: NOW)
     assert (told.undo, client.count("patch_node")) == (Undo.FAILED, 0)
     assert key in told.detail
@@ -341,7 +341,7 @@ def test_who_is_told_to_stop_is_not_said_to_lead_no_longer():
     pods = [refused(pod("one")), refused(pod("two"))]
     plan = plan_of(snapshot(*pods), Rule.REFUSED)
     answers = chain([False], repeat(True))
-    applier = Applier(FakeHands(*pods), NoAudit(), ApplyOptions(stopping=lambda: next(answers)))
+    applier = Applier(FakeClient(*pods), NoAudit(), ApplyOptions(stopping=lambda: next(answers)))
     told = [(result.outcome, result.detail) for result in applier.apply(plan, unmoved())]
     assert told == [(ActionOutcome.DONE, ""), (ActionOutcome.OUT_OF_TIME, "stopped by a signal")]
 
@@ -413,7 +413,7 @@ class Reader:
 
 def made(seen):
     plan = plan_of(seen, Rule.REFUSED)
-    return Made(plan, seen, SPOKEN, ReconcilerState(), {})
+    return Made(plan, seen, CODECS_IN_USE, ReconcilerState(), {})
 
 
 ONE = snapshot(refused(pod("one")))

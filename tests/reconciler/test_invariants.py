@@ -34,10 +34,10 @@ from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key, l
 from reconciler.rules import RULES
 from tests.reconciler.reconcile_world import LOCKED, ROOM, STYLES, Controller, Hands, World
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
-    SPOKEN,
     assumed,
     editing,
     ended,
@@ -197,18 +197,18 @@ def policies(draw):
 
 
 def of_pod(seen, entry):
-    uid = entry.finding.subject.uid
+    uid = entry.finding.object_ref.uid
     return next((each for each in (*seen.pods, *seen.share_pods) if each.ref.uid == uid), None)
 
 
 def forbidden(entry, seen, policy):
     """Why nobody should ever see this action; written apart from the plan, flag by flag."""
-    action, subject = entry.finding.action, entry.finding.subject
-    home = subject.name if subject.kind is ObjectKind.NODE else subject.node
+    action, object_ref = entry.finding.action, entry.finding.object_ref
+    home = object_ref.name if object_ref.kind is ObjectKind.NODE else object_ref.node
     here = next((each for each in seen.nodes if each.name == home), None)
     if here is not None and here.annotations.get("vgpu.dev/reconcile") == "false":
         return "the node is opted out"
-    if subject.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
+    if object_ref.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
         return "a node's, and namespaces are named" if policy.namespaces else ""
     one = of_pod(seen, entry)
     if one is None:
@@ -270,8 +270,8 @@ def evicts_what_has_ended(seen, entry):
 
 
 def assert_within(actions, per_cycle, per_node, per_namespace):
-    homes = Counter(entry.finding.subject.home for entry in actions)
-    spaces = Counter(entry.finding.subject.namespace for entry in actions)
+    homes = Counter(entry.finding.object_ref.home for entry in actions)
+    spaces = Counter(entry.finding.object_ref.namespace for entry in actions)
     del homes[""], spaces[""]
     assert len(actions) <= per_cycle
     assert max(homes.values(), default=0) <= per_node
@@ -295,8 +295,8 @@ def assert_within_limits(plan, seen, policy):
 
 
 def assert_told_once(plan, found):
-    told = Counter(entry.finding.subject.key for entry in plan.entries)
-    assert told == Counter({each.subject.key for each in found})
+    told = Counter(entry.finding.object_ref.key for entry in plan.entries)
+    assert told == Counter({each.object_ref.key for each in found})
     assert all(entry.skip is None for entry in (*plan.actions, *plan.findings))
     assert all(entry.skip is not None for entry in plan.skipped)
     assert all(entry.finding.action is not None for entry in (*plan.actions, *plan.skipped))
@@ -329,7 +329,7 @@ LIMITED = {
 def wanted(plan):
     """The subjects that would be acted on if there were no limits."""
     return {
-        entry.finding.subject.key
+        entry.finding.object_ref.key
         for entry in plan.entries
         if entry.finding.action and entry.skip in LIMITED
     }
@@ -345,14 +345,14 @@ def test_8_a_quiet_cluster_is_done_after_as_many_cycles_as_the_limit_needs(clust
     policy = replace(policy, limits=wide)
     first = planned(seen, *found, policy=policy, memory=memory)
     candidates = wanted(first)
-    dead = {e.finding.subject.key for e in first.entries if evicts_what_has_ended(seen, e)}
+    dead = {e.finding.object_ref.key for e in first.entries if evicts_what_has_ended(seen, e)}
     rest, ended = len(candidates - dead), len(candidates & dead)
     cycles = max(ceil(rest / wide.per_cycle), ceil(ended / wide.ended_per_cycle))
     for _ in range(cycles):
         plan = planned(seen, *found, policy=policy, memory=memory)
-        done = {entry.finding.subject.key for entry in plan.actions}
+        done = {entry.finding.object_ref.key for entry in plan.actions}
         assert done
-        found = [each for each in found if each.subject.key not in done]
+        found = [each for each in found if each.object_ref.key not in done]
     assert not planned(seen, *found, policy=policy, memory=memory).actions
 
 
@@ -361,7 +361,7 @@ def test_8_what_never_works_starves_nobody(cluster_index, policy, stuck):
     """Each cycle tries what it may; some never work. Everybody is tried within as many cycles."""
     seen, found, memory = cluster_index
     policy = replace(policy, limits=replace(policy.limits, breaker_floor=99))
-    never = {each.subject.key for number, each in enumerate(found) if number in stuck}
+    never = {each.object_ref.key for number, each in enumerate(found) if number in stuck}
     first = planned(seen, *found, policy=policy, memory=memory)
     expected = wanted(first)
     patient = Backoff(first=0, longest=0)
@@ -369,14 +369,14 @@ def test_8_what_never_works_starves_nobody(cluster_index, policy, stuck):
     tried = set()
     for _ in range(2 * len(expected)):
         plan = planned(seen, *found, policy=policy, memory=memory)
-        done = [entry for entry in plan.actions if entry.finding.subject.key not in never]
+        done = [entry for entry in plan.actions if entry.finding.object_ref.key not in never]
         stood = [entry for entry in plan.actions if entry not in done]
-        tried |= {entry.finding.subject.key for entry in plan.actions}
+        tried |= {entry.finding.object_ref.key for entry in plan.actions}
         results = [ActionResult(entry, ActionOutcome.DONE) for entry in done]
         results += [ActionResult(entry, ActionOutcome.FAILED) for entry in stood]
         memory = learn(memory, results, seen.now, patient)
-        gone = {entry.finding.subject.key for entry in done}
-        found = [each for each in found if each.subject.key not in gone]
+        gone = {entry.finding.object_ref.key for entry in done}
+        found = [each for each in found if each.object_ref.key not in gone]
         seen = replace(seen, now=seen.now + 1)
         memory = remember(memory, found, seen.now)
     assert expected <= tried
@@ -390,54 +390,54 @@ def test_10_there_is_no_action_that_deletes():
 
 
 SITUATIONS = {
-    "well": lambda style, name, where, card: [pod(name, style, node=where, card=card)],
-    "refused": lambda style, name, where, card: [refused(pod(name, style, node=where))],
-    "refused as a set": lambda style, name, where, card: [
+    "well": lambda style, name, where, gpu: [pod(name, style, node=where, gpu=gpu)],
+    "refused": lambda style, name, where, gpu: [refused(pod(name, style, node=where))],
+    "refused as a set": lambda style, name, where, gpu: [
         refused(pod(name, style, node=where, kind="StatefulSet"))
     ],
-    "refused and bare": lambda style, name, where, card: [
+    "refused and bare": lambda style, name, where, gpu: [
         refused(pod(name, style, node=where, kind=None))
     ],
-    "wedged": lambda style, name, where, card: [prestart_failed(pod(name, style, node=where))],
-    "poisoned": lambda style, name, where, card: [no_gpu_matched(pod(name, style, node=where))],
-    "passed over": lambda style, name, where, card: [assumed(name, style, node=where, card=card)],
-    "never bound": lambda style, name, where, card: [unbound(name, style, node=where, card=card)],
-    "ended": lambda style, name, where, card: [ended(pod(name, style, node=where))],
-    "ended unserved": lambda style, name, where, card: [ended(assumed(name, style), "Failed")],
-    "being deleted": lambda style, name, where, card: [terminating(pod(name, style, node=where))],
-    "runs unassigned": lambda style, name, where, card: [
-        assumed(name, style, node=where, card=card, phase="Running")
+    "wedged": lambda style, name, where, gpu: [prestart_failed(pod(name, style, node=where))],
+    "poisoned": lambda style, name, where, gpu: [no_gpu_matched(pod(name, style, node=where))],
+    "passed over": lambda style, name, where, gpu: [assumed(name, style, node=where, gpu=gpu)],
+    "never bound": lambda style, name, where, gpu: [unbound(name, style, node=where, gpu=gpu)],
+    "ended": lambda style, name, where, gpu: [ended(pod(name, style, node=where))],
+    "ended unserved": lambda style, name, where, gpu: [ended(assumed(name, style), "Failed")],
+    "being deleted": lambda style, name, where, gpu: [terminating(pod(name, style, node=where))],
+    "runs unassigned": lambda style, name, where, gpu: [
+        assumed(name, style, node=where, gpu=gpu, phase="Running")
     ],
-    "runs unclaimed": lambda style, name, where, card: [
+    "runs unclaimed": lambda style, name, where, gpu: [
         pod(name, style, node=where, claim=None, phase="Running")
     ],
-    "opted out": lambda style, name, where, card: [
+    "opted out": lambda style, name, where, gpu: [
         refused(pod(name, style, node=where, annotations={"vgpu.dev/reconcile": "false"}))
     ],
-    "protected": lambda style, name, where, card: [
+    "protected": lambda style, name, where, gpu: [
         refused(pod(name, style, node=where, namespace="kube-system"))
     ],
-    "share pod": lambda style, name, where, card: [share_pod(name, node=where)],
-    "share pod served": lambda style, name, where, card: [
+    "share pod": lambda style, name, where, gpu: [share_pod(name, node=where)],
+    "share pod served": lambda style, name, where, gpu: [
         share_pod(name, node=where),
         real_pod(share_pod(name, node=where)),
     ],
-    "share pod refused": lambda style, name, where, card: [
+    "share pod refused": lambda style, name, where, gpu: [
         share_pod(name, node=where),
         refused(real_pod(share_pod(name, node=where))),
     ],
-    "share pod astray": lambda style, name, where, card: [
+    "share pod astray": lambda style, name, where, gpu: [
         share_pod(name, node=where, gpuid="gone", bound=False, served=False)
     ],
-    "holder": lambda style, name, where, card: [holder(where, name)],
-    "labelled": lambda style, name, where, card: [labelled(name, where)],
+    "holder": lambda style, name, where, gpu: [holder(where, name)],
+    "labelled": lambda style, name, where, gpu: [labelled(name, where)],
 }
 """Everything that a pod may be, by a word; two of them may be on one GPU."""
 
 
 @cache
-def situation(word, style, number, where, card):
-    return SITUATIONS[word](style, f"pod-{number}", where, card)
+def situation(word, style, number, where, gpu):
+    return SITUATIONS[word](style, f"pod-{number}", where, gpu)
 
 
 @st.composite
@@ -446,10 +446,8 @@ def clusters(draw):
     objects = []
     count, earlier, booked = one_of_each(draw, range(9), (-HOUR, -1800.0, 0.0), (False, True))
     for number in range(count):
-        word, style, where, card = one_of_each(
-            draw, list(SITUATIONS), list(LANGUAGES), HOMES, (0, 1)
-        )
-        objects += situation(word, style, number, where, card)
+        word, style, where, gpu = one_of_each(draw, list(SITUATIONS), list(CODECS), HOMES, (0, 1))
+        objects += situation(word, style, number, where, gpu)
     held = [None, pod("long-gone"), *(each for each in objects if each.phase == "Pending")]
     for where in HOMES:
         of, age, style, locked, given_up, odd = one_of_each(
@@ -468,13 +466,13 @@ EVERYTHING = Policy(modes=dict.fromkeys(Rule, Mode.APPLY), limits=Limits(breaker
 
 
 def plan_of(seen, policy=EVERYTHING, memory=None):
-    return make_plan(seen, policy, memory or ReconcilerState(), SPOKEN)[0]
+    return make_plan(seen, policy, memory or ReconcilerState(), CODECS_IN_USE)[0]
 
 
 def long_seen(seen, policy=EVERYTHING):
     """The memory of somebody who has seen all of this for a day."""
     _, memory = make_plan(
-        replace(seen, now=seen.now - 24 * HOUR), policy, ReconcilerState(), SPOKEN
+        replace(seen, now=seen.now - 24 * HOUR), policy, ReconcilerState(), CODECS_IN_USE
     )
     return memory
 
@@ -489,20 +487,20 @@ def test_the_rules_never_act_on_what_is_protected(seen, policy):
 @given(clusters())
 def test_an_action_of_a_rule_is_done_to_its_subject_as_it_was_seen(seen):
     for entry in plan_of(seen, memory=long_seen(seen)).entries:
-        action, subject = entry.finding.action, entry.finding.subject
+        action, object_ref = entry.finding.action, entry.finding.object_ref
         assert entry.finding.evidence
         assert all(entry.finding.evidence)
         one = of_pod(seen, entry)
         if isinstance(action, Evict):
-            assert subject.kind is ObjectKind.POD
+            assert object_ref.kind is ObjectKind.POD
             assert (action.pod, action.resource_version) == (one.ref, one.resource_version)
         if isinstance(action, Edit):
-            assert action.target == subject
-            told = one or next(each for each in seen.nodes if each.name == subject.name)
+            assert action.target == object_ref
+            told = one or next(each for each in seen.nodes if each.name == object_ref.name)
             assert action.before == {key: told.annotations.get(key) for key in action.before}
             assert action.before.keys() == action.after.keys()
             assert action.before != action.after or action.unbind
-            version = "" if subject.kind is ObjectKind.NODE else one.resource_version
+            version = "" if object_ref.kind is ObjectKind.NODE else one.resource_version
             assert action.resource_version == version
 
 
@@ -512,24 +510,24 @@ def test_4_no_lock_goes_while_a_pod_may_still_be_served_on_its_node(seen):
     waits = [one for one in seen.pods if one.phase == "Pending" and one.deleted_at is None]
     waits = [one for one in waits if not one.terminal and one.annotations]
     for entry in plan_of(seen, memory=long_seen(seen)).actions:
-        action, subject = entry.finding.action, entry.finding.subject
+        action, object_ref = entry.finding.action, entry.finding.object_ref
         if not isinstance(action, Edit):
             continue
         if entry.finding.rule is Rule.STALE_LOCK:
             (text,) = action.before.values()
             named = [one for one in waits if text.endswith(f",{one.ref.namespace},{one.ref.name}")]
             anonymous = "," not in text
-            near = [one for one in waits if anonymous and _is_promised(one, subject.name)]
+            near = [one for one in waits if anonymous and _is_promised(one, object_ref.name)]
             assert not near
-            assert not [one for one in named if _is_promised(one, subject.name)]
+            assert not [one for one in named if _is_promised(one, object_ref.name)]
             assert action.guards
-        if subject.kind is ObjectKind.POD and entry.finding.rule is Rule.ASSUMED_UNBOUND:
+        if object_ref.kind is ObjectKind.POD and entry.finding.rule is Rule.ASSUMED_UNBOUND:
             assert of_pod(seen, entry).node == ""
 
 
 def _is_promised(one, where):
     """Whether Allocate may be called for it on this node, by the plainest reading."""
-    said = [each.claim(one) for each in SPOKEN]
+    said = [each.claim(one) for each in CODECS_IN_USE]
     claims = [each for each in said if each is not None]
     if not claims or where not in {one.node, *(each.node for each in claims)}:
         return False
@@ -552,8 +550,8 @@ def test_6_the_rules_see_the_same_in_any_order(seen, scope, random):
         ledgers=dict(shuffled(list(seen.ledgers.items()))),
     )
     memory = long_seen(seen)
-    once = make_plan(seen, EVERYTHING, memory, SPOKEN)
-    assert make_plan(mixed, EVERYTHING, memory, SPOKEN) == once
+    once = make_plan(seen, EVERYTHING, memory, CODECS_IN_USE)
+    assert make_plan(mixed, EVERYTHING, memory, CODECS_IN_USE) == once
 
 
 NEEDS = {entry.rule: entry.needs for entry in RULES}
@@ -622,7 +620,7 @@ def test_12_a_clock_that_is_wrong_by_a_minute_makes_nothing_happen_too_early(see
 @given(clusters(), st.sampled_from(list(Scope)))
 def test_13_the_rules_tell_every_subject_once(seen, scope):
     plan = plan_of(replace(seen, scope=scope))
-    told = Counter(entry.finding.subject.key for entry in plan.entries)
+    told = Counter(entry.finding.object_ref.key for entry in plan.entries)
     assert set(told.values()) <= {1}
 
 
@@ -652,7 +650,7 @@ class Reconciler:
 
     def view(self):
         seen = self.seen = self.world.view()
-        self.plan, self.memory = make_plan(seen, TIGHT, self.memory, SPOKEN)
+        self.plan, self.memory = make_plan(seen, TIGHT, self.memory, CODECS_IN_USE)
         self.check(seen)
 
     def check(self, seen):
@@ -661,10 +659,10 @@ class Reconciler:
             assert forbidden(entry, seen, TIGHT) == ""
             assert_names_what_was_seen(entry, seen)
         assert_within_limits(plan, seen, TIGHT)
-        keys = [entry.finding.subject.key for entry in plan.entries]
+        keys = [entry.finding.object_ref.key for entry in plan.entries]
         assert len(keys) == len(set(keys))
         turned = replace(seen, pods=seen.pods[::-1], nodes=seen.nodes[::-1])
-        assert make_plan(turned, TIGHT, self.memory, SPOKEN)[0] == plan
+        assert make_plan(turned, TIGHT, self.memory, CODECS_IN_USE)[0] == plan
 
     def apply(self, most=99):
         """The first so many actions; if they are not all, the rest and what was learnt are lost."""
@@ -679,7 +677,7 @@ class Reconciler:
         pods = dict(world.pods)
         unsafe = self.unsafe(entry)
         now = world.view()
-        judge = Judge(self.seen, TIGHT, self.memory, SPOKEN)
+        judge = Judge(self.seen, TIGHT, self.memory, CODECS_IN_USE)
         answer = Executor(Hands(world), judge).act(entry)
         assert "defect" not in answer.detail
         if answer.outcome is ActionOutcome.DONE:
@@ -695,11 +693,11 @@ class Reconciler:
 
     def unsafe(self, entry):
         """By the truth of the world: who could still be served by what this takes away."""
-        world, action, subject = self.world, entry.finding.action, entry.finding.subject
+        world, action, object_ref = self.world, entry.finding.action, entry.finding.object_ref
         if not isinstance(action, Edit):
             return ""
         if entry.finding.rule is Rule.STALE_LOCK:
-            ((text,), served) = action.before.values(), world.locked_by.get(subject.name)
+            ((text,), served) = action.before.values(), world.locked_by.get(object_ref.name)
             owners = {
                 uid
                 for uid, one in world.pods.items()
@@ -707,9 +705,9 @@ class Reconciler:
             }
             if any(map(world.may_be_served, owners)):
                 return f"one of {owners} may still be served under this lock"
-        bound = subject.kind is ObjectKind.POD and world.pods.get(subject.uid)
-        if bound and bound.node and world.may_be_served(subject.uid):
-            return f"{subject.uid} may still be served by this claim"
+        bound = object_ref.kind is ObjectKind.POD and world.pods.get(object_ref.uid)
+        if bound and bound.node and world.may_be_served(object_ref.uid):
+            return f"{object_ref.uid} may still be served by this claim"
         return ""
 
 
@@ -742,7 +740,7 @@ def test_4_a_lock_stays_if_somebody_waits_by_the_time_that_it_would_be_cleared(s
     world, one = locked_by_nobody(style)
     world.control()
     (second,) = world.pods
-    world.cards[second] = 0
+    world.gpus[second] = 0
     world.claim(second, world.node_for(second), Phase.ASSUMED)
     assert [each.outcome for each in one.apply()] == [ActionOutcome.CHANGED]
     assert world.locked()

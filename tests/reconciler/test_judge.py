@@ -11,7 +11,7 @@ from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.findings import evict
 from tests.reconciler.samples import (
-    SPOKEN,
+    CODECS_IN_USE,
     assumed,
     ended,
     holder,
@@ -38,8 +38,8 @@ POLICY = Policy(ages=AT_ONCE, evict_running=True, modes=dict.fromkeys(Rule, Mode
 
 def bench_of(seen, policy=POLICY, **options):
     """The plan for what is seen, and what applies it to a cluster that is just so."""
-    plan, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
-    judge = Judge(seen, policy, memory, SPOKEN)
+    plan, memory = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
+    judge = Judge(seen, policy, memory, CODECS_IN_USE)
     bench = Bench(*seen.nodes, *seen.pods, *seen.share_pods, judge=judge, **options)
     return bench, plan.actions
 
@@ -118,8 +118,8 @@ def test_a_pod_that_changes_all_the_time_is_evicted_if_it_is_judged_the_same():
 )
 def test_a_pod_of_nvidias_own_plugin_is_judged_by_what_was_just_read_too(fields, outcome):
     seen = replace(snapshot(NODE), nvidia_pods=(SICK[0],))
-    plan, memory = make_plan(seen, POLICY, ReconcilerState(), SPOKEN)
-    bench = Bench(NODE, SICK[0], judge=Judge(seen, POLICY, memory, SPOKEN))
+    plan, memory = make_plan(seen, POLICY, ReconcilerState(), CODECS_IN_USE)
+    bench = Bench(NODE, SICK[0], judge=Judge(seen, POLICY, memory, CODECS_IN_USE))
     bench.client.touch("sick-0", **fields)
     assert bench.outcomes(*plan.actions) == {"sick-0": outcome}
 
@@ -204,10 +204,10 @@ def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
     pods = crowd()
     seen = on_node(*pods, said=[given(each) for each in pods])
     policy = replace(POLICY, modes={Rule.DOUBLE_BOOKED: Mode.APPLY})
-    plan, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
     (entry,) = (each for each in plan.actions if each.finding.rule is Rule.DOUBLE_BOOKED)
-    (before,) = (each for each in pods if each.ref.uid == entry.finding.subject.uid)
-    judge, (there,) = Judge(seen, policy, memory, SPOKEN), seen.nodes
+    (before,) = (each for each in pods if each.ref.uid == entry.finding.object_ref.uid)
+    judge, (there,) = Judge(seen, policy, memory, CODECS_IN_USE), seen.nodes
     newer = replace(before, resource_version="9")
     assert judge.again(entry, newer, there) == evict(newer)
     assert judge.again(entry, replace(newer, annotations={}), there) is None

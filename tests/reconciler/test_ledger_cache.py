@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from reconciler.ledger_cache import LedgerCache, is_notable
 from tests.reconciler.samples import (
-    CARD,
+    CODECS_IN_USE,
+    GPU,
     MIB,
-    SPOKEN,
     ended,
     holder,
     node,
@@ -33,8 +33,8 @@ NODES = tuple(node(f"gpu-{number}") for number in (1, 2, 3))
 def greedy(name, on="gpu-1"):
     """It was given the whole memory of the first GPU, beside whoever is there."""
     made = pod(name, node=on)
-    card = made.annotations["volcano.sh/vgpu-ids-new"].partition(",")[0]
-    text = f"{card},NVIDIA,{CARD // MIB},10:"
+    gpu = made.annotations["volcano.sh/vgpu-ids-new"].partition(",")[0]
+    text = f"{gpu},NVIDIA,{GPU // MIB},10:"
     return replace(made, annotations=made.annotations | {"volcano.sh/vgpu-ids-new": text})
 
 
@@ -46,8 +46,8 @@ def kinds(ledger):
     return {conflict.kind for conflict in ledger.conflicts}
 
 
-def ledgers(books, nodes=NODES, pods=(), codecs=SPOKEN, unhealthy=None):
-    return books.ledgers(nodes, pods, codecs, unhealthy)
+def ledgers(cache, nodes=NODES, pods=(), codecs=CODECS_IN_USE, unhealthy=None):
+    return cache.ledgers(nodes, pods, codecs, unhealthy)
 
 
 # ---------------------------------------------------------------- which are kept
@@ -92,15 +92,15 @@ def test_a_node_that_only_pods_name_has_a_ledger_too():
     assert ledgers(LedgerCache(), pods=[sick]).keys() == {"unheard-of"}
 
 
-def test_an_unhealthy_card_of_gpushares_is_told_by_its_config_map():
+def test_an_unhealthy_gpu_of_gpushares_is_told_by_its_config_map():
     served = pod(style="gpushare")
-    books = LedgerCache()
+    cache = LedgerCache()
     only_gpushare = [node("gpu-1", "gpushare")]
-    codecs = [each for each in SPOKEN if isinstance(each, Gpushare)]
-    assert ledgers(books, only_gpushare, [served], codecs) == {}
-    found = ledgers(books, only_gpushare, [served], codecs, {"gpu-1": "0"})
+    codecs = [each for each in CODECS_IN_USE if isinstance(each, Gpushare)]
+    assert ledgers(cache, only_gpushare, [served], codecs) == {}
+    found = ledgers(cache, only_gpushare, [served], codecs, {"gpu-1": "0"})
     assert kinds(found["gpu-1"]) == {ConflictKind.DEVICE_UNHEALTHY}
-    assert ledgers(books, only_gpushare, [served], codecs, {}) == {}
+    assert ledgers(cache, only_gpushare, [served], codecs, {}) == {}
 
 
 # ---------------------------------------------------------------- what is remembered
@@ -109,38 +109,38 @@ def test_an_unhealthy_card_of_gpushares_is_told_by_its_config_map():
 @pytest.fixture
 def kept():
     """Books that know of two nodes with a conflict each, with what they were made of."""
-    books, pods = LedgerCache(), [*overcommitted("gpu-1"), *overcommitted("gpu-2")]
-    return books, pods, ledgers(books, pods=pods)
+    cache, pods = LedgerCache(), [*overcommitted("gpu-1"), *overcommitted("gpu-2")]
+    return cache, pods, ledgers(cache, pods=pods)
 
 
 def test_what_did_not_change_is_not_merged_again(kept):
-    books, pods, before = kept
-    after = ledgers(books, pods=pods)
+    cache, pods, before = kept
+    after = ledgers(cache, pods=pods)
     assert all(after[name] is before[name] for name in ("gpu-1", "gpu-2"))
 
 
 def test_a_pod_that_changed_costs_its_own_node_only(kept):
-    books, pods, before = kept
+    cache, pods, before = kept
     pods[0] = ended(pods[0])
-    after = ledgers(books, pods=pods)
+    after = ledgers(cache, pods=pods)
     assert after.keys() == {"gpu-2"}
     assert after["gpu-2"] is before["gpu-2"]
 
 
 def test_a_list_read_anew_costs_nothing_where_it_says_the_same(kept):
-    books, pods, before = kept
+    cache, pods, before = kept
     again = [msgspec.convert(msgspec.to_builtins(each), type(each)) for each in pods]
     assert again[0] is not pods[0]
-    assert ledgers(books, pods=again)["gpu-1"] is before["gpu-1"]
+    assert ledgers(cache, pods=again)["gpu-1"] is before["gpu-1"]
 
 
 def test_a_nodes_heartbeat_and_handshake_cost_nothing(kept):
-    books, pods, before = kept
+    cache, pods, before = kept
     signs = {VOLCANO.handshake[0]: "Reported_2026.01.01 00:00:00", VOLCANO.locks[0]: "2026"}
     beating = [
         replace(each, resource_version="8", annotations=each.annotations | signs) for each in NODES
     ]
-    assert ledgers(books, beating, pods)["gpu-1"] is before["gpu-1"]
+    assert ledgers(cache, beating, pods)["gpu-1"] is before["gpu-1"]
 
 
 @pytest.mark.parametrize(
@@ -152,21 +152,21 @@ def test_a_nodes_heartbeat_and_handshake_cost_nothing(kept):
     ],
     ids=["annotations", "capacity", "labels"],
 )
-def test_a_node_whose_cards_may_have_changed_is_judged_anew(kept, changed):
-    books, pods, before = kept
-    after = ledgers(books, [changed, *NODES[1:]], pods)
+def test_a_node_whose_gpus_may_have_changed_is_judged_anew(kept, changed):
+    cache, pods, before = kept
+    after = ledgers(cache, [changed, *NODES[1:]], pods)
     assert after.get("gpu-1") is not before["gpu-1"]
     assert after["gpu-2"] is before["gpu-2"]
 
 
 def test_other_languages_read_everything_anew(kept):
-    books, pods, before = kept
-    assert ledgers(books, pods=pods, codecs=SPOKEN[1:]).get("gpu-1") != before["gpu-1"]
+    cache, pods, before = kept
+    assert ledgers(cache, pods=pods, codecs=CODECS_IN_USE[1:]).get("gpu-1") != before["gpu-1"]
 
 
 def test_a_node_that_is_gone_is_forgotten(kept):
-    books, pods, _ = kept
-    assert ledgers(books, NODES[1:], pods[2:]).keys() == {"gpu-2"}
+    cache, pods, _ = kept
+    assert ledgers(cache, NODES[1:], pods[2:]).keys() == {"gpu-2"}
 
 
 # ---------------------------------------------------------------- never other than fresh ones
@@ -175,7 +175,7 @@ SHARED = share_pod()
 PODS = (
     *overcommitted("gpu-1"),
     pod("a", "gaia", node="gpu-1"),
-    pod("b", "gpushare", node="gpu-2", card=1),
+    pod("b", "gpushare", node="gpu-2", gpu=1),
     pod("c", "hami", node="gpu-2"),
     unbound("d", "gaia", node="gpu-3"),
     pod("e", claim=None, phase="Running", node="gpu-3"),
@@ -217,9 +217,9 @@ looks = st.lists(
 
 @given(looks)
 def test_whatever_happened_before_the_books_are_those_of_now(history):
-    books = LedgerCache()
+    cache = LedgerCache()
     for nodes, pods, share_pods, unhealthy in history:
         joined = join(pods, share_pods)
-        found = books.ledgers(nodes, joined, SPOKEN, unhealthy)
-        fresh = cluster(nodes, joined, SPOKEN, unhealthy).ledgers
+        found = cache.ledgers(nodes, joined, CODECS_IN_USE, unhealthy)
+        fresh = cluster(nodes, joined, CODECS_IN_USE, unhealthy).ledgers
         assert found == {name: ledger for name, ledger in fresh.items() if is_notable(ledger)}

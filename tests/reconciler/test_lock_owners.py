@@ -6,7 +6,7 @@ from reconciler.observe.cluster import ListingObserver
 from reconciler.observe.dump import DumpObserver
 from reconciler.observe.lock_owners import MOST_ASKED, LockOwnerReader, named_owners
 from tests.reconciler.fake_client import BUSY, NOT_FOUND, UNREACHABLE
-from tests.reconciler.samples import NOW, SPOKEN, lock, node, pod, unbound
+from tests.reconciler.samples import CODECS_IN_USE, NOW, lock, node, pod, unbound
 from vgpu.inventory import Units
 from vgpu.kube.documents import ObjectPage
 from vgpu.reasons import Reason, SourceError
@@ -37,8 +37,8 @@ def test_who_is_named_by_a_lock_is_known_once_and_in_order():
     nodes = [
         node(f"gpu-{at}", annotations=lock(pod(name, "hami"))) for at, name in enumerate("bab")
     ]
-    assert named_owners(nodes, SPOKEN) == (("ml", "a"), ("ml", "b"))
-    assert named_owners([node("gpu-1", annotations=lock(style="volcano"))], SPOKEN) == ()
+    assert named_owners(nodes, CODECS_IN_USE) == (("ml", "a"), ("ml", "b"))
+    assert named_owners([node("gpu-1", annotations=lock(style="volcano"))], CODECS_IN_USE) == ()
 
 
 def test_one_exists_or_does_not():

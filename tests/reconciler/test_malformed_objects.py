@@ -10,12 +10,12 @@ from reconciler.model import Coverage
 from reconciler.observe.kinds import ListedKinds
 from reconciler.policy import Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
-from reconciler.rules.drift import card_drift
+from reconciler.rules.drift import gpu_drift
 from reconciler.session import NoAudit
-from tests.reconciler.fake_client import FakeHands
+from tests.reconciler.fake_client import FakeClient
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
-    SPOKEN,
+    CODECS_IN_USE,
     assumed,
     holder,
     lock,
@@ -106,15 +106,15 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 )
 def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, objection):
     train = pod()
-    torn = replace(on_node(train, said=[given(train, card=1)]), malformed=(hidden,))
-    (finding,) = card_drift(ClusterIndex(torn, SPOKEN), Policy())
+    torn = replace(on_node(train, said=[given(train, gpu=1)]), malformed=(hidden,))
+    (finding,) = gpu_drift(ClusterIndex(torn, CODECS_IN_USE), Policy())
     assert finding.objection is objection
 
 
 def test_a_share_pod_that_is_placed_nowhere_holds_nothing():
     for where, hides in ((None, True), ("gpu-1", True), ("gpu-2", False), ("", False)):
         torn = seen(node("gpu-1"), holder(), malformed=unread(node=where))
-        assert bool(ClusterIndex(torn, SPOKEN).hidden_tenants("gpu-1")) == hides
+        assert bool(ClusterIndex(torn, CODECS_IN_USE).hidden_tenants("gpu-1")) == hides
 
 
 def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are():
@@ -123,7 +123,7 @@ def test_on_a_node_that_cannot_be_read_nobody_is_touched_and_elsewhere_they_are(
         snapshot(node("gpu-2"), *pods), malformed=(unread("Node", PodRef("", "", "gpu-1")),)
     )
     found = plan_of(torn, Rule.REFUSED)
-    assert [entry.finding.subject.name for entry in found.actions] == ["b"]
+    assert [entry.finding.object_ref.name for entry in found.actions] == ["b"]
     assert skips(found) == {"a": SkipReason.INCOMPLETE_VIEW}
 
 
@@ -147,9 +147,9 @@ def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(
     elsewhere = unread("Pod", node="gpu-2")
     planned_ = plan_of(seen(locked, malformed=elsewhere), Rule.STALE_LOCK)
     assert len(planned_.actions) == 1
-    client = FakeHands(locked)
+    client = FakeClient(locked)
     client.malformed = (hidden,)
-    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(CODECS_IN_USE))
     assert result.outcome is ActionOutcome.CHANGED
     assert "ml/bad" in result.detail
 
@@ -163,13 +163,13 @@ def test_a_lock_without_an_owner_stays_while_a_pod_that_cannot_be_read_may_wait(
         unread("Pod", annotations={"kubeshare/GPUID": "abcde"}),
     ],
 )
-def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_card(user):
+def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_gpu(user):
     assert plan_of(seen(holder(), malformed=user), Rule.KUBESHARE).actions == ()
     planned_ = plan_of(snapshot(holder()), Rule.KUBESHARE)
     assert len(planned_.actions) == 1
-    client = FakeHands(holder())
+    client = FakeClient(holder())
     client.malformed = (user,)
-    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(SPOKEN))
+    (result,) = Applier(client, NoAudit()).apply(planned_, unmoved(CODECS_IN_USE))
     assert result.outcome is ActionOutcome.CHANGED
 
 
@@ -181,7 +181,7 @@ def test_a_holder_stays_while_somebody_who_cannot_be_read_may_use_its_card(user)
         unread(annotations={"kubeshare/GPUID": "abcde"}, node="gpu-2"),
     ],
 )
-def test_a_holder_of_another_card_goes(other):
+def test_a_holder_of_another_gpu_goes(other):
     assert len(plan_of(seen(holder(), malformed=other), Rule.KUBESHARE).actions) == 1
 
 

@@ -15,8 +15,8 @@ from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.schedule import Missed
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     NOW,
-    SPOKEN,
     assumed,
     node,
     pod,
@@ -37,7 +37,7 @@ SICK = snapshot(
 
 
 def planned(seen=SICK, **policy):
-    return make_plan(seen, Policy(**policy), ReconcilerState(), SPOKEN)[0]
+    return make_plan(seen, Policy(**policy), ReconcilerState(), CODECS_IN_USE)[0]
 
 
 def cycle(ending=Ending.PLANNED, began=NOW, plan=None, **fields):

@@ -15,7 +15,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import ActionOutcome
 from reconciler.reconciler_state import ReconcilerState
-from tests.reconciler.samples import NOW, SPOKEN, pod, refused, snapshot
+from tests.reconciler.samples import CODECS_IN_USE, NOW, pod, refused, snapshot
 from tests.reconciler.test_cli import NODE, call
 from tests.reconciler.test_cli import refused as refused_pod
 from tests.support.waiting import wait_ended
@@ -28,7 +28,7 @@ PLAN, _ = make_plan(
     snapshot(*(refused(pod(f"secret-name-{n}")) for n in range(3))),
     Policy(),
     ReconcilerState(),
-    SPOKEN,
+    CODECS_IN_USE,
 )
 TRIPPED = replace(PLAN, actions=(), breaker=Breaker(30, 10, 100))
 
@@ -76,7 +76,7 @@ def test_a_cycle_that_acted_is_one_message_without_names_of_pods():
     with chat() as (server, url):
         webhook = Webhook(url, SERVER)
         for each in (cycle(outcomes=DONE), cycle(), Cycle(NOW, Ending.BLIND, error="x")):
-            webhook.tell(each)
+            webhook.post(each)
     ((kind, sent),) = server.messages
     assert kind == "application/json"
     assert sent == {
@@ -88,7 +88,7 @@ def test_a_breaker_that_stays_tripped_is_one_message():
     with chat() as (server, url):
         webhook = Webhook(url, SERVER)
         for plan in (TRIPPED, TRIPPED, PLAN, TRIPPED):
-            webhook.tell(cycle(plan))
+            webhook.post(cycle(plan))
     assert len(server.messages) == 2
     assert (
         "the circuit breaker has tripped: 30 objects need an action, with 100 pods"
@@ -104,7 +104,7 @@ def test_nothing_new_is_no_message():
 @pytest.mark.parametrize("status", [302, 403, 500])
 def test_a_chat_that_refuses_is_a_line_of_the_log_without_the_url(status, caplog):
     with chat(status) as (server, url):
-        Webhook(url, SERVER).tell(cycle(outcomes=DONE))
+        Webhook(url, SERVER).post(cycle(outcomes=DONE))
     assert len(server.messages) == 1
     (record,) = caplog.records
     assert (record.getMessage(), record.status) == ("the webhook refused the message", status)
@@ -112,7 +112,7 @@ def test_a_chat_that_refuses_is_a_line_of_the_log_without_the_url(status, caplog
 
 
 def test_a_chat_that_is_not_there_is_one_too(caplog):
-    Webhook("http://127.0.0.1:1/TOKEN", SERVER).tell(cycle(outcomes=DONE))
+    Webhook("http://127.0.0.1:1/TOKEN", SERVER).post(cycle(outcomes=DONE))
     (record,) = caplog.records
     assert record.getMessage() == "the webhook was not reached"
     assert "TOKEN" not in str(vars(record))

@@ -57,7 +57,7 @@ def test_pods_of_nvidias_own_plugin_are_apart_whether_whole_or_mig():
     assert any("2 pods with GPUs or MIG instances" in note for note in snapshot.notes)
 
 
-def test_kubeshares_holder_pods_stay_though_they_have_whole_cards():
+def test_kubeshares_holder_pods_stay_though_they_have_whole_gpus():
     holding = sample.pod(
         "kubeshare-vgpu-kube-1-abcde",
         "kube-1",
@@ -142,4 +142,4 @@ def test_what_is_no_dump_names_the_file():
     with pytest.raises(SourceError) as caught:
         DumpObserver(b"no json", "dump.json", Units()).view(0.0)
     assert caught.value.reason is Reason.MALFORMED
-    assert caught.value.subject == "dump.json"
+    assert caught.value.object_name == "dump.json"

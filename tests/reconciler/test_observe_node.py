@@ -57,14 +57,14 @@ class Bench:
         )
         self.made = []
 
-    def told(self, _):
+    def read_pods(self, _):
         if self.failure is not None:
             raise self.failure
         return with_node(pod_sample(self.pods.values(), complete=True), self.node)
 
     def observer(self, **options):
         places = replace(self.places, **options.pop("places", {}))
-        options = {"told": self.told, "driver": self.sim.driver(lambda: 5.0), **options}
+        options = {"read_pods": self.read_pods, "driver": self.sim.driver(lambda: 5.0), **options}
         units = Units(volcano_factor=1024, gpushare_unit=GIB)
         name = self.sim.scenario.node
         self.made.append(
@@ -144,7 +144,7 @@ def test_the_pods_are_those_that_share_gpus(bench):
     assert {pod.ref.name for pod in scenario_pods(bench, deleted=False) if pod.containers} >= names
 
 
-def test_a_pod_with_whole_cards_of_nvidias_own_plugin_is_left_alone(bench):
+def test_a_pod_with_whole_gpus_of_nvidias_own_plugin_is_left_alone(bench):
     whole = Pod(
         PodRef("whole", "ml", "whole"),
         node=bench.node.name,
@@ -190,7 +190,7 @@ def test_when_a_container_last_launched_a_kernel_is_what_its_library_reports(ben
 
 def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tmp_path):
     """Neither by the kubelet's links nor by the API server."""
-    snapshot = bench.view(places={"log_dir": str(tmp_path / "nothing")}, told=None)
+    snapshot = bench.view(places={"log_dir": str(tmp_path / "nothing")}, read_pods=None)
     assert snapshot.complete == {Coverage.USAGE}
     assert [one for one in snapshot.usage if one.pod_uid] == []
 
@@ -207,22 +207,22 @@ def cross(bench):
     return detector
 
 
-def test_a_container_on_another_card_than_its_annotation_says_is_a_conflict(bench):
+def test_a_container_on_another_gpu_than_its_annotation_says_is_a_conflict(bench):
     detector = cross(bench)
     snapshot = bench.view()
-    (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
+    (conflict,) = conflicts(snapshot, ConflictKind.GPU_DIFFERS)
     assert conflict.pod.uid == detector.ref.uid
     (holding,) = ledger_of(snapshot).of_pod(detector.ref.uid)
     assert holding.share.device == A10.uuid
     assert holding.source is Source.PROCESS
 
 
-def test_without_a_driver_the_kubelets_books_decide_about_the_card(bench):
+def test_without_a_driver_the_kubelets_books_decide_about_the_gpu(bench):
     cross(bench)
     register(bench)
     snapshot = bench.view(driver=None)
     assert Coverage.LEDGER in snapshot.complete
-    (conflict,) = conflicts(snapshot, ConflictKind.CARD_DIFFERS)
+    (conflict,) = conflicts(snapshot, ConflictKind.GPU_DIFFERS)
     assert conflict.statements[0].source is Source.CHECKPOINT
     (holding,) = ledger_of(snapshot).of_pod(conflict.pod.uid)
     assert holding.share.device == A10.uuid
@@ -241,11 +241,11 @@ def test_a_process_of_no_container_is_a_conflict(bench):
 
 def register(bench, **sizes):
     """Volcano's plugin registers this many GiB of each GPU; by default those of the GPU."""
-    cards = [
-        Device(card.uuid, None, sizes.get(name, card.memory_bytes // GIB) * GIB, slots=10)
-        for name, card in (("a10", A10), ("l40s", L40S))
+    gpus = [
+        Device(gpu.uuid, None, sizes.get(name, gpu.memory_bytes // GIB) * GIB, slots=10)
+        for name, gpu in (("a10", A10), ("l40s", L40S))
     ]
-    bench.node = replace(bench.node, annotations=Volcano(VOLCANO, 1024).register(cards))
+    bench.node = replace(bench.node, annotations=Volcano(VOLCANO, 1024).register(gpus))
 
 
 def test_what_is_held_is_compared_with_what_is_registered(bench):
@@ -365,7 +365,7 @@ def test_without_the_api_server_nothing_can_be_acted_on(bench):
 
 
 def test_without_an_api_server_to_ask_every_language_is_understood(bench):
-    sight = bench.observer(told=None).view(bench.sim.start + 5)
+    sight = bench.observer(read_pods=None).view(bench.sim.start + 5)
     assert {codec.scheme for codec in sight.codecs} == {*Scheme} - {Scheme.NONE}
     assert sight.snapshot.complete == {Coverage.USAGE}
 
@@ -374,7 +374,7 @@ def test_a_list_of_some_of_the_pods_is_no_complete_view(bench):
     def some(_):
         return with_node(pod_sample(bench.pods.values(), complete=False), bench.node)
 
-    snapshot = bench.view(told=some)
+    snapshot = bench.view(read_pods=some)
     assert snapshot.complete == {Coverage.NODES, Coverage.USAGE}
 
 
@@ -382,7 +382,7 @@ def test_without_the_right_to_read_nodes_only_the_node_is_missing(bench):
     def told(_):
         return with_node(pod_sample(bench.pods.values(), complete=True), None)
 
-    snapshot = bench.view(told=told)
+    snapshot = bench.view(read_pods=told)
     assert snapshot.complete == FULL - {Coverage.NODES}
     assert snapshot.nodes == ()
 

@@ -17,9 +17,9 @@ from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, Limits, Policy
 from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from tests.reconciler.fake_client import CONFLICT, NOT_FOUND, UNREACHABLE, FakeHands
+from tests.reconciler.fake_client import CONFLICT, NOT_FOUND, UNREACHABLE, FakeClient
 from tests.reconciler.samples import (
-    SPOKEN,
+    CODECS_IN_USE,
     assumed,
     owner,
     pod,
@@ -72,7 +72,7 @@ def seen(sick, **fields):
 def plan_for(sick, object_=None, policy=None):
     owners = {} if object_ is None else {owner_id(sick): object_}
     plan, _ = make_plan(
-        snapshot(sick, owners=owners), policy or Policy(), ReconcilerState(), SPOKEN
+        snapshot(sick, owners=owners), policy or Policy(), ReconcilerState(), CODECS_IN_USE
     )
     (entry,) = plan.entries
     return entry
@@ -399,7 +399,7 @@ def test_no_version_that_a_tenant_writes_leads_elsewhere(version):
 
 def act(sick, planned_with, now):
     entry = plan_for(sick, planned_with)
-    client = FakeHands(sick)
+    client = FakeClient(sick)
     client.owners[owner_id(sick).name] = now
     return Executor(client, unmoved()).act(entry), client
 
@@ -433,7 +433,7 @@ def test_without_its_owners_word_nothing_is_done(now, outcome):
 
 def test_each_kind_says_what_happens_and_who_says_so():
     for row in ROWS:
-        assert row.told.endswith(".")
+        assert row.consequence.endswith(".")
         assert any(char.isdigit() for char in row.source), row.kind
         assert bool(row.judge) == bool(row.plural)
     assert len({(row.group, row.kind) for row in ROWS}) == len(ROWS)
@@ -457,7 +457,7 @@ def test_a_hundred_dead_pods_of_a_job_that_restarts_everything_are_left_alone():
     sick = [dead(*VOLCANO, name=f"sick-{at}") for at in range(100)]
     owners = {owner_id(sick[0]): seen(sick[0], **volcano([RESTART]))}
     policy = Policy(limits=Limits(breaker_floor=1000))
-    plan, _ = make_plan(snapshot(*sick, owners=owners), policy, ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(*sick, owners=owners), policy, ReconcilerState(), CODECS_IN_USE)
     assert {(entry.finding.rule, entry.skip) for entry in plan.entries} == {
         (Rule.REFUSED, SkipReason.OWNER_POLICY)
     }

@@ -14,16 +14,17 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key
 from reconciler.rules import RULES, RuleEntry
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
-    SPOKEN,
     assumed,
     editing,
     ended,
     evicting,
     holder,
     node,
+    object_ref,
     owner,
     planned,
     pod,
@@ -33,7 +34,6 @@ from tests.reconciler.samples import (
     reporting,
     share_pod,
     snapshot,
-    subject,
     terminating,
     unbound,
 )
@@ -57,11 +57,11 @@ def skip_of(plan):
 
 
 def skips(plan):
-    return {entry.finding.subject.name: entry.skip for entry in plan.skipped}
+    return {entry.finding.object_ref.name: entry.skip for entry in plan.skipped}
 
 
 def names(entries):
-    return [entry.finding.subject.name for entry in entries]
+    return [entry.finding.object_ref.name for entry in entries]
 
 
 # ---------------------------------------------------------------- the reasons, one by one
@@ -321,7 +321,7 @@ def test_replicas_that_are_of_no_use_are_not_counted_with_the_living():
 def test_pods_that_have_ended_have_a_limit_of_their_own_and_count_for_no_other():
     dead = [sick(number) for number in range(9)]
     plan = limited([*dead, *unserved(3)], per_cycle=2, per_node=2, ended_per_cycle=7)
-    assert Counter(entry.finding.subject.namespace for entry in plan.actions) == {
+    assert Counter(entry.finding.object_ref.namespace for entry in plan.actions) == {
         "ml": 7,
         "team-0": 1,
         "team-1": 1,
@@ -342,7 +342,7 @@ def test_they_come_after_all_that_could_still_run_and_the_namespaces_take_turns(
     rest = [evicting(each, Rule.ASSUMED_EXPIRED) for each in (*theirs, *unserved(1))]
     policy = Policy(limits=replace(BREAKER_OFF, ended_per_cycle=4))
     plan = planned(snapshot(*dead, *theirs, *unserved(1)), *older, *rest, policy=policy)
-    namespaces = [entry.finding.subject.namespace for entry in plan.actions]
+    namespaces = [entry.finding.object_ref.namespace for entry in plan.actions]
     assert namespaces == ["team-0", "ml", "theirs", "ml", "theirs"]
 
 
@@ -360,10 +360,10 @@ def test_after_a_power_cut_a_thousand_refused_pods_are_gone_within_five_cycles(p
     memory, cycles = ReconcilerState(), 0
     while left:
         seen = snapshot(*left, *well, now=NOW + 120.0 * cycles)
-        plan, memory = make_plan(seen, Policy(), memory, SPOKEN)
+        plan, memory = make_plan(seen, Policy(), memory, CODECS_IN_USE)
         assert plan.actions
         assert 0 < plan.breaker.wanted <= plan.breaker.allowed
-        gone = {entry.finding.subject.uid for entry in plan.actions}
+        gone = {entry.finding.object_ref.uid for entry in plan.actions}
         left = [each for each in left if each.ref.uid not in gone]
         cycles += 1
     assert cycles <= 5
@@ -640,11 +640,11 @@ def test_two_annotations_of_one_node_are_two_subjects():
     assert len(plan.actions) == 2
 
 
-def test_cards_of_the_same_number_on_two_nodes_are_two_subjects():
+def test_gpus_of_the_same_number_on_two_nodes_are_two_subjects():
     first, second = (
         replace(
             reporting(SICK),
-            subject=replace(subject(SICK), kind=ObjectKind.DEVICE, name="0", node=name),
+            object_ref=replace(object_ref(SICK), kind=ObjectKind.DEVICE, name="0", node=name),
         )
         for name in ("gpu-1", "gpu-2")
     )
@@ -820,7 +820,7 @@ def test_dead_and_foreign_pods_do_not_disarm_the_breaker(others):
 
 
 def test_a_pod_counts_that_asks_for_a_share_or_holds_a_claim_in_any_language():
-    asks = [pod(f"{style}-asks", style, claim=None, phase="Running") for style in LANGUAGES]
+    asks = [pod(f"{style}-asks", style, claim=None, phase="Running") for style in CODECS]
     holds = replace(pod("holds"), containers=())
     broken = replace(pod("broken", "kubeshare"), annotations={"kubeshare/gpu_request": "all"})
     plan = planned(snapshot(*asks, holds, broken))
@@ -875,7 +875,7 @@ def test_a_plan_is_written_and_read_back_as_it_was():
 
 def test_a_plan_says_how_much_was_looked_at():
     plan = planned(snapshot(SICK, share_pod(), folders=(FOLDER,), notes=("mind the gap",)))
-    assert plan.subjects == {"Pod": 1, "SharePod": 1, "Node": 1, "Folder": 1}
+    assert plan.object_counts == {"Pod": 1, "SharePod": 1, "Node": 1, "Folder": 1}
     assert plan.notes == ("mind the gap",)
 
 
@@ -899,30 +899,30 @@ def test_what_was_not_seen_in_full_is_no_evidence(monkeypatch):
     rules(monkeypatch, needs=frozenset({Coverage.PODS, Coverage.NODES}))
     for seen in ({Coverage.PODS}, {Coverage.NODES}, set()):
         plan, _ = make_plan(
-            snapshot(SICK, complete=frozenset(seen)), Policy(), ReconcilerState(), SPOKEN
+            snapshot(SICK, complete=frozenset(seen)), Policy(), ReconcilerState(), CODECS_IN_USE
         )
         assert skip_of(plan) is SkipReason.INCOMPLETE_VIEW
-    plan, _ = make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(SICK), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert plan.actions
 
 
 def test_a_rule_that_is_off_does_not_look(monkeypatch):
     rules(monkeypatch)
     policy = Policy(modes={Rule.REFUSED: Mode.OFF})
-    plan, memory = make_plan(snapshot(SICK), policy, ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(snapshot(SICK), policy, ReconcilerState(), CODECS_IN_USE)
     assert not plan.entries
     assert memory == ReconcilerState()
 
 
 def test_a_rule_looks_only_from_where_it_can_see(monkeypatch):
     rules(monkeypatch, scopes=frozenset({Scope.NODE}))
-    assert not make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)[0].entries
-    assert make_plan(snapshot(SICK, scope=Scope.NODE), Policy(), ReconcilerState(), SPOKEN)[
+    assert not make_plan(snapshot(SICK), Policy(), ReconcilerState(), CODECS_IN_USE)[0].entries
+    assert make_plan(snapshot(SICK, scope=Scope.NODE), Policy(), ReconcilerState(), CODECS_IN_USE)[
         0
     ].entries
 
 
 def test_what_is_found_is_remembered_for_the_next_look(monkeypatch):
     rules(monkeypatch)
-    _, memory = make_plan(snapshot(SICK), Policy(), ReconcilerState(), SPOKEN)
+    _, memory = make_plan(snapshot(SICK), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert memory.seen == {evicting(SICK).key: NOW}

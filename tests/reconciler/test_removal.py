@@ -13,7 +13,7 @@ from reconciler.model import ObjectKind, ObjectRef, RemoveFolder
 from reconciler.observe import folders
 from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.reconciler import samples
-from tests.reconciler.fake_client import FakeHands, FakeTime
+from tests.reconciler.fake_client import FakeClient, FakeTime
 from tests.reconciler.samples import pod, replace
 from tests.support.reconcile_plans import entry, plan, unmoved
 from vgpu.kube.objects import MIRROR, MalformedObject
@@ -239,10 +239,10 @@ class NoAudit:
 
 
 def applied(root, folder, *pods, node="gpu-1", malformed=(), **options):
-    client = FakeHands(*pods)
+    client = FakeClient(*pods)
     client.malformed = malformed
-    subject = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node=node)
-    made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
+    object_ref = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node=node)
+    made = entry(object_ref, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
     applier = Applier(
         client, NoAudit(), ApplyOptions(clock=FakeTime(), remover=remover(root), **options)
     )
@@ -304,9 +304,9 @@ def test_who_leads_no_longer_removes_nothing(root, folder):
 
 
 def test_where_there_is_no_remover_nothing_is_removed(folder):
-    client = FakeHands()
-    subject = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node="gpu-1")
-    made = entry(subject, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
+    client = FakeClient()
+    object_ref = ObjectRef(ObjectKind.FOLDER, "", str(folder), UID, node="gpu-1")
+    made = entry(object_ref, action_for(folder), Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
     (result,) = Applier(client, NoAudit()).apply(plan(made), unmoved())
     assert result.outcome is ActionOutcome.FAILED
     assert "--scope node" in result.detail

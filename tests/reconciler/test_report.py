@@ -33,10 +33,10 @@ from reconciler.report.document import (
     report_document,
     succeeded,
 )
-from reconciler.report.table import show_plan, show_report, show_result, subject_text
+from reconciler.report.table import object_text, show_plan, show_report, show_result
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     NOW,
-    SPOKEN,
     assumed,
     claimed,
     lock,
@@ -65,7 +65,9 @@ SICK = (
 
 
 def planned(*objects, **policy):
-    return make_plan(snapshot(*(objects or SICK)), Policy(**policy), ReconcilerState(), SPOKEN)[0]
+    return make_plan(
+        snapshot(*(objects or SICK)), Policy(**policy), ReconcilerState(), CODECS_IN_USE
+    )[0]
 
 
 def shown(plan, width=0, **options):
@@ -104,7 +106,7 @@ def test_what_is_left_alone_is_grouped_by_its_reason_with_every_subject_once():
     assert left[6] == "  too_young: the problem is not old enough yet (1)"
     assert "50 s to go" in left[7]
     for entry in plan.entries:
-        name = subject_text(entry.finding.subject)
+        name = object_text(entry.finding.object_ref)
         assert sum(f" {name} " in line for line in text.splitlines()) == 1, name
 
 
@@ -193,7 +195,7 @@ def test_an_edits_before_and_after_images_are_whole_in_the_json_form():
 
 
 def sick_phase(sick):
-    (claim,) = [claim for one in SPOKEN if (claim := one.claim(sick))]
+    (claim,) = [claim for one in CODECS_IN_USE if (claim := one.claim(sick))]
     return claim.allocations[0].phase
 
 
@@ -339,7 +341,7 @@ def test_the_json_form_is_as_harmless_and_says_the_text_as_it_is(plan):
     assert harmless(text)
     told = json.loads(text)
     assert told["notes"] == list(plan.notes)
-    assert told["actions"][0]["name"] == plan.actions[0].finding.subject.name
+    assert told["actions"][0]["name"] == plan.actions[0].finding.object_ref.name
 
 
 @given(st.floats(allow_nan=False))

@@ -10,8 +10,17 @@ from reconciler.apply.restore import Undo, effective, restore
 from reconciler.model import ObjectKind
 from reconciler.reasons import ActionOutcome, Rule
 from reconciler.session import NoAudit
-from tests.reconciler.fake_client import BUSY, UNREACHABLE, FakeHands, FakeTime
-from tests.reconciler.samples import NOW, SPOKEN, ended, node, pod, refused, replace, share_pod
+from tests.reconciler.fake_client import BUSY, UNREACHABLE, FakeClient, FakeTime
+from tests.reconciler.samples import (
+    CODECS_IN_USE,
+    NOW,
+    ended,
+    node,
+    pod,
+    refused,
+    replace,
+    share_pod,
+)
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from vgpu.kube.connection import ClusterError
 from vgpu.model import PodRef
@@ -31,7 +40,7 @@ def apply(client, path, *entries):
     with Audit.open(path) as audit:
         list(
             Applier(client, audit, ApplyOptions(clock=FakeTime())).apply(
-                plan(*entries), unmoved(SPOKEN)
+                plan(*entries), unmoved(CODECS_IN_USE)
             )
         )
 
@@ -40,7 +49,7 @@ def undo(client, path, **options):
     told = restore(
         read(path), client, options.pop("audit", NoAudit()), clock=lambda: NOW, **options
     )
-    return [(each.record.subject.name, each.undo) for each in told]
+    return [(each.record.object_ref.name, each.undo) for each in told]
 
 
 def undoing(records, client):
@@ -56,7 +65,7 @@ ENTRIES = (
 
 
 def test_everything_that_can_be_undone_is_undone(path):
-    client = FakeHands(SICK, LEFT, MARKED, STUCK)
+    client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     assert undo(client, path) == [
         ("jupyter", Undo.DONE),
@@ -71,7 +80,7 @@ def test_everything_that_can_be_undone_is_undone(path):
 
 
 def test_twice_is_once(path):
-    client = FakeHands(SICK, LEFT, MARKED, STUCK)
+    client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     undo(client, path)
     before = dict(client.objects)
@@ -80,7 +89,7 @@ def test_twice_is_once(path):
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(path):
-    client = FakeHands(SICK, LEFT, MARKED, STUCK)
+    client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     before = dict(client.objects)
     told = undo(client, path, dry_run=True)
@@ -113,7 +122,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(path):
     ],
 )
 def test_what_has_changed_since_is_somebody_elses(path, change, expected):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     change(client)
     kept = dict(client.objects)
@@ -123,7 +132,7 @@ def test_what_has_changed_since_is_somebody_elses(path, change, expected):
 
 
 def test_a_share_pod_that_was_placed_again_stays_there(path):
-    client = FakeHands(STUCK)
+    client = FakeClient(STUCK)
     apply(client, path, ENTRIES[3])
     client.touch("jupyter", ObjectKind.SHARE_POD, node="gpu-2")
     assert undo(client, path) == [("jupyter", Undo.CHANGED)]
@@ -131,7 +140,7 @@ def test_a_share_pod_that_was_placed_again_stays_there(path):
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_was_changed_several_times_ends_as_before_the_first(path, dry_run):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, editing(LEFT, {"vgpu.dev/mine": "2"}))
     second = client.get("b")
     apply(client, path, editing(second, {"vgpu.dev/mine": "3", "vgpu.dev/left": None}))
@@ -146,9 +155,9 @@ def test_what_was_changed_several_times_ends_as_before_the_first(path, dry_run):
 
 @pytest.mark.parametrize("entry", ENTRIES[1:], ids=["pod", "node", "sharepod"])
 def test_an_undoing_whose_answer_is_lost_is_looked_at(path, entry):
-    client = FakeHands(LEFT, MARKED, STUCK)
+    client = FakeClient(LEFT, MARKED, STUCK)
     apply(client, path, entry)
-    method = f"patch_{entry.finding.subject.kind.lower()}"
+    method = f"patch_{entry.finding.object_ref.kind.lower()}"
     client.refuse(method, after=UNREACHABLE)
     ((_, became),) = undo(client, path)
     assert became is Undo.DONE
@@ -156,7 +165,7 @@ def test_an_undoing_whose_answer_is_lost_is_looked_at(path, entry):
 
 
 def test_an_undoing_that_cannot_be_looked_at_is_unknown(path):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     client.refuse("patch_pod", after=UNREACHABLE)
     client.first("patch_pod", lambda: client.refuse("pod", UNREACHABLE))
@@ -165,7 +174,7 @@ def test_an_undoing_that_cannot_be_looked_at_is_unknown(path):
 
 
 def test_an_undoing_that_never_arrived_has_failed(path):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     client.refuse("patch_pod", UNREACHABLE)
     assert undo(client, path) == [("b", Undo.FAILED)]
@@ -185,11 +194,11 @@ def undo_told(client, path, own, **options):
 
 
 def test_what_is_undone_is_told_before_and_after_and_can_be_undone_itself(path, own):
-    client = FakeHands(SICK, LEFT, MARKED, STUCK)
+    client = FakeClient(SICK, LEFT, MARKED, STUCK)
     apply(client, path, *ENTRIES)
     done = dict(client.objects)
     undo_told(client, path, own)
-    told = [(each.subject.name, each.event, each.outcome) for each in read(own)]
+    told = [(each.object_ref.name, each.event, each.outcome) for each in read(own)]
     assert told == [
         (name, *about)
         for name in ("jupyter", "gpu-1", "b")
@@ -204,7 +213,7 @@ def test_what_is_undone_is_told_before_and_after_and_can_be_undone_itself(path, 
 
 
 def test_what_needs_no_undoing_is_not_told(path, own):
-    client = FakeHands(SICK, LEFT)
+    client = FakeClient(SICK, LEFT)
     apply(client, path, *ENTRIES[:2])
     client.annotate("b", **{"vgpu.dev/left": "theirs"})
     undo_told(client, path, own)
@@ -212,7 +221,7 @@ def test_what_needs_no_undoing_is_not_told(path, own):
 
 
 def test_a_dry_run_tells_nothing(path, own):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     assert undo_told(client, path, own, dry_run=True) == [("b", Undo.DRY_RUN)]
     assert list(read(own)) == []
@@ -220,10 +229,10 @@ def test_a_dry_run_tells_nothing(path, own):
 
 def test_what_cannot_be_told_is_not_undone(path):
     class Full:
-        def tell(self, record):
+        def write(self, record):
             raise AuditError("--audit x", "disk full")
 
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     before = dict(client.objects)
     with pytest.raises(AuditError):
@@ -232,7 +241,7 @@ def test_what_cannot_be_told_is_not_undone(path):
 
 
 def test_a_refused_undoing_is_told_with_its_outcome(path, own):
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     apply(client, path, ENTRIES[1])
     client.refuse("patch_pod", BUSY)
     undo_told(client, path, own)
@@ -251,7 +260,7 @@ def test_what_was_not_done_is_not_undone(outcome):
 
 
 def test_what_was_begun_when_a_process_died_is_looked_at():
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     entry = ENTRIES[1]
     begun = [record(AuditEvent.INTENT, entry=entry)]
     assert undoing(begun, client) == [Undo.NOTHING]
@@ -262,7 +271,7 @@ def test_what_was_begun_when_a_process_died_is_looked_at():
 
 def test_an_edit_whose_answer_was_lost_and_that_could_not_be_read_again_is_looked_at(path):
     """A proxy went away with the answer, and came back a minute later."""
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     client.refuse("patch_pod", after=UNREACHABLE)
     client.first("patch_pod", lambda: client.refuse("pod", UNREACHABLE))
     apply(client, path, ENTRIES[1])
@@ -274,20 +283,20 @@ def test_an_edit_whose_answer_was_lost_and_that_could_not_be_read_again_is_looke
 
 def test_an_unknown_edit_that_was_never_done_needs_no_undoing():
     records = [record(AuditEvent.INTENT), record(AuditEvent.RESULT, ActionOutcome.UNKNOWN)]
-    client = FakeHands(LEFT)
+    client = FakeClient(LEFT)
     assert undoing(records, client) == [Undo.NOTHING]
     assert client.count("patch_pod") == 0
 
 
 def test_of_an_unknown_eviction_it_is_said_that_it_may_not_have_been_done():
     records = [record(AuditEvent.RESULT, ActionOutcome.UNKNOWN, entry=ENTRIES[0])]
-    (told,) = restore(records, FakeHands(), NoAudit(), clock=FakeTime())
+    (told,) = restore(records, FakeClient(), NoAudit(), clock=FakeTime())
     assert (told.undo, told.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
 
 
 def test_an_eviction_that_was_begun_is_said_to_be_unsure():
     (told,) = restore(
-        [record(AuditEvent.INTENT, entry=ENTRIES[0])], FakeHands(), NoAudit(), clock=FakeTime()
+        [record(AuditEvent.INTENT, entry=ENTRIES[0])], FakeClient(), NoAudit(), clock=FakeTime()
     )
     assert (told.undo, told.detail) == (Undo.IRREVERSIBLE, "it may not have been done")
 
@@ -312,7 +321,7 @@ def record(event, outcome=None, entry=ENTRIES[1]):
         event=event,
         rule=finding.rule,
         cause=finding.cause,
-        subject=finding.subject,
+        object_ref=finding.object_ref,
         action=finding.action,
         outcome=outcome,
     )

@@ -14,19 +14,19 @@ from reconciler.rules.conflicts import (
     running_without_device,
     unowned_process,
 )
-from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.drift import gpu_drift, recover
 from reconciler.rules.kubeshare import kubeshare
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.shim_folders import orphan_shim_dir
 from tests.reconciler.node_samples import SCHEMES, given, ledger
-from tests.reconciler.samples import CARD, SPOKEN, replace, uuid, with_ledgers
+from tests.reconciler.samples import CODECS_IN_USE, GPU, replace, uuid, with_ledgers
 from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS
 from vgpu.ledger.usage import Usage
 from vgpu.model import Source
 
 RULES = (
     *(double_booked, running_without_device, lost_device, unowned_process),
-    *(card_drift, recover, over_limit, kubeshare, orphan_shim_dir),
+    *(gpu_drift, recover, over_limit, kubeshare, orphan_shim_dir),
 )
 POLICIES = (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY)))
 
@@ -38,7 +38,7 @@ def looks(seen, random):
         given(
             pod,
             random.choice(sorted(SCHEMES)),
-            card=random.choice([None, 0, 1]),
+            gpu=random.choice([None, 0, 1]),
             source=random.choice([*Source]),
             container=random.choice(["main", "", *HOSTILE]),
             where=random.choice(HOSTILE),
@@ -50,7 +50,7 @@ def looks(seen, random):
         for uid, name in zip(HOSTILE, reversed(HOSTILE), strict=True)
     )
     usage = tuple(
-        Usage(pod.kubelet_uid, random.choice(["main", *HOSTILE]), uuid("gpu-1", 0), 9 * CARD, (1,))
+        Usage(pod.kubelet_uid, random.choice(["main", *HOSTILE]), uuid("gpu-1", 0), 9 * GPU, (1,))
         for pod in seen.pods
     )
     books = ledger(seen.pods, said)
@@ -70,12 +70,12 @@ def looks(seen, random):
 def test_no_text_makes_a_rule_fail_and_every_finding_says_what_it_saw(rule, seen, random):
     for look in looks(seen, random):
         for policy in POLICIES:
-            for finding in rule(ClusterIndex(look, SPOKEN), policy):
+            for finding in rule(ClusterIndex(look, CODECS_IN_USE), policy):
                 assert finding.evidence
                 assert all(isinstance(line, str) and line for line in finding.evidence)
                 assert finding.key
                 if isinstance(finding.action, Edit):
-                    pod = next(p for p in look.pods if p.ref.uid == finding.subject.uid)
+                    pod = next(p for p in look.pods if p.ref.uid == finding.object_ref.uid)
                     before = finding.action.before
                     assert before == {key: pod.annotations.get(key) for key in before}
                     assert before != finding.action.after

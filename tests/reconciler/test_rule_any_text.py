@@ -12,7 +12,7 @@ from reconciler.rules.leftover_claim import leftover_claim
 from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from reconciler.rules.refused import refused
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
-from tests.reconciler.samples import LANGUAGES, NOW, SPOKEN, assumed, handshake, lock, node, pod
+from tests.reconciler.samples import CODECS, CODECS_IN_USE, NOW, assumed, handshake, lock, node, pod
 from vgpu.kube.objects import Container, ContainerState, Node, OwnerReference, Pod, Status
 from vgpu.model import ContainerKind, PodRef
 
@@ -33,7 +33,7 @@ TIME = st.none() | st.floats(-1e12, 1e12) | st.sampled_from([0.0, NOW, NOW - 400
 
 SAID = {
     key: text
-    for style in LANGUAGES
+    for style in CODECS
     for one in (assumed(style=style), pod(style=style))
     for key, text in one.annotations.items()
 } | {"hami.io/bind-phase": "success", "vgpu.dev/reconcile": "false"}
@@ -114,20 +114,20 @@ SNAPSHOTS = st.builds(
 def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
     pods = {each.ref.uid: each for each in seen.pods}
     nodes = {each.name: each for each in seen.nodes}
-    for finding in rule(ClusterIndex(seen, SPOKEN), Policy()):
+    for finding in rule(ClusterIndex(seen, CODECS_IN_USE), Policy()):
         assert finding.rule == rule.__name__
         assert finding.evidence
         assert all(0 < len(line) < 1_000 for line in finding.evidence)
-        subject, action = finding.subject, finding.action
-        if subject.kind is ObjectKind.NODE:
-            of, version = nodes[subject.name], ""
+        object_ref, action = finding.object_ref, finding.action
+        if object_ref.kind is ObjectKind.NODE:
+            of, version = nodes[object_ref.name], ""
         else:
-            of = pods[subject.uid]
+            of = pods[object_ref.uid]
             version = of.resource_version
         if isinstance(action, Evict):
             assert action == Evict(of.ref, version)
         elif isinstance(action, Edit):
-            assert (action.target, action.resource_version) == (subject, version)
+            assert (action.target, action.resource_version) == (object_ref, version)
             assert action.before == {key: of.annotations[key] for key in action.before}
             assert action.before.keys() == action.after.keys() != set()
             assert action.before != action.after
@@ -139,10 +139,10 @@ def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
 def test_a_pod_that_runs_or_may_yet_be_served_loses_no_claim(seen):
     """But for one whose containers all run and whose plugin says that it is done with it."""
     pods = {each.ref.uid: each for each in seen.pods}
-    cluster_index = ClusterIndex(seen, SPOKEN)
+    cluster_index = ClusterIndex(seen, CODECS_IN_USE)
     for rule in (assumed_unbound, leftover_claim):
         for finding in rule(cluster_index, Policy()):
             if finding.action is not None:
-                of = pods[finding.subject.uid]
+                of = pods[finding.object_ref.uid]
                 done = "success" in of.annotations.values() and of.phase == "Running"
                 assert of.terminal or done or not of.node

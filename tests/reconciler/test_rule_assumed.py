@@ -10,10 +10,10 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.assumed import assumed_expired, assumed_unbound
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
-    SPOKEN,
     assumed,
     node,
     pod,
@@ -37,7 +37,7 @@ GPU_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 
 
 def find(rule, *objects, **fields):
-    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), Policy()))
 
 
 def only(rule, *objects, **fields):
@@ -61,7 +61,7 @@ def test_a_bound_pod_that_allocate_passed_over_gets_a_new_pod(style):
     assert finding.action == Evict(sick.ref, sick.resource_version)
     assert (finding.effect, finding.objection) == (Effect.RECOVERY, None)
     assert (finding.since, finding.grace) == (NOW - HOUR, 300.0)
-    assert finding.evidence[0].startswith(f"{LANGUAGES[style].scheme}: assumed main: ")
+    assert finding.evidence[0].startswith(f"{CODECS[style].scheme}: assumed main: ")
 
 
 @pytest.mark.parametrize("style", ALLOCATED)
@@ -94,9 +94,9 @@ def test_a_promise_of_the_future_counts_from_when_it_is_first_seen():
     """Its time stands in an annotation: nobody hides a pod from us with it."""
     sick = not_admitted(age=-HOUR)
     assert only(assumed_expired, sick).since == NOW + HOUR
-    plan, memory = make_plan(snapshot(sick), Policy(), ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(snapshot(sick), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
-    plan, _ = make_plan(snapshot(sick, now=NOW + 400), Policy(), memory, SPOKEN)
+    plan, _ = make_plan(snapshot(sick, now=NOW + 400), Policy(), memory, CODECS_IN_USE)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.ASSUMED_EXPIRED]
 
 
@@ -107,7 +107,7 @@ def test_clocks_that_differ_by_a_minute_do_not_make_it_old_or_impossible():
 @pytest.mark.parametrize("style", ["volcano", "hami"])
 def test_the_plugin_may_say_itself_that_it_failed(style):
     failed = {BIND_PHASE[style]: "failed"}
-    struck = {LANGUAGES[style].key_set.to_allocate: ";"}
+    struck = {CODECS[style].key_set.to_allocate: ";"}
     for said in (failed, failed | struck):
         finding = only(assumed_expired, not_admitted(style, annotations=said))
         assert "volcano: the plugin reports that it could not serve the pod" in finding.evidence
@@ -119,7 +119,7 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
         *assumed(style=style).containers,
         Container("more", assumed(style=style).containers[0].limits),
     )
-    said = LANGUAGES[style].key_set
+    said = CODECS[style].key_set
     one = not_admitted(style)
     entry = one.annotations[said.devices].strip(";")
     told = one.annotations | {said.devices: f"{entry};{entry}", said.to_allocate: f";{entry}"}
@@ -157,25 +157,27 @@ def test_the_others_say_it_at_admission_so_somebody_else_was_served_instead(styl
     assert only(assumed_expired, admitted).objection is None
 
 
-def test_gpushare_gives_the_only_card_of_a_node_without_a_word():
+def test_gpushare_gives_the_only_gpu_of_a_node_without_a_word():
     admitted = waiting(assumed(style="gpushare"), "ContainerCreating")
-    one_card = node("gpu-1", "gpushare")
-    capacity = one_card.capacity | {"aliyun.com/gpu-count": 1}
-    one_card = replace(one_card, capacity=capacity, allocatable=capacity)
-    assert only(assumed_expired, admitted, one_card).objection is SkipReason.WAITS_FOR_OTHERS
-    assert only(assumed_expired, not_admitted("gpushare"), one_card).objection is None
+    one_gpu = node("gpu-1", "gpushare")
+    capacity = one_gpu.capacity | {"aliyun.com/gpu-count": 1}
+    one_gpu = replace(one_gpu, capacity=capacity, allocatable=capacity)
+    assert only(assumed_expired, admitted, one_gpu).objection is SkipReason.WAITS_FOR_OTHERS
+    assert only(assumed_expired, not_admitted("gpushare"), one_gpu).objection is None
 
 
 def test_a_pod_that_prestart_refuses_is_evicted_for_that():
     plan, _ = make_plan(
-        snapshot(prestart_failed(assumed(style="gaia"))), Policy(), ReconcilerState(), SPOKEN
+        snapshot(prestart_failed(assumed(style="gaia"))), Policy(), ReconcilerState(), CODECS_IN_USE
     )
     (action,) = plan.actions
     assert (action.finding.rule, action.also) == (Rule.PRESTART_FAILED, (Rule.ASSUMED_EXPIRED,))
 
 
 def test_a_terminating_pod_goes_by_itself():
-    plan, _ = make_plan(snapshot(terminating(not_admitted())), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(terminating(not_admitted())), Policy(), ReconcilerState(), CODECS_IN_USE
+    )
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TERMINATING]
 
 
@@ -193,14 +195,14 @@ def test_kubeshare_has_no_allocate():
 def test_the_claim_of_a_pod_that_was_never_bound_is_taken_back(style):
     """And nothing that its user asked for, nor what others wrote."""
     asked = {"nvidia.com/use-gputype": "A100", "tencent.com/vcuda-core-limit": "50"}
-    codec = LANGUAGES[style]
+    codec = CODECS[style]
     sick = unbound(style=style, annotations=asked)
     finding = only(assumed_unbound, sick)
     assert (finding.cause, finding.effect) == (Cause.NEVER_BOUND, Effect.REPAIR)
     assert (finding.since, finding.grace) == (NOW - HOUR, 300.0)
     edit = finding.action
     assert isinstance(edit, Edit)
-    assert (edit.target, edit.resource_version) == (finding.subject, sick.resource_version)
+    assert (edit.target, edit.resource_version) == (finding.object_ref, sick.resource_version)
     keys = codec.claim_keys(sick)
     assert edit.before == {key: sick.annotations[key] for key in keys}
     assert edit.after == dict.fromkeys(keys)

@@ -19,14 +19,14 @@ from reconciler.rules.conflicts import (
 )
 from tests.reconciler.node_samples import SCHEMES, given, on_node
 from tests.reconciler.samples import (
-    CARD,
+    CODECS,
+    CODECS_IN_USE,
+    GPU,
     HOUR,
-    LANGUAGES,
     MINUTE,
     NOW,
-    SPOKEN,
-    cards,
     ended,
+    gpus,
     node,
     owner,
     pod,
@@ -55,7 +55,7 @@ def applied(rule):
 
 
 def find(rule, seen, policy=None):
-    return list(rule(ClusterIndex(seen, SPOKEN), policy or Policy()))
+    return list(rule(ClusterIndex(seen, CODECS_IN_USE), policy or Policy()))
 
 
 def only(rule, seen, policy=None):
@@ -84,7 +84,7 @@ def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(st
     found = find(double_booked, look(*crowd(style)))
     (finding,) = [each for each in found if each.cause is Cause.OVERCOMMITTED]
     assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
-    assert finding.subject.kind is ObjectKind.POD
+    assert finding.object_ref.kind is ObjectKind.POD
     told = text(finding)
     assert "48.0 GiB of 40.0 GiB memory" in told
     assert "40.0 GiB" in told
@@ -107,18 +107,18 @@ def test_the_youngest_of_the_least_priority_goes_and_nobody_else():
     pods[5] = replace(pods[5], created_at=NOW)
     finding = only(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
     assert finding.action == Evict(pods[4].ref, pods[4].resource_version)
-    assert finding.subject.uid == pods[4].ref.uid
+    assert finding.object_ref.uid == pods[4].ref.uid
     assert finding.effect is Effect.RECOVERY
     assert finding.grace == Policy().ages.drift
 
 
 def test_who_has_nothing_of_what_there_is_too_much_of_is_not_blamed():
     """gpushare counts no cores: its pod is no part of it, though it is the youngest."""
-    large = [replace(card, memory_bytes=9 * CARD) for card in cards("gpu-1")]
+    large = [replace(gpu, memory_bytes=9 * GPU) for gpu in gpus("gpu-1")]
     guest = pod("guest", "gpushare", owner=owner(name="guest"), created_at=NOW)
     seen = on_node(*crowd("gaia"), guest, devices=large)
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert finding.subject.name.startswith("train-")
+    assert finding.object_ref.name.startswith("train-")
     assert "guest" not in text(finding)
 
 
@@ -126,10 +126,10 @@ def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
     pods = crowd()
     pods[0] = terminating(replace(pods[0], priority=9))
     policy = applied(Rule.DOUBLE_BOOKED)
-    plan, memory = make_plan(on_node(*pods), policy, ReconcilerState(), SPOKEN)
-    plan, _ = make_plan(replace(on_node(*pods), now=NOW + HOUR), policy, memory, SPOKEN)
+    plan, memory = make_plan(on_node(*pods), policy, ReconcilerState(), CODECS_IN_USE)
+    plan, _ = make_plan(replace(on_node(*pods), now=NOW + HOUR), policy, memory, CODECS_IN_USE)
     assert plan.actions == ()
-    assert [(entry.finding.subject.uid, entry.skip) for entry in plan.skipped] == [
+    assert [(entry.finding.object_ref.uid, entry.skip) for entry in plan.skipped] == [
         (pods[0].ref.uid, SkipReason.TERMINATING)
     ]
 
@@ -138,10 +138,10 @@ def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
     policy = applied(Rule.DOUBLE_BOOKED)
     pods = crowd()
     seen = on_node(*pods, said=[given(each) for each in pods])
-    _, memory = make_plan(seen, policy, ReconcilerState(), SPOKEN)
-    plan, _ = make_plan(replace(seen, now=NOW + HOUR), policy, memory, SPOKEN)
+    _, memory = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
+    plan, _ = make_plan(replace(seen, now=NOW + HOUR), policy, memory, CODECS_IN_USE)
     assert len(plan.actions) == 1
-    reported, _ = make_plan(seen, Policy(), memory, SPOKEN)
+    reported, _ = make_plan(seen, Policy(), memory, CODECS_IN_USE)
     assert (reported.actions, len(reported.findings)) == ((), 1)
 
 
@@ -152,10 +152,10 @@ def test_nobody_is_evicted_from_a_node_that_is_not_ready_on_the_api_servers_word
 
 
 def test_two_crowded_devices_have_a_victim_each():
-    pods = [*crowd(), *(replace(pod(f"more-{at}", card=1)) for at in range(6))]
+    pods = [*crowd(), *(replace(pod(f"more-{at}", gpu=1)) for at in range(6))]
     found = find(double_booked, on_node(*pods), applied(Rule.DOUBLE_BOOKED))
     assert len(found) == 2
-    assert len({finding.subject.uid for finding in found}) == 2
+    assert len({finding.object_ref.uid for finding in found}) == 2
 
 
 def test_a_pod_that_has_ended_crowds_nobody():
@@ -165,12 +165,12 @@ def test_a_pod_that_has_ended_crowds_nobody():
 
 
 def test_the_same_slice_in_two_hands_is_told_with_both():
-    pods = [pod("one"), pod("two", card=1)]
+    pods = [pod("one"), pod("two", gpu=1)]
     slices = (("volcano.sh/vgpu-number", (f"{HERE}-0",)),)
-    said = [given(each, card=card, slices=slices) for card, each in enumerate(pods)]
+    said = [given(each, gpu=gpu, slices=slices) for gpu, each in enumerate(pods)]
     finding = only(double_booked, on_node(*pods, said=said), applied(Rule.DOUBLE_BOOKED))
     assert finding.cause is Cause.SAME_SLICE
-    assert finding.subject.uid in {each.ref.uid for each in pods}
+    assert finding.object_ref.uid in {each.ref.uid for each in pods}
     told = text(finding)
     assert f"{HERE}-0" in told
     assert "ml/one/main holds" in told
@@ -181,13 +181,13 @@ def test_a_holder_that_the_snapshot_does_not_know_is_told_of_the_device_and_neve
     seen = on_node(*crowd())
     finding = only(double_booked, replace(seen, pods=()), applied(Rule.DOUBLE_BOOKED))
     assert finding.action is None
-    assert (finding.subject.kind, finding.subject.name) == (ObjectKind.DEVICE, HERE)
-    assert finding.subject.node == "gpu-1"
+    assert (finding.object_ref.kind, finding.object_ref.name) == (ObjectKind.DEVICE, HERE)
+    assert finding.object_ref.node == "gpu-1"
 
 
-def test_a_node_that_registers_more_than_its_card_has_means_it():
-    scaled = [replace(device, memory_bytes=2 * CARD) for device in cards("gpu-1")]
-    told = LANGUAGES["volcano"].register(tuple(scaled))
+def test_a_node_that_registers_more_than_its_gpu_has_means_it():
+    scaled = [replace(device, memory_bytes=2 * GPU) for device in gpus("gpu-1")]
+    told = CODECS["volcano"].register(tuple(scaled))
     big = node("gpu-1", "volcano", annotations=told)
     assert find(double_booked, with_ledgers(snapshot(big, *crowd()))) == []
 
@@ -196,15 +196,17 @@ def test_what_a_node_registers_counts_where_its_driver_is_asked_too():
     pods = crowd()
     gpu = GpuSample(
         gpus=tuple(
-            Gpu(device.uuid, device.index, {"name": "A100"}, {("memory_total_bytes",): CARD})
-            for device in cards("gpu-1")
+            Gpu(device.uuid, device.index, {"name": "A100"}, {("memory_total_bytes",): GPU})
+            for device in gpus("gpu-1")
         )
     )
     known = {"node": "gpu-1", "gpu": gpu, "pods": pods}
-    scaled = [replace(device, memory_bytes=2 * CARD) for device in cards("gpu-1")]
+    scaled = [replace(device, memory_bytes=2 * GPU) for device in gpus("gpu-1")]
     seen = snapshot(*pods, scope=Scope.NODE)
-    plain = replace(seen, ledgers={"gpu-1": merge(node_evidence(SPOKEN, NodeSamples(**known)))})
-    meant = merge(node_evidence(SPOKEN, NodeSamples(**known, registered=scaled)))
+    plain = replace(
+        seen, ledgers={"gpu-1": merge(node_evidence(CODECS_IN_USE, NodeSamples(**known)))}
+    )
+    meant = merge(node_evidence(CODECS_IN_USE, NodeSamples(**known, registered=scaled)))
     assert len(find(double_booked, plain)) == 1
     assert find(double_booked, replace(seen, ledgers={"gpu-1": meant})) == []
 
@@ -236,7 +238,7 @@ def test_who_runs_without_a_claim_is_told_by_the_cluster(style):
     seen = with_ledgers(snapshot(train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
     assert finding.cause is Cause.NO_CLAIM
-    assert (finding.subject.uid, finding.objection) == (train.ref.uid, None)
+    assert (finding.object_ref.uid, finding.objection) == (train.ref.uid, None)
     assert isinstance(finding.action, Evict)
     assert "no annotation names a device" in text(finding)
 
@@ -293,19 +295,19 @@ def test_the_holder_of_a_device_that_no_longer_answers_is_told(style):
     seen = on_node(train, said=[given(train, style)], known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
     assert finding.cause is Cause.DEVICE_MISSING
-    assert finding.subject.uid == train.ref.uid
+    assert finding.object_ref.uid == train.ref.uid
     assert isinstance(finding.action, Evict)
     assert HERE in text(finding)
     assert f"kubelet-checkpoint of {train.ref.uid}" in text(finding)
 
 
 def test_the_holder_of_an_unhealthy_device_is_told_from_afar_too():
-    sick = tuple(replace(device, healthy=bool(device.index)) for device in cards("gpu-1"))
-    told = LANGUAGES["volcano"].register(sick)
-    near, far = pod("near"), pod("far", card=1)
+    sick = tuple(replace(device, healthy=bool(device.index)) for device in gpus("gpu-1"))
+    told = CODECS["volcano"].register(sick)
+    near, far = pod("near"), pod("far", gpu=1)
     seen = with_ledgers(snapshot(node("gpu-1", "volcano", annotations=told), near, far))
     finding = only(lost_device, seen)
-    assert (finding.cause, finding.subject.uid) == (Cause.DEVICE_UNHEALTHY, near.ref.uid)
+    assert (finding.cause, finding.object_ref.uid) == (Cause.DEVICE_UNHEALTHY, near.ref.uid)
     assert find(lost_device, on_node(near, far, devices=sick)) != []
 
 
@@ -323,8 +325,8 @@ def test_a_process_in_no_container_is_told_of_the_device():
     alone = replace(given(pod(), source=Source.PROCESS), pod=PodRef("", "", ""), container="")
     said = replace(alone, alive=False, where="pid 4711")
     finding = only(unowned_process, on_node(said=[said]), applied(Rule.UNOWNED_PROCESS))
-    assert (finding.subject.kind, finding.subject.name) == (ObjectKind.DEVICE, HERE)
-    assert (finding.subject.node, finding.action) == ("gpu-1", None)
+    assert (finding.object_ref.kind, finding.object_ref.name) == (ObjectKind.DEVICE, HERE)
+    assert (finding.object_ref.node, finding.action) == ("gpu-1", None)
     assert "pid 4711" in text(finding)
 
 
@@ -337,7 +339,7 @@ def test_two_processes_on_one_device_are_one_finding_and_on_two_nodes_two():
     assert "pid 2" in text(finding)
     both = {name: replace(seen.ledgers["gpu-1"], node=name) for name in ("gpu-1", "gpu-2")}
     found = find(unowned_process, replace(seen, ledgers=both))
-    assert len({each.subject.key for each in found}) == len(found) == 2
+    assert len({each.object_ref.key for each in found}) == len(found) == 2
 
 
 def test_a_container_on_a_device_that_it_was_not_given_is_told_and_its_pod_may_go():
@@ -348,7 +350,7 @@ def test_a_container_on_a_device_that_it_was_not_given_is_told_and_its_pod_may_g
     assert finding.action == Evict(train.ref, train.resource_version)
     assert "pid 12" in text(finding)
     unknown = only(unowned_process, replace(seen, pods=()), applied(Rule.UNOWNED_PROCESS))
-    assert (unknown.action, unknown.subject.uid) == (None, train.ref.uid)
+    assert (unknown.action, unknown.object_ref.uid) == (None, train.ref.uid)
 
 
 def test_without_the_kubelets_word_nobody_was_given_nothing():
@@ -365,8 +367,8 @@ def test_a_static_pod_is_known_by_the_uid_that_its_kubelet_has():
     static = pod(claim=None, phase="Running", annotations={MIRROR: "hash-of-its-file"})
     seen = on_node(static, said=[given(static, source=Source.PROCESS)])
     finding = only(unowned_process, seen, applied(Rule.UNOWNED_PROCESS))
-    assert finding.subject.uid == static.ref.uid
-    plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), ReconcilerState(), SPOKEN)
+    assert finding.object_ref.uid == static.ref.uid
+    plan, _ = make_plan(seen, applied(Rule.UNOWNED_PROCESS), ReconcilerState(), CODECS_IN_USE)
     assert SkipReason.STATIC_POD in [entry.skip for entry in plan.skipped]
 
 
@@ -374,18 +376,18 @@ def test_a_share_pod_without_a_pod_is_nothing_that_could_be_evicted():
     waits = share_pod(served=False, bound=True)
     seen = on_node(waits, known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
-    assert (finding.subject.kind, finding.action) == (ObjectKind.SHARE_POD, None)
+    assert (finding.object_ref.kind, finding.action) == (ObjectKind.SHARE_POD, None)
     served = share_pod()
     real = real_pod(served)
     seen = on_node(real, served, known={"lost": frozenset({HERE})})
     finding = only(lost_device, seen, applied(Rule.LOST_DEVICE))
-    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, real.ref.uid)
+    assert (finding.object_ref.kind, finding.object_ref.uid) == (ObjectKind.POD, real.ref.uid)
 
 
 def test_every_cause_of_the_table_belongs_to_a_rule_that_looks():
     rules = {Rule.DOUBLE_BOOKED, Rule.RUNNING_WITHOUT_DEVICE, Rule.LOST_DEVICE}
     assert {rule for rule, _ in CAUSES.values()} == rules | {Rule.UNOWNED_PROCESS}
-    assert ConflictKind.CARD_DIFFERS not in CAUSES
+    assert ConflictKind.GPU_DIFFERS not in CAUSES
 
 
 # ---------------------------------------------------------------- whatever is said
@@ -398,16 +400,16 @@ def any_look(random):
         style = random.choice(sorted(SCHEMES))
         claim = random.choice([None, Phase.ASSUMED, Phase.ASSIGNED])
         fields = {"priority": random.randint(-1, 1), "created_at": NOW - random.randint(0, 3)}
-        one = pod(f"pod-{number}", style, claim=claim, card=random.randrange(2), **fields)
+        one = pod(f"pod-{number}", style, claim=claim, gpu=random.randrange(2), **fields)
         if random.random() < 0.2:
             one = random.choice([ended, terminating])(one)
         pods.append(one)
         for source in random.sample([*Source], random.randint(0, 3)):
             slices = (("r/gpu", (random.choice("abc"),)),) if random.random() < 0.5 else ()
-            card, memory = random.choice([None, 0, 1]), random.choice([GIB, 30 * GIB, None])
-            said.append(given(one, style, card=card, source=source, memory=memory, slices=slices))
+            gpu, memory = random.choice([None, 0, 1]), random.choice([GIB, 30 * GIB, None])
+            said.append(given(one, style, gpu=gpu, source=source, memory=memory, slices=slices))
     unhealthy = random.random() < 0.3
-    devices = tuple(replace(card, healthy=not unhealthy) for card in cards("gpu-1"))
+    devices = tuple(replace(gpu, healthy=not unhealthy) for gpu in gpus("gpu-1"))
     lost = frozenset(random.sample([HERE, THERE], random.randint(0, 1)))
     return pods, said, {"devices": devices, "known": {"lost": lost}}
 
@@ -423,13 +425,13 @@ def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_ev
         for policy in (Policy(), Policy(modes=dict.fromkeys(Rule, Mode.APPLY))):
             found = find(rule, first, policy)
             assert found == find(rule, second, policy)
-            keys = [(finding.cause, finding.subject.key) for finding in found]
+            keys = [(finding.cause, finding.object_ref.key) for finding in found]
             assert len(set(keys)) == len(keys)
             for finding in found:
                 assert all(finding.evidence)
                 assert finding.evidence
                 assert finding.action is None or policy.modes
-                assert finding.action is None or finding.action.pod.uid == finding.subject.uid
+                assert finding.action is None or finding.action.pod.uid == finding.object_ref.uid
 
 
 def test_evidence_names_a_gpu_once_and_no_raw_amount():

@@ -12,17 +12,17 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.drift import card_drift, recover
+from reconciler.rules.drift import gpu_drift, recover
 from tests.reconciler.node_samples import SCHEMES, given, ledger, on_node
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
     SHARE,
-    SPOKEN,
     assumed,
-    cards,
     ended,
+    gpus,
     owner,
     pod,
     real_pod,
@@ -52,7 +52,7 @@ CORES = {"volcano": None, "hami": None, "gpushare": None, "gaia": 200}
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
 
 
-def find(rule, seen, codecs=SPOKEN):
+def find(rule, seen, codecs=CODECS_IN_USE):
     return list(rule(ClusterIndex(seen, codecs), Policy()))
 
 
@@ -68,8 +68,8 @@ def edited(one, action):
 
 def says(one, style):
     """(container, GPU, phase) of the claim."""
-    claim = LANGUAGES[style].claim(one)
-    names = {name: device.uuid for device in cards("gpu-1") for name in device.names}
+    claim = CODECS[style].claim(one)
+    names = {name: device.uuid for device in gpus("gpu-1") for name in device.names}
     return [
         (each.container, names[share.device], each.phase)
         for each in claim.allocations
@@ -77,8 +77,8 @@ def says(one, style):
     ]
 
 
-def kubelet_gave(to, style, card=1, **changes):
-    return given(to, style, card=card, cores=CORES[style], **changes)
+def kubelet_gave(to, style, gpu=1, **changes):
+    return given(to, style, gpu=gpu, cores=CORES[style], **changes)
 
 
 # ---------------------------------------------------------------- card_drift
@@ -86,14 +86,14 @@ def kubelet_gave(to, style, card=1, **changes):
 
 @pytest.mark.parametrize("style", REPAIRED)
 @pytest.mark.parametrize("source", [Source.CHECKPOINT, Source.PROCESS, Source.OWN_CHECKPOINT])
-def test_annotations_are_made_to_name_the_card_that_the_container_has(style, source):
+def test_annotations_are_made_to_name_the_gpu_that_the_container_has(style, source):
     train = pod(style=style)
     seen = on_node(train, said=[kubelet_gave(train, style, source=source)])
-    finding = only(card_drift, seen)
-    assert (finding.rule, finding.cause) == (Rule.CARD_DRIFT, Cause.CARD_DIFFERS)
+    finding = only(gpu_drift, seen)
+    assert (finding.rule, finding.cause) == (Rule.GPU_DRIFT, Cause.GPU_DIFFERS)
     assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
     assert finding.grace == Policy().ages.drift
-    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, train.ref.uid)
+    assert (finding.object_ref.kind, finding.object_ref.uid) == (ObjectKind.POD, train.ref.uid)
     assert says(edited(train, finding.action), style) == [("main", THERE, Phase.ASSIGNED)]
     text = "\n".join(finding.evidence)
     assert f"{source} of {train.ref.uid}" in text
@@ -110,9 +110,9 @@ KEY = {
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-def test_only_the_annotation_with_the_card_changes_and_the_before_image_is_exact(style):
+def test_only_the_annotation_with_the_gpu_changes_and_the_before_image_is_exact(style):
     train = pod(style=style, annotations={"tencent.com/predicate-time": "1789996400000000007"})
-    action = only(card_drift, on_node(train, said=[kubelet_gave(train, style)])).action
+    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, style)])).action
     key, text = KEY[style]
     assert action.after == {key: text}
     assert action.before == {key: train.annotations[key]}
@@ -124,7 +124,7 @@ def test_a_time_that_no_float_can_hold_is_not_rounded():
     train = pod(
         style="gpushare", annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1789996400000000007"}
     )
-    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
 
 
@@ -133,7 +133,7 @@ def test_both_forms_of_gpushare_are_kept_in_step():
         style="gpushare",
         annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":8}}'},
     )
-    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "scheduler.framework.gpushare.allocation": '{"0":{"1":8}}',
@@ -146,109 +146,109 @@ def test_of_ack_alone_only_the_allocation_is_written():
         "scheduler.framework.gpushare.assigned": "true",
     }
     train = replace(pod(style="gpushare", claim=None, phase="Running"), annotations=told)
-    action = only(card_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
+    action = only(gpu_drift, on_node(train, said=[kubelet_gave(train, "gpushare")])).action
     assert action.after == {"scheduler.framework.gpushare.allocation": '{"0":{"1":8}}'}
 
 
 @pytest.mark.parametrize("style", REPAIRED)
 def test_a_pod_whose_annotations_are_right_is_not_found(style):
     train = pod(style=style)
-    seen = on_node(train, said=[kubelet_gave(train, style, card=0)])
-    assert find(card_drift, seen) == find(recover, seen) == []
+    seen = on_node(train, said=[kubelet_gave(train, style, gpu=0)])
+    assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_a_file_that_its_tenant_can_write_moves_nobody(source):
     train = pod()
-    seen = on_node(train, said=[given(train, card=1, source=source)])
+    seen = on_node(train, said=[given(train, gpu=1, source=source)])
     kinds = {conflict.kind for conflict in seen.ledgers["gpu-1"].conflicts}
-    assert kinds & {ConflictKind.CARD_DIFFERS, ConflictKind.FILE_DIFFERS}
-    assert find(card_drift, seen) == []
+    assert kinds & {ConflictKind.GPU_DIFFERS, ConflictKind.FILE_DIFFERS}
+    assert find(gpu_drift, seen) == []
 
 
-def test_a_kubelet_that_does_not_name_a_card_moves_nobody():
+def test_a_kubelet_that_does_not_name_a_gpu_moves_nobody():
     train = pod()
     seen = on_node(
         train,
-        said=[given(train, card=None), given(train, card=1, source=Source.SHIM)],
+        said=[given(train, gpu=None), given(train, gpu=1, source=Source.SHIM)],
     )
-    assert find(card_drift, seen) == []
+    assert find(gpu_drift, seen) == []
 
 
 def test_a_container_that_does_not_run_yet_is_left_to_its_plugin():
     train = replace(pod(phase="Pending"), statuses=(Status("main", ContainerState.WAITING),))
-    assert find(card_drift, on_node(train, said=[given(train, card=1)])) == []
+    assert find(gpu_drift, on_node(train, said=[given(train, gpu=1)])) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-def test_no_repair_books_more_of_a_card_than_there_is(style):
+def test_no_repair_books_more_of_a_gpu_than_there_is(style):
     train = pod(style=style)
     others = [
-        pod(f"other-{number}", style, card=1, owner=owner(name=f"other-{number}"))
+        pod(f"other-{number}", style, gpu=1, owner=owner(name=f"other-{number}"))
         for number in range(5)
     ]
     said = [kubelet_gave(train, style)]
     said += [kubelet_gave(other, style) for other in others]
-    finding = only(card_drift, on_node(train, *others, said=said))
+    finding = only(gpu_drift, on_node(train, *others, said=said))
     assert finding.objection is SkipReason.WOULD_OVERBOOK
     assert finding.action is not None
     assert any("48.0 GiB of 40.0 GiB memory" in line for line in finding.evidence)
-    fits = only(card_drift, on_node(train, *others[1:], said=said))
+    fits = only(gpu_drift, on_node(train, *others[1:], said=said))
     assert fits.objection is None
 
 
 def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together():
     moved = [pod(f"train-{number}") for number in range(2)]
-    others = [pod(f"other-{number}", card=1) for number in range(4)]
-    said = [given(each, card=1) for each in (*moved, *others)]
-    found = find(card_drift, on_node(*moved, *others, said=said))
+    others = [pod(f"other-{number}", gpu=1) for number in range(4)]
+    said = [given(each, gpu=1) for each in (*moved, *others)]
+    found = find(gpu_drift, on_node(*moved, *others, said=said))
     assert [finding.objection for finding in found] == [None, SkipReason.WOULD_OVERBOOK]
 
 
 def test_a_repair_and_a_recovery_share_the_room():
     moved, late = pod("a-moved"), pod("b-late", claim=None, phase="Running")
-    others = [pod(f"other-{number}", card=1) for number in range(4)]
-    seen = on_node(moved, late, *others, said=[given(moved, card=1), given(late, card=1)])
-    assert only(card_drift, seen).objection is None
+    others = [pod(f"other-{number}", gpu=1) for number in range(4)]
+    seen = on_node(moved, late, *others, said=[given(moved, gpu=1), given(late, gpu=1)])
+    assert only(gpu_drift, seen).objection is None
     assert only(recover, seen).objection is SkipReason.WOULD_OVERBOOK
 
 
-def test_what_kubeshare_has_of_a_card_counts_though_its_share_pods_are_not_seen():
-    train = pod(card=1)
+def test_what_kubeshare_has_of_a_gpu_counts_though_its_share_pods_are_not_seen():
+    train = pod(gpu=1)
     sharers = [real_pod(share_pod(f"jupyter-{number}")) for number in range(5)]
-    said = [given(train, card=0)]
-    full = only(card_drift, on_node(train, *sharers, said=said))
+    said = [given(train, gpu=0)]
+    full = only(gpu_drift, on_node(train, *sharers, said=said))
     assert full.objection is SkipReason.WOULD_OVERBOOK
-    assert only(card_drift, on_node(train, *sharers[1:], said=said)).objection is None
+    assert only(gpu_drift, on_node(train, *sharers[1:], said=said)).objection is None
 
 
-def test_crossed_pods_on_full_cards_are_shown_but_neither_goes_first():
-    left, right = pod("left", card=0), pod("right", card=1)
-    fill = [pod(f"fill-{c}-{n}", card=c) for c in (0, 1) for n in range(4)]
-    said = [given(left, card=1), given(right, card=0)]
-    found = find(card_drift, on_node(left, right, *fill, said=said))
+def test_crossed_pods_on_full_gpus_are_shown_but_neither_goes_first():
+    left, right = pod("left", gpu=0), pod("right", gpu=1)
+    fill = [pod(f"fill-{c}-{n}", gpu=c) for c in (0, 1) for n in range(4)]
+    said = [given(left, gpu=1), given(right, gpu=0)]
+    found = find(gpu_drift, on_node(left, right, *fill, said=said))
     assert [finding.objection for finding in found] == [SkipReason.WOULD_OVERBOOK] * 2
 
 
 def test_pods_that_have_ended_take_no_room():
     train = pod()
-    others = [pod(f"other-{number}", card=1) for number in range(5)]
+    others = [pod(f"other-{number}", gpu=1) for number in range(5)]
     others[0] = ended(others[0])
-    finding = only(card_drift, on_node(train, *others, said=[given(train, card=1)]))
+    finding = only(gpu_drift, on_node(train, *others, said=[given(train, gpu=1)]))
     assert finding.objection is None
 
 
 def test_where_nobody_can_tell_which_share_is_where_it_is_only_reported():
     train = pod()
-    said = [given(train, card=1, shares=(Share(HERE, SHARE), Share(THERE, SHARE)))]
-    finding = only(card_drift, on_node(train, said=said))
+    said = [given(train, gpu=1, shares=(Share(HERE, SHARE), Share(THERE, SHARE)))]
+    finding = only(gpu_drift, on_node(train, said=said))
     assert finding.action is None
 
 
 def test_a_claim_of_more_shares_than_there_are_is_only_reported():
     two = {"volcano.sh/vgpu-ids-new": f"{HERE},NVIDIA,8192,0:" * 2}
     train = pod(annotations=two)
-    finding = only(card_drift, on_node(train, said=[given(train, card=1)]))
+    finding = only(gpu_drift, on_node(train, said=[given(train, gpu=1)]))
     assert finding.action is None
 
 
@@ -275,7 +275,7 @@ def two_containers(style="volcano", **options):
             for at, name in enumerate(names)
         ),
     )
-    devices = {name: device for device in cards("gpu-1") for name in device.names}
+    devices = {name: device for device in gpus("gpu-1") for name in device.names}
     return pod(
         "two",
         style,
@@ -284,7 +284,7 @@ def two_containers(style="volcano", **options):
         phase="Running",
         containers=tuple(Container(name, limits) for name in names),
         statuses=tuple(Status(name, ContainerState.RUNNING) for name in names),
-        annotations=LANGUAGES[style].annotations(claim, devices, names),
+        annotations=CODECS[style].annotations(claim, devices, names),
         **options,
     )
 
@@ -293,10 +293,10 @@ def two_containers(style="volcano", **options):
 def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
     train = two_containers(style)
     said = [
-        kubelet_gave(train, style, card=1, container="one"),
-        kubelet_gave(train, style, card=0, container="two"),
+        kubelet_gave(train, style, gpu=1, container="one"),
+        kubelet_gave(train, style, gpu=0, container="two"),
     ]
-    finding = only(card_drift, on_node(train, said=said))
+    finding = only(gpu_drift, on_node(train, said=said))
     assert finding.objection is None
     assert says(edited(train, finding.action), style) == [
         ("one", THERE, Phase.ASSIGNED),
@@ -307,45 +307,45 @@ def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
 def test_a_virtual_gpu_of_kubeshare_cannot_move():
     asked = share_pod()
     real = real_pod(asked)
-    said = [given(real, "kubeshare", card=1, source=Source.PROCESS)]
-    finding = only(card_drift, on_node(real, asked, said=said))
+    said = [given(real, "kubeshare", gpu=1, source=Source.PROCESS)]
+    finding = only(gpu_drift, on_node(real, asked, said=said))
     assert finding.action is None
-    assert finding.subject.uid == real.ref.uid
+    assert finding.object_ref.uid == real.ref.uid
 
 
-def test_a_part_of_a_card_in_mig_mode_is_only_reported():
+def test_a_part_of_a_gpu_in_mig_mode_is_only_reported():
     name = f"{HERE}[0-1]"
     train = pod()
     told = {"volcano.sh/vgpu-ids-new": f"{name},NVIDIA,8192,0:"}
     train = replace(train, annotations=train.annotations | told)
-    assert only(card_drift, on_node(train, said=[given(train, card=1)])).action is None
+    assert only(gpu_drift, on_node(train, said=[given(train, gpu=1)])).action is None
 
 
 def test_a_pod_that_the_snapshot_does_not_know_is_left_alone():
     train = pod()
-    seen = on_node(train, said=[given(train, card=1)])
-    assert find(card_drift, replace(seen, pods=())) == []
+    seen = on_node(train, said=[given(train, gpu=1)])
+    assert find(gpu_drift, replace(seen, pods=())) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
 def test_after_the_repair_nothing_is_found_any_more(style):
     train = pod(style=style)
     said = [kubelet_gave(train, style)]
-    repaired = edited(train, only(card_drift, on_node(train, said=said)).action)
+    repaired = edited(train, only(gpu_drift, on_node(train, said=said)).action)
     seen = on_node(repaired, said=said)
-    assert find(card_drift, seen) == find(recover, seen) == []
+    assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
 def test_the_plan_repairs_after_the_grace_and_leaves_alone_who_opted_out():
     train = pod()
-    seen = on_node(train, said=[given(train, card=1)])
-    plan, memory = make_plan(seen, Policy(), ReconcilerState(), SPOKEN)
+    seen = on_node(train, said=[given(train, gpu=1)])
+    plan, memory = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     later = replace(seen, now=NOW + HOUR)
-    plan, _ = make_plan(later, Policy(), memory, SPOKEN)
-    assert [entry.finding.rule for entry in plan.actions] == [Rule.CARD_DRIFT]
+    plan, _ = make_plan(later, Policy(), memory, CODECS_IN_USE)
+    assert [entry.finding.rule for entry in plan.actions] == [Rule.GPU_DRIFT]
     out = replace(train, annotations=train.annotations | {"vgpu.dev/reconcile": "false"})
-    plan, _ = make_plan(on_node(out, said=[given(out, card=1)]), Policy(), memory, SPOKEN)
+    plan, _ = make_plan(on_node(out, said=[given(out, gpu=1)]), Policy(), memory, CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.OPTED_OUT]
 
 
@@ -376,25 +376,25 @@ MARKS = {
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-@pytest.mark.parametrize("card", [0, 1])
-def test_what_runs_is_marked_as_the_plugin_would_have_on_the_card_that_it_has(style, card):
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_what_runs_is_marked_as_the_plugin_would_have_on_the_gpu_that_it_has(style, gpu):
     train = forgotten(style)
-    seen = on_node(train, said=[kubelet_gave(train, style, card)])
-    assert find(card_drift, seen) == []
+    seen = on_node(train, said=[kubelet_gave(train, style, gpu)])
+    assert find(gpu_drift, seen) == []
     finding = only(recover, seen)
     assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNASSIGNED)
     assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
     assert MARKS[style].items() <= finding.action.after.items()
     repaired = edited(train, finding.action)
-    assert says(repaired, style) == [("main", (HERE, THERE)[card], Phase.ASSIGNED)]
-    assert LANGUAGES[style].claim(repaired).unserved == ()
+    assert says(repaired, style) == [("main", (HERE, THERE)[gpu], Phase.ASSIGNED)]
+    assert CODECS[style].claim(repaired).unserved == ()
     key, moved = KEY[style]
-    assert finding.action.after.get(key) == (moved if card else None)
+    assert finding.action.after.get(key) == (moved if gpu else None)
     assert finding.action.before == {
         key: train.annotations.get(key) for key in finding.action.after
     }
-    seen = on_node(repaired, said=[kubelet_gave(repaired, style, card)])
-    assert find(card_drift, seen) == find(recover, seen) == []
+    seen = on_node(repaired, said=[kubelet_gave(repaired, style, gpu)])
+    assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
 @pytest.mark.parametrize("style", REPAIRED)
@@ -406,12 +406,12 @@ def test_the_time_of_the_promise_stays_as_it_was(style):
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-def test_without_a_word_of_the_node_the_card_is_not_known(style):
+def test_without_a_word_of_the_node_the_gpu_is_not_known(style):
     train = forgotten(style)
     for seen in (
         snapshot(train),
         on_node(train),
-        on_node(train, said=[given(train, style, card=1, source=Source.SHIM)]),
+        on_node(train, said=[given(train, style, gpu=1, source=Source.SHIM)]),
     ):
         finding = only(recover, seen)
         assert finding.objection is SkipReason.NO_NODE_EVIDENCE
@@ -444,10 +444,10 @@ def test_a_pod_of_which_one_container_still_waits_is_left_alone():
     assert find(recover, on_node(train, said=said)) == []
 
 
-def test_a_recovery_that_would_overbook_the_card_is_not_proposed():
+def test_a_recovery_that_would_overbook_the_gpu_is_not_proposed():
     train = forgotten()
-    others = [pod(f"other-{number}", card=1) for number in range(5)]
-    finding = only(recover, on_node(train, *others, said=[given(train, card=1)]))
+    others = [pod(f"other-{number}", gpu=1) for number in range(5)]
+    finding = only(recover, on_node(train, *others, said=[given(train, gpu=1)]))
     assert finding.objection is SkipReason.WOULD_OVERBOOK
 
 
@@ -455,18 +455,18 @@ def test_a_recovery_that_would_overbook_the_card_is_not_proposed():
 
 
 @pytest.mark.parametrize("style", REPAIRED)
-@pytest.mark.parametrize("card", [0, 1])
-def test_lost_annotations_of_a_running_pod_are_written_anew(style, card):
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_lost_annotations_of_a_running_pod_are_written_anew(style, gpu):
     train = pod(style=style, claim=None, phase="Running")
-    said = [kubelet_gave(train, style, card)]
+    said = [kubelet_gave(train, style, gpu)]
     finding = only(recover, on_node(train, said=said))
     assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNCLAIMED)
     repaired = edited(train, finding.action)
-    assert says(repaired, style) == [("main", (HERE, THERE)[card], Phase.ASSIGNED)]
-    claim = LANGUAGES[style].claim(repaired)
+    assert says(repaired, style) == [("main", (HERE, THERE)[gpu], Phase.ASSIGNED)]
+    claim = CODECS[style].claim(repaired)
     assert claim.allocations[0].shares[0].memory_bytes == SHARE
     seen = on_node(repaired, said=said)
-    assert find(card_drift, seen) == find(recover, seen) == []
+    assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
 def test_gpu_managers_own_repair_of_running_pods_is_done_too():
@@ -490,13 +490,13 @@ def test_annotations_that_cannot_be_read_are_written_anew():
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_a_tenants_file_alone_recovers_nothing(style, source):
     train = pod(style=style, claim=None, phase="Running")
-    assert find(recover, on_node(train, said=[given(train, style, card=1, source=source)])) == []
+    assert find(recover, on_node(train, said=[given(train, style, gpu=1, source=source)])) == []
 
 
-def test_the_only_card_of_gpushares_node_is_given_without_a_word():
+def test_the_only_gpu_of_gpushares_node_is_given_without_a_word():
     train = pod(style="gpushare", claim=None, phase="Running")
     said = [kubelet_gave(train, "gpushare", 0)]
-    assert find(recover, on_node(train, said=said, devices=cards("gpu-1")[:1])) == []
+    assert find(recover, on_node(train, said=said, devices=gpus("gpu-1")[:1])) == []
 
 
 def test_a_whole_gpu_of_nvidias_own_plugin_is_nobodys_loss():
@@ -509,12 +509,12 @@ def test_a_whole_gpu_of_nvidias_own_plugin_is_nobodys_loss():
 def test_memory_that_the_scheduler_chose_is_taken_from_what_is_enforced():
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 25}
     train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
-    finding = only(recover, on_node(train, said=[given(train, memory=10 * GIB, card=1)]))
-    (allocation,) = LANGUAGES["volcano"].claim(edited(train, finding.action)).allocations
+    finding = only(recover, on_node(train, said=[given(train, memory=10 * GIB, gpu=1)]))
+    (allocation,) = CODECS["volcano"].claim(edited(train, finding.action)).allocations
     assert allocation.shares == (Share(THERE, 10 * GIB, 0),)
 
 
-def test_a_container_with_fewer_cards_than_it_asked_for_is_no_case_for_repair():
+def test_a_container_with_fewer_gpus_than_it_asked_for_is_no_case_for_repair():
     limits = {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 1024}
     train = pod(claim=None, phase="Running", containers=(Container("main", limits),))
     assert find(recover, on_node(train, said=[given(train, memory=GIB)])) == []
@@ -523,7 +523,7 @@ def test_a_container_with_fewer_cards_than_it_asked_for_is_no_case_for_repair():
 OLD = {"volcano.sh/gpu-memory": SHARE // MIB}
 
 
-@pytest.mark.parametrize(("assigned", "rule"), [("true", card_drift), ("false", recover)])
+@pytest.mark.parametrize(("assigned", "rule"), [("true", gpu_drift), ("false", recover)])
 def test_the_older_volcano_plugins_annotations_are_only_read(assigned, rule):
     told = {
         "volcano.sh/gpu-index": "0",
@@ -532,30 +532,30 @@ def test_the_older_volcano_plugins_annotations_are_only_read(assigned, rule):
     }
     train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
     train = replace(train, annotations=told)
-    assert only(rule, on_node(train, said=[given(train, card=1)])).action is None
+    assert only(rule, on_node(train, said=[given(train, gpu=1)])).action is None
 
 
 def test_what_the_older_volcano_plugin_has_lost_is_not_said_in_another_form():
     train = pod(claim=None, phase="Running", containers=(Container("main", OLD),))
-    assert find(recover, on_node(train, said=[given(train, card=1)])) == []
+    assert find(recover, on_node(train, said=[given(train, gpu=1)])) == []
 
 
 # ---------------------------------------------------------------- gpu-manager's recovery
 
 
-def test_after_gpu_managers_restart_only_the_living_pod_holds_its_card():
+def test_after_gpu_managers_restart_only_the_living_pod_holds_its_gpu():
     """TestAllocatorRecover of gpu-manager: three GPUs in its checkpoint, two of the dead."""
     content = json.dumps(
         {
             "PodGPUMapping": {
                 uid: {
                     "main": {
-                        "Devices": [f"/dev/nvidia{card}"],
+                        "Devices": [f"/dev/nvidia{gpu}"],
                         "Cores": 100,
                         "Memory": GAIA_MEMORY_BLOCK,
                     }
                 }
-                for card, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
+                for gpu, uid in enumerate(("pending-uid", "failed-uid", "exited-uid"))
             }
         }
     ).encode()
@@ -613,7 +613,7 @@ def any_look(random):
         one = pod(
             f"pod-{number}",
             style,
-            card=random.randrange(2),
+            gpu=random.randrange(2),
             claim=claim,
             phase=random.choice(["Running", "Running", "Running", "Pending", "Failed"]),
             statuses=(Status("main", random.choice([ContainerState.RUNNING, *ContainerState])),),
@@ -626,13 +626,13 @@ def any_look(random):
         pods.append((one, style))
         for source in random.sample([*Source], random.randint(0, 3)):
             if source is not Source.ANNOTATIONS:
-                card = random.choice([None, 0, 1, 1])
+                gpu = random.choice([None, 0, 1, 1])
                 memory = random.choice([SHARE, SHARE, 30 * GIB, None])
-                said.append(kubelet_gave(one, style, card, source=source, memory=memory))
+                said.append(kubelet_gave(one, style, gpu, source=source, memory=memory))
     return pods, said
 
 
-SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in cards("gpu-1"))
+SMALL = tuple(replace(device, memory_bytes=2 * SHARE) for device in gpus("gpu-1"))
 
 
 def sums(pods):
@@ -642,12 +642,12 @@ def sums(pods):
 
 
 @for_all(st.randoms(use_true_random=False))
-def test_no_set_of_repairs_raises_any_sum_above_its_card(random):
+def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
     pods, said = any_look(random)
     seen = on_node(*(one for one, _ in pods), said=said, devices=SMALL)
-    found = [*find(card_drift, seen), *find(recover, seen)]
+    found = [*find(gpu_drift, seen), *find(recover, seen)]
     actions = {
-        finding.subject.uid: finding.action
+        finding.object_ref.uid: finding.action
         for finding in found
         if finding.action and finding.objection is None
     }
@@ -675,7 +675,7 @@ def test_the_order_of_what_is_said_makes_no_difference(random):
     random.shuffle(said)
     random.shuffle(ones)
     second = on_node(*ones, said=said)
-    for rule in (card_drift, recover):
+    for rule in (gpu_drift, recover):
         assert find(rule, first) == find(rule, second)
 
 
@@ -684,14 +684,14 @@ def test_every_repair_says_where_the_container_is_and_is_found_once(random):
     pods, said = any_look(random)
     seen = on_node(*(one for one, _ in pods), said=said)
     known = {one.ref.uid: (one, style) for one, style in pods}
-    for rule in (card_drift, recover):
+    for rule in (gpu_drift, recover):
         for finding in find(rule, seen):
             if finding.action is None or finding.objection is SkipReason.NO_NODE_EVIDENCE:
                 continue
-            one, style = known[finding.subject.uid]
+            one, style = known[finding.object_ref.uid]
             holdings = seen.ledgers["gpu-1"].of_pod(one.ref.uid)
             told = says(edited(one, finding.action), style)
-            assert sorted(card for _, card, _ in told) == sorted(
+            assert sorted(gpu for _, gpu, _ in told) == sorted(
                 holding.share.device for holding in holdings
             )
             assert finding.action.before.keys() == finding.action.after.keys()

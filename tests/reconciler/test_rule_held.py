@@ -10,7 +10,7 @@ from reconciler.reasons import Cause, Rule
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
 from tests.reconciler.node_samples import on_node
-from tests.reconciler.samples import HOUR, MINUTE, NOW, SPOKEN, node, pod, replace, snapshot
+from tests.reconciler.samples import CODECS_IN_USE, HOUR, MINUTE, NOW, node, pod, replace, snapshot
 from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.model import ContainerKind, Phase
 
@@ -18,7 +18,7 @@ STYLES = ("volcano", "hami", "gpushare", "gaia")
 
 
 def found(rule, *objects, policy=None, **fields):
-    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), policy or Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), policy or Policy()))
 
 
 def waiting(of, reason, *, restarts=0, message="", finished=None, kind=ContainerKind.APP):
@@ -149,7 +149,7 @@ def test_a_reservation_is_left_to_its_own_rules():
 def test_both_only_report_whatever_their_mode():
     stuck = pod("stuck", deleted_at=NOW - 2 * HOUR)
     sick = waiting(pod("sick", age=72 * HOUR), "ImagePullBackOff")
-    plan, _ = make_plan(snapshot(stuck, sick), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(stuck, sick), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert not plan.actions
     assert {entry.finding.rule for entry in plan.findings} == {
         Rule.STUCK_TERMINATING,
@@ -165,7 +165,7 @@ IDLE = Policy(ages=Ages(idle=2 * HOUR))
 def idle(*launches, policy=IDLE, of=None):
     holder = of or pod("notebook", age=72 * HOUR)
     seen = replace(on_node(holder), last_kernels=launches)
-    return list(idle_holder(ClusterIndex(seen, SPOKEN), policy))
+    return list(idle_holder(ClusterIndex(seen, CODECS_IN_USE), policy))
 
 
 def launch(at):

@@ -14,9 +14,9 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.kubeshare import kubeshare
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     NOW,
-    SPOKEN,
     ended,
     holder,
     pod,
@@ -35,7 +35,7 @@ REQUEST = f"{PREFIX}gpu_request"
 
 
 def find(*objects, **fields):
-    return list(kubeshare(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(kubeshare(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), Policy()))
 
 
 def only(*objects):
@@ -46,7 +46,7 @@ def only(*objects):
 # ---------------------------------------------------------------- holders
 
 
-def test_a_holder_without_a_share_pod_is_evicted_and_frees_its_card():
+def test_a_holder_without_a_share_pod_is_evicted_and_frees_its_gpu():
     keeper = holder()
     finding = only(keeper)
     assert (finding.rule, finding.cause) == (Rule.KUBESHARE, Cause.ORPHANED_HOLDER)
@@ -54,7 +54,7 @@ def test_a_holder_without_a_share_pod_is_evicted_and_frees_its_card():
     assert finding.action == Evict(keeper.ref, keeper.resource_version, guards)
     assert (finding.effect, finding.since) == (Effect.RECOVERY, None)
     assert finding.grace == Policy().ages.orphan
-    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, keeper.ref.uid)
+    assert (finding.object_ref.kind, finding.object_ref.uid) == (ObjectKind.POD, keeper.ref.uid)
     assert "abcde" in finding.evidence[0]
 
 
@@ -93,7 +93,7 @@ def test_a_holder_that_somebody_needs_is_not_found(user):
     ],
     ids=["other GPU", "other node", "done", "failed for good", "its ended pod alone"],
 )
-def test_a_share_pod_that_does_not_use_the_card_does_not_keep_its_holder(user):
+def test_a_share_pod_that_does_not_use_the_gpu_does_not_keep_its_holder(user):
     found = [each for each in find(holder(), user) if each.cause is Cause.ORPHANED_HOLDER]
     assert len(found) == 1
 
@@ -112,7 +112,7 @@ def test_a_pod_that_asks_for_anything_but_one_gpu_is_no_holder_of_kubeshares(lim
     assert find(replace(holder(), containers=containers)) == []
 
 
-def test_a_holder_elsewhere_or_of_no_card_or_that_has_ended_is_not_found():
+def test_a_holder_elsewhere_or_of_no_gpu_or_that_has_ended_is_not_found():
     keeper = holder()
     elsewhere = replace(keeper, ref=PodRef("u", "ml", keeper.ref.name))
     nameless = replace(
@@ -130,14 +130,14 @@ def test_without_all_share_pods_nothing_is_found():
 
 def test_the_plan_evicts_an_orphan_only_after_it_was_one_in_every_look_of_the_grace():
     keeper, user = holder(), share_pod()
-    plan, memory = make_plan(snapshot(keeper), APPLY, ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(snapshot(keeper), APPLY, ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
-    _, memory = make_plan(snapshot(keeper, user), APPLY, memory, SPOKEN)
-    plan, memory = make_plan(snapshot(keeper, now=NOW + HOUR), APPLY, memory, SPOKEN)
+    _, memory = make_plan(snapshot(keeper, user), APPLY, memory, CODECS_IN_USE)
+    plan, memory = make_plan(snapshot(keeper, now=NOW + HOUR), APPLY, memory, CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
-    plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), APPLY, memory, SPOKEN)
-    assert [entry.finding.subject.uid for entry in plan.actions] == [keeper.ref.uid]
-    plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), Policy(), memory, SPOKEN)
+    plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), APPLY, memory, CODECS_IN_USE)
+    assert [entry.finding.object_ref.uid for entry in plan.actions] == [keeper.ref.uid]
+    plan, _ = make_plan(snapshot(keeper, now=NOW + 2 * HOUR), Policy(), memory, CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.RULE_MODE_PLAN]
 
 
@@ -177,9 +177,9 @@ def test_decimals_that_fit_but_not_in_floating_point_are_placed_again(requests):
     stuck = pods[-1]
     assert (finding.cause, finding.effect) == (Cause.FLOAT_SUM, Effect.RECOVERY)
     assert finding.grace == Policy().ages.assumed
-    assert finding.subject.kind is ObjectKind.SHARE_POD
+    assert finding.object_ref.kind is ObjectKind.SHARE_POD
     assert finding.action == Edit(
-        finding.subject, stuck.resource_version, {GPUID: "abcde"}, {GPUID: None}, unbind="gpu-1"
+        finding.object_ref, stuck.resource_version, {GPUID: "abcde"}, {GPUID: None}, unbind="gpu-1"
     )
     assert any("= 1.0, but 1.0000000000000" in line for line in finding.evidence)
 
@@ -228,7 +228,7 @@ def test_a_share_pod_that_is_not_placed_waits_for_its_scheduler():
     assert find(replace(fresh, annotations=without)) == find(replace(fresh, node="")) == []
 
 
-def test_a_share_pod_that_is_over_needs_no_card_any_more():
+def test_a_share_pod_that_is_over_needs_no_gpu_any_more():
     stuck = share_pod("stuck", gpuid="ghost", served=False, bound=False, restart_policy="Never")
     assert find(ended(stuck)) == []
 
@@ -240,9 +240,9 @@ def test_a_name_that_its_user_chose_is_not_taken_away():
 
 def test_the_plan_places_a_stuck_share_pod_again_after_its_grace():
     stuck = share_pod("stuck", gpuid="ghost", served=False, bound=False)
-    _, memory = make_plan(snapshot(stuck), APPLY, ReconcilerState(), SPOKEN)
-    plan, _ = make_plan(snapshot(stuck, now=NOW + HOUR), APPLY, memory, SPOKEN)
-    assert [entry.finding.subject.uid for entry in plan.actions] == [stuck.ref.uid]
+    _, memory = make_plan(snapshot(stuck), APPLY, ReconcilerState(), CODECS_IN_USE)
+    plan, _ = make_plan(snapshot(stuck, now=NOW + HOUR), APPLY, memory, CODECS_IN_USE)
+    assert [entry.finding.object_ref.uid for entry in plan.actions] == [stuck.ref.uid]
 
 
 # ---------------------------------------------------------------- made again for ever
@@ -252,7 +252,7 @@ def test_a_share_pod_that_completes_and_is_started_again_is_told_with_advice():
     done = Status("main", ContainerState.TERMINATED, reason="Completed", restarts=7)
     finding = only(holder(), replace(share_pod(), statuses=(done,)))
     assert (finding.cause, finding.action) == (Cause.COMPLETED_FOR_EVER, None)
-    assert finding.subject.kind is ObjectKind.SHARE_POD
+    assert finding.object_ref.kind is ObjectKind.SHARE_POD
     assert "7 times" in finding.evidence[0]
     assert "OnFailure" in finding.evidence[-1]
     made = replace(real_pod(share_pod()), statuses=(done,))
@@ -319,14 +319,14 @@ HOLDERS = st.builds(
 @for_all(st.lists(SHARERS | HOLDERS, max_size=8), st.randoms(use_true_random=False))
 def test_whatever_is_there_the_order_does_not_matter_and_nothing_that_is_used_goes(objects, random):
     unique = [*{each.ref.uid: each for each in objects}.values()]
-    found = sorted(find(*unique), key=lambda each: (each.subject.key, each.cause))
+    found = sorted(find(*unique), key=lambda each: (each.object_ref.key, each.cause))
     random.shuffle(unique)
-    assert sorted(find(*unique), key=lambda each: (each.subject.key, each.cause)) == found
+    assert sorted(find(*unique), key=lambda each: (each.object_ref.key, each.cause)) == found
     real = [real_pod(each) for each in unique if SHARE_POD in each.annotations]
     for finding in find(*unique, *real):
         assert finding.evidence
         if finding.cause is Cause.ORPHANED_HOLDER:
-            keeper = next(each for each in unique if each.ref.uid == finding.subject.uid)
+            keeper = next(each for each in unique if each.ref.uid == finding.object_ref.uid)
             users = itertools.chain(unique, real)
             assert not any(
                 each.annotations.get(GPUID) == keeper.labels[GPUID]

@@ -12,10 +12,10 @@ from reconciler.reasons import Cause, Effect, Rule
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.leftover_claim import leftover_claim
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
-    SPOKEN,
     assumed,
     ended,
     pod,
@@ -34,7 +34,7 @@ FOREIGN = "MLU-a,MLU,1,1:"
 
 
 def find(*objects):
-    return list(leftover_claim(ClusterIndex(snapshot(*objects), SPOKEN), Policy()))
+    return list(leftover_claim(ClusterIndex(snapshot(*objects), CODECS_IN_USE), Policy()))
 
 
 def only(*objects):
@@ -43,7 +43,7 @@ def only(*objects):
 
 
 def keys(style):
-    return LANGUAGES[style].key_set
+    return CODECS[style].key_set
 
 
 def never_struck(style, **options):
@@ -75,7 +75,7 @@ def test_a_pod_that_has_ended_is_no_candidate_any_more(style, phase):
     key = keys(style).to_allocate
     edit = finding.action
     assert isinstance(edit, Edit)
-    assert (edit.target, edit.resource_version) == (finding.subject, sick.resource_version)
+    assert (edit.target, edit.resource_version) == (finding.object_ref, sick.resource_version)
     assert edit.before == {key: sick.annotations[key]}
     assert edit.after == {key: {"hami": ";", "volcano": ""}[style]}
 
@@ -85,10 +85,12 @@ def test_nor_is_one_that_was_served_and_runs(style):
     finding = only(never_struck(style))
     assert (finding.cause, finding.since) == (Cause.SERVED_WITH_CLAIM, None)
     assert finding.grace == 60.0
-    plan, memory = make_plan(snapshot(never_struck(style)), Policy(), ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(
+        snapshot(never_struck(style)), Policy(), ReconcilerState(), CODECS_IN_USE
+    )
     assert not plan.actions
     later = snapshot(never_struck(style), now=NOW + 120)
-    plan, _ = make_plan(later, Policy(), memory, SPOKEN)
+    plan, _ = make_plan(later, Policy(), memory, CODECS_IN_USE)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.LEFTOVER_CLAIM]
 
 
@@ -99,7 +101,7 @@ def test_what_is_left_behind_says_that_all_was_handed_out(style):
     edited = replace(sick, annotations=sick.annotations | only(sick).action.after)
     healthy = pod(style=style)
     assert edited.annotations == healthy.annotations
-    claim = LANGUAGES[style].claim(edited)
+    claim = CODECS[style].claim(edited)
     assert [each.phase for each in claim.allocations] == [Phase.ASSIGNED]
     assert not claim.unserved
     assert not claim.remarks
@@ -129,7 +131,7 @@ def test_a_pod_that_says_nowhere_else_what_it_has_keeps_it(style):
     assert not find(marked(style, devices=None))
 
 
-@pytest.mark.parametrize("style", sorted(LANGUAGES))
+@pytest.mark.parametrize("style", sorted(CODECS))
 def test_healthy_pods_of_every_scheme_are_not_found(style):
     healthy = pod(style=style)
     waits = assumed("train-1", style)
@@ -138,7 +140,7 @@ def test_healthy_pods_of_every_scheme_are_not_found(style):
 
 def test_a_refused_pod_is_evicted_at_once_and_needs_no_second_write():
     plan, _ = make_plan(
-        snapshot(refused(assumed(style="volcano"))), Policy(), ReconcilerState(), SPOKEN
+        snapshot(refused(assumed(style="volcano"))), Policy(), ReconcilerState(), CODECS_IN_USE
     )
     (action,) = plan.actions
     assert (action.finding.rule, action.also) == (Rule.REFUSED, (Rule.LEFTOVER_CLAIM,))
@@ -146,7 +148,7 @@ def test_a_refused_pod_is_evicted_at_once_and_needs_no_second_write():
 
 def test_a_refused_pod_that_may_not_be_evicted_is_at_least_no_candidate():
     bare = refused(assumed(style="volcano", kind=None))
-    plan, _ = make_plan(snapshot(bare), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(bare), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.LEFTOVER_CLAIM]
 
 

@@ -17,9 +17,9 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     NOW,
-    SPOKEN,
     assumed,
     ended,
     handshake,
@@ -39,7 +39,7 @@ OWNER = pod("owner", "hami")
 
 
 def find(rule, *objects, **fields):
-    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), Policy()))
 
 
 def only(rule, *objects, **fields):
@@ -58,7 +58,7 @@ def owned(of=OWNER, **options):
 
 
 def plan_of(*objects):
-    plan, _ = make_plan(snapshot(*objects), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(*objects), Policy(), ReconcilerState(), CODECS_IN_USE)
     return plan
 
 
@@ -106,8 +106,10 @@ def test_the_owners_state_decides_what_becomes_of_a_lock_and_when(state, cause, 
 def test_the_edit_takes_away_this_very_lock_and_nothing_else():
     here = owned()
     finding = only(stale_lock, here)
-    subject = ObjectRef(ObjectKind.NODE, "", "gpu-1", "uid-of-gpu-1", part=HAMI_LOCK, node="gpu-1")
-    assert finding.subject == finding.action.target == subject
+    object_ref = ObjectRef(
+        ObjectKind.NODE, "", "gpu-1", "uid-of-gpu-1", part=HAMI_LOCK, node="gpu-1"
+    )
+    assert finding.object_ref == finding.action.target == object_ref
     assert finding.action.before == {HAMI_LOCK: here.annotations[HAMI_LOCK]}
     assert finding.action.after == {HAMI_LOCK: None}
     assert finding.action.resource_version == ""
@@ -152,7 +154,7 @@ def test_an_ended_owners_lock_goes_in_the_first_cycle():
 
 def test_without_all_pods_in_view_no_owner_is_gone():
     seen = snapshot(owned(), complete=frozenset({Coverage.NODES}))
-    plan, _ = make_plan(seen, Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.INCOMPLETE_VIEW]
 
 
@@ -176,7 +178,7 @@ ANONYMOUS = [
 def test_a_lock_without_owner_goes_past_the_time_out_if_nobody_waits(key, text):
     finding = only(stale_lock, locked(text, key=key), OWNER)
     assert (finding.cause, finding.objection) == (Cause.NOBODY_WAITS, None)
-    assert finding.subject.part == key
+    assert finding.object_ref.part == key
     assert finding.action.guards == (NobodyWaitsGuard("gpu-1"),)
     assert (finding.since, finding.grace) == (NOW - HOUR, TIME_OUT)
     assert not find(stale_lock, locked(text, key=key, age=TIME_OUT - 1))
@@ -213,9 +215,9 @@ def test_an_unreadable_lock_counts_from_when_it_is_first_seen(key, text):
     finding = only(stale_lock, here)
     assert (finding.cause, finding.since) == (Cause.NOBODY_WAITS, None)
     assert len(finding.evidence[0]) < 400
-    plan, memory = make_plan(snapshot(here), Policy(), ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(snapshot(here), Policy(), ReconcilerState(), CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
-    plan, _ = make_plan(snapshot(here, now=NOW + TIME_OUT + 60), Policy(), memory, SPOKEN)
+    plan, _ = make_plan(snapshot(here, now=NOW + TIME_OUT + 60), Policy(), memory, CODECS_IN_USE)
     assert len(plan.actions) == 1
 
 
@@ -227,7 +229,7 @@ def test_a_lock_of_the_future_is_no_lock_of_today():
 def test_every_lock_of_a_node_is_a_subject_of_its_own():
     here = node(annotations=dict.fromkeys(("hamivgpu", "vgpu4pd", HAMI_LOCK), "x"))
     findings = find(stale_lock, here)
-    assert len({finding.subject.key for finding in findings}) == len(findings) == 3
+    assert len({finding.object_ref.key for finding in findings}) == len(findings) == 3
 
 
 def test_of_many_that_wait_a_few_are_named():
@@ -256,7 +258,7 @@ def test_a_node_that_was_given_up_though_its_plugin_lives_is_taken_back(key, sty
     assert (finding.since, finding.grace) == (NOW - HOUR, 120.0)
     assert finding.action.before == {key: here.annotations[key]}
     assert finding.action.after == {key: None}
-    assert finding.subject == ObjectRef(
+    assert finding.object_ref == ObjectRef(
         ObjectKind.NODE, "", "gpu-1", "uid-of-gpu-1", part=key, node="gpu-1"
     )
     assert [entry.finding.rule for entry in plan_of(here).actions] == [Rule.STALE_HANDSHAKE]
@@ -265,7 +267,7 @@ def test_a_node_that_was_given_up_though_its_plugin_lives_is_taken_back(key, sty
 def test_the_older_key_is_known_too():
     (text,) = handshake(style="volcano").values()
     old = node(annotations={"volcano.sh/node-handshake": text})
-    assert only(stale_handshake, old).subject.part == "volcano.sh/node-handshake"
+    assert only(stale_handshake, old).object_ref.part == "volcano.sh/node-handshake"
 
 
 @pytest.mark.parametrize("style", GIVEN_UP.values())

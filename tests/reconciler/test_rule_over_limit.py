@@ -14,12 +14,12 @@ from reconciler.rules import RULES
 from reconciler.rules.over_limit import over_limit
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     MINUTE,
     NOW,
     SHARE,
-    SPOKEN,
-    cards,
+    gpus,
     owner,
     pod,
     real_pod,
@@ -53,7 +53,7 @@ def look(*usage, pods, said=None, **fields):
 
 
 def find(seen, policy=ACTS):
-    return list(over_limit(ClusterIndex(seen, SPOKEN), policy))
+    return list(over_limit(ClusterIndex(seen, CODECS_IN_USE), policy))
 
 
 def only(seen, policy=ACTS):
@@ -67,8 +67,8 @@ def only(seen, policy=ACTS):
 def test_a_container_that_uses_more_than_it_was_given_is_told_with_figures():
     train = pod("train")
     finding = only(look(uses(train, 12 * GIB, pids=(4711, 4712)), pods=[train]), Policy())
-    assert (finding.rule, finding.cause) == (Rule.OVER_LIMIT, Cause.MORE_THAN_GIVEN)
-    assert (finding.subject.kind, finding.subject.uid) == (ObjectKind.POD, train.ref.uid)
+    assert (finding.rule, finding.cause) == (Rule.OVER_LIMIT, Cause.MORE_THAN_ALLOCATED)
+    assert (finding.object_ref.kind, finding.object_ref.uid) == (ObjectKind.POD, train.ref.uid)
     assert finding.action is None
     text = "\n".join(finding.evidence)
     assert f"node gpu-1 on {HERE}: main uses 12.0 GiB of 8.0 GiB, 150 %" in text
@@ -92,7 +92,7 @@ def test_who_keeps_to_the_limit_or_is_not_seen_is_no_finding():
 def test_every_scheme_is_held_to_its_shares_whether_or_not_it_enforces_them(style):
     train = pod("train", style)
     seen = look(uses(train), pods=[train], said=[given(train, style)])
-    assert only(seen).subject.uid == train.ref.uid
+    assert only(seen).object_ref.uid == train.ref.uid
 
 
 def test_several_shares_of_one_device_add_up():
@@ -121,7 +121,7 @@ def test_a_mig_instance_is_handed_out_whole():
     slice_ = Device("MIG-1", None, 20 * GIB, parent=HERE)
     said = [replace(given(train), shares=(Share("MIG-1", SHARE),))]
     usage = uses(train, 2 * SHARE, device="MIG-1")
-    seen = on_node(train, said=said, usage=(usage,), devices=(*cards("gpu-1"), slice_))
+    seen = on_node(train, said=said, usage=(usage,), devices=(*gpus("gpu-1"), slice_))
     (holding,) = seen.ledgers["gpu-1"].of_pod(train.ref.uid)
     assert (holding.share.device, holding.share.memory_bytes) == ("MIG-1", SHARE)
     assert find(seen) == []
@@ -143,14 +143,14 @@ def test_kubeshares_pods_are_sized_by_their_own_annotations_and_not_judged():
 
 def test_a_static_pod_is_found_under_its_name_at_the_api_server():
     static = pod("train", annotations={MIRROR: "on-the-node"})
-    assert only(look(uses(static), pods=[static])).subject.uid == static.ref.uid
+    assert only(look(uses(static), pods=[static])).object_ref.uid == static.ref.uid
 
 
 def test_a_pod_that_the_api_server_does_not_know_is_only_told():
     stray = pod("stray")
     seen = replace(look(uses(stray), pods=[stray]), pods=())
     finding = only(seen)
-    assert (finding.action, finding.subject.uid) == (None, stray.ref.uid)
+    assert (finding.action, finding.object_ref.uid) == (None, stray.ref.uid)
 
 
 # ---------------------------------------------------------------- tenants can write
@@ -177,7 +177,7 @@ def test_a_size_that_only_a_tenant_tells_is_no_limit(source):
     assert find(seen) == []
 
 
-def test_a_region_that_claims_a_card_puts_nobody_there():
+def test_a_region_that_claims_a_gpu_puts_nobody_there():
     train = replace(pod("train"), annotations={})
     claim = replace(given(train, source=Source.SHIM), shares=(Share(HERE, SHARE),))
     assert find(on_node(train, said=[claim], usage=(uses(train),))) == []
@@ -235,7 +235,7 @@ def plans(*looks, policy=ACTS):
     """The plans of several looks in a row."""
     memory = ReconcilerState()
     for seen in looks:
-        plan, memory = make_plan(seen, policy, memory, SPOKEN)
+        plan, memory = make_plan(seen, policy, memory, CODECS_IN_USE)
         yield plan
 
 

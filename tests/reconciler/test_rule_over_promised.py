@@ -12,10 +12,10 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key
 from reconciler.rules.over_promised import over_promised
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     MINUTE,
     NOW,
-    SPOKEN,
     owner,
     pod,
     prestart_failed,
@@ -50,7 +50,7 @@ def crowd(style, number=6, **fields):
 
 def find(*pods, policy=None):
     seen = with_ledgers(snapshot(*pods))
-    return list(over_promised(ClusterIndex(seen, SPOKEN), policy or Policy()))
+    return list(over_promised(ClusterIndex(seen, CODECS_IN_USE), policy or Policy()))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -58,7 +58,7 @@ def test_the_pod_that_waits_gets_another_try_and_everybody_involved_is_named(sty
     pods = crowd(style)
     (finding,) = find(*pods)
     late = pods[-1]
-    assert finding.subject.name == "late"
+    assert finding.object_ref.name == "late"
     assert finding.action == Evict(late.ref, late.resource_version)
     assert (finding.effect, finding.since) == (Effect.RECOVERY, NOW - HOUR)
     told = "\n".join(finding.evidence)
@@ -125,7 +125,10 @@ def test_a_pod_that_waits_for_one_that_goes_is_none(style):
 
 def planned(pods, policy=None, memory=None):
     plan, _ = make_plan(
-        with_ledgers(snapshot(*pods)), policy or Policy(), memory or ReconcilerState(), SPOKEN
+        with_ledgers(snapshot(*pods)),
+        policy or Policy(),
+        memory or ReconcilerState(),
+        CODECS_IN_USE,
     )
     return plan
 

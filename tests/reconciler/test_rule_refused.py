@@ -10,10 +10,10 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.refused import refused
 from tests.reconciler.samples import (
+    CODECS,
+    CODECS_IN_USE,
     HOUR,
-    LANGUAGES,
     NOW,
-    SPOKEN,
     ended,
     holder,
     owner,
@@ -26,11 +26,11 @@ from tests.reconciler.samples import refused as sick
 from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.model import ContainerKind
 
-STYLES = sorted(LANGUAGES)
+STYLES = sorted(CODECS)
 
 
 def find(*objects):
-    return list(refused(ClusterIndex(snapshot(*objects), SPOKEN), Policy()))
+    return list(refused(ClusterIndex(snapshot(*objects), CODECS_IN_USE), Policy()))
 
 
 def only(*objects):
@@ -148,15 +148,17 @@ def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
     whole = nvidias("whole", "nvidia.com/gpu")
     slice_ = nvidias("slice", "nvidia.com/mig-1g.5gb")
     seen = snapshot(nvidia_pods=(whole, slice_))
-    plan, _ = make_plan(seen, Policy(), ReconcilerState(), SPOKEN)
-    assert {entry.finding.subject.name for entry in plan.actions} == {"whole", "slice"}
+    plan, _ = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
+    assert {entry.finding.object_ref.name for entry in plan.actions} == {"whole", "slice"}
     assert {entry.finding.rule for entry in plan.actions} == {Rule.REFUSED}
 
 
 def test_they_are_no_affair_of_any_other_rule_and_count_for_nothing():
     stuck = replace(prestart_failed(nvidias("stuck", "nvidia.com/mig-1g.5gb")), phase="Pending")
     runs = replace(pod("runs", claim=None), containers=stuck.containers, phase="Running")
-    plan, _ = make_plan(snapshot(nvidia_pods=(stuck, runs)), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(nvidia_pods=(stuck, runs)), Policy(), ReconcilerState(), CODECS_IN_USE
+    )
     assert (plan.entries, plan.breaker.pods) == ((), 0)
 
 
@@ -169,13 +171,13 @@ KILLED = replace(KILLED, reason="Terminated", message="Pod was terminated in res
 @pytest.mark.parametrize("killed", [KILLED, replace(KILLED, statuses=())], ids=["ran", "waited"])
 def test_what_a_nodes_shutdown_has_killed_is_only_reported_unless_configured(killed):
     assert not find(killed)
-    plan, _ = make_plan(snapshot(killed), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(killed), Policy(), ReconcilerState(), CODECS_IN_USE)
     (entry,) = plan.entries
     finding = entry.finding
     assert (finding.rule, finding.cause) == (Rule.TERMINATED, Cause.NODE_WENT_DOWN)
     assert entry.skip is SkipReason.RULE_MODE_PLAN
     acts = Policy(modes={Rule.TERMINATED: Mode.APPLY})
-    plan, _ = make_plan(snapshot(killed), acts, ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(snapshot(killed), acts, ReconcilerState(), CODECS_IN_USE)
     assert [entry.finding.effect for entry in plan.actions] == [Effect.TIDYING]
 
 
@@ -247,7 +249,7 @@ def test_without_that_the_latest_time_that_is_told_counts():
 def test_it_is_left_alone_for_a_minute_and_the_margin_of_the_clocks():
     def skip(age):
         plan, _ = make_plan(
-            snapshot(sick(pod(status_at=NOW - age))), Policy(), ReconcilerState(), SPOKEN
+            snapshot(sick(pod(status_at=NOW - age))), Policy(), ReconcilerState(), CODECS_IN_USE
         )
         return plan.entries[0].skip
 
@@ -263,11 +265,13 @@ def test_of_three_rejected_pods_only_the_one_that_is_made_again_goes():
     naked = sick(pod("pod-1", "gaia", kind=None))
     of_a_pod = sick(pod("pod-2", "gaia", kind="Pod"))
     of_a_set = sick(pod("pod-3", "gaia", kind="ReplicaSet"))
-    plan, _ = make_plan(snapshot(naked, of_a_pod, of_a_set), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(naked, of_a_pod, of_a_set), Policy(), ReconcilerState(), CODECS_IN_USE
+    )
     (action,) = plan.actions
-    assert action.finding.subject.uid == of_a_set.ref.uid
+    assert action.finding.object_ref.uid == of_a_set.ref.uid
     assert (action.finding.rule, action.finding.effect) == (Rule.REFUSED, Effect.TIDYING)
-    assert {entry.finding.subject.name: entry.skip for entry in plan.skipped} == {
+    assert {entry.finding.object_ref.name: entry.skip for entry in plan.skipped} == {
         "pod-1": SkipReason.BARE_POD,
         "pod-2": SkipReason.OWNER_KIND,
     }

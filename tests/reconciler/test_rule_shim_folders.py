@@ -12,9 +12,9 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.shim_folders import orphan_shim_dir
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     NOW,
-    SPOKEN,
     ended,
     pod,
     real_pod,
@@ -44,7 +44,7 @@ def look(*pods, folders=(), live=(), continuous=True, **fields):
 
 
 def find(*pods, **fields):
-    return list(orphan_shim_dir(ClusterIndex(look(*pods, **fields), SPOKEN), Policy()))
+    return list(orphan_shim_dir(ClusterIndex(look(*pods, **fields), CODECS_IN_USE), Policy()))
 
 
 def only(*pods, **fields):
@@ -58,13 +58,13 @@ def test_a_folder_whose_pod_is_no_more_is_removed():
     assert (finding.effect, finding.since) == (Effect.TIDYING, None)
     assert (finding.grace, finding.objection) == (Policy().ages.orphan, None)
     assert finding.action == RemoveFolder(f"{ROOT}/gone_main", "gone", IDENTITY)
-    subject = finding.subject
-    assert (subject.kind, subject.name, subject.uid) == (
+    object_ref = finding.object_ref
+    assert (object_ref.kind, object_ref.name, object_ref.uid) == (
         ObjectKind.FOLDER,
         f"{ROOT}/gone_main",
         "gone",
     )
-    assert subject.node == "gpu-1"
+    assert object_ref.node == "gpu-1"
 
 
 @pytest.mark.parametrize("style", ["volcano", "hami", "gpushare", "gaia"])
@@ -127,11 +127,11 @@ def test_what_is_not_named_like_a_containers_folder_is_no_subject(odd):
 
 def test_a_pod_must_have_been_gone_in_every_look():
     train = pod("train", uid="gone")
-    _, memory = make_plan(look(), Policy(), ReconcilerState(), SPOKEN)
-    _, memory = make_plan(look(train), Policy(), memory, SPOKEN)
-    plan, memory = make_plan(look(now=NOW + HOUR), Policy(), memory, SPOKEN)
+    _, memory = make_plan(look(), Policy(), ReconcilerState(), CODECS_IN_USE)
+    _, memory = make_plan(look(train), Policy(), memory, CODECS_IN_USE)
+    plan, memory = make_plan(look(now=NOW + HOUR), Policy(), memory, CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
-    plan, _ = make_plan(look(now=NOW + 2 * HOUR), Policy(), memory, SPOKEN)
+    plan, _ = make_plan(look(now=NOW + 2 * HOUR), Policy(), memory, CODECS_IN_USE)
     assert [entry.finding.action for entry in plan.actions] == [
         RemoveFolder(f"{ROOT}/gone_main", "gone", IDENTITY)
     ]
@@ -140,8 +140,8 @@ def test_a_pod_must_have_been_gone_in_every_look():
 @pytest.mark.parametrize("missing", [Coverage.PODS, Coverage.FOLDERS])
 def test_an_empty_answer_of_the_api_server_takes_no_folder_away(missing):
     seen = frozenset(Coverage) - {missing}
-    _, memory = make_plan(look(), Policy(), ReconcilerState(), SPOKEN)
-    plan, _ = make_plan(look(now=NOW + HOUR, complete=seen), Policy(), memory, SPOKEN)
+    _, memory = make_plan(look(), Policy(), ReconcilerState(), CODECS_IN_USE)
+    plan, _ = make_plan(look(now=NOW + HOUR, complete=seen), Policy(), memory, CODECS_IN_USE)
     assert [entry.skip for entry in plan.skipped] == [SkipReason.INCOMPLETE_VIEW]
 
 
@@ -172,7 +172,7 @@ PODS = st.builds(
 def test_no_folder_of_a_pod_that_lives_or_that_is_used_goes(folders, pods, live, random):
     first = find(*pods, folders=tuple(folders), live=live) if folders else []
     for finding in first:
-        uid = finding.subject.uid
+        uid = finding.object_ref.uid
         assert live is None or uid not in live
         assert not any(
             each.ref.uid == uid and each.phase not in ("Failed", "Succeeded") for each in pods
@@ -181,13 +181,18 @@ def test_no_folder_of_a_pod_that_lives_or_that_is_used_goes(folders, pods, live,
             used = {each.path for each in folders if each.mapped and each.pod_uid == uid}
             assert live is not None
             assert uid not in {each.ref.uid for each in pods}
-            same = [each for each in folders if each.path == finding.subject.name]
+            same = [each for each in folders if each.path == finding.object_ref.name]
             assert not used or any(not each.mapped for each in same)
     random.shuffle(folders)
     if folders:
         again = find(*pods, folders=tuple(folders), live=live)
-        assert {finding.subject for finding in again} == {finding.subject for finding in first}
+        assert {finding.object_ref for finding in again} == {
+            finding.object_ref for finding in first
+        }
 
 
 def test_no_folders_cost_nothing():
-    assert list(orphan_shim_dir(ClusterIndex(replace(look(), folders=()), SPOKEN), Policy())) == []
+    assert (
+        list(orphan_shim_dir(ClusterIndex(replace(look(), folders=()), CODECS_IN_USE), Policy()))
+        == []
+    )

@@ -11,10 +11,10 @@ from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.waiting import no_gpu_matched
 from reconciler.rules.waiting import prestart_failed as find_prestart
 from tests.reconciler.samples import (
+    CODECS_IN_USE,
     HOUR,
     NO_GPU,
     NOW,
-    SPOKEN,
     node,
     pod,
     prestart_failed,
@@ -30,7 +30,7 @@ GPUSHARE = pod("infer-0", "gpushare")
 
 
 def find(rule, *objects, **fields):
-    return list(rule(ClusterIndex(snapshot(*objects, **fields), SPOKEN), Policy()))
+    return list(rule(ClusterIndex(snapshot(*objects, **fields), CODECS_IN_USE), Policy()))
 
 
 def only(rule, *objects, **fields):
@@ -150,14 +150,18 @@ def test_the_plugin_must_be_ready_or_the_next_pod_fails_again(rule, sick, nodes,
 
 
 def test_a_pod_that_crashes_on_it_again_and_again_runs_as_far_as_kubernetes_is_concerned():
-    plan, _ = make_plan(snapshot(started_badly(GPUSHARE)), Policy(), ReconcilerState(), SPOKEN)
+    plan, _ = make_plan(
+        snapshot(started_badly(GPUSHARE)), Policy(), ReconcilerState(), CODECS_IN_USE
+    )
     (entry,) = plan.skipped
     assert (entry.finding.rule, entry.skip) == (Rule.NO_GPU_MATCHED, SkipReason.RUNNING)
     willing = Policy(evict_running=True)
-    plan, memory = make_plan(snapshot(started_badly(GPUSHARE)), willing, ReconcilerState(), SPOKEN)
+    plan, memory = make_plan(
+        snapshot(started_badly(GPUSHARE)), willing, ReconcilerState(), CODECS_IN_USE
+    )
     assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
     later = snapshot(started_badly(GPUSHARE), now=NOW + 120)
-    plan, _ = make_plan(later, willing, memory, SPOKEN)
+    plan, _ = make_plan(later, willing, memory, CODECS_IN_USE)
     assert [entry.finding.rule for entry in plan.actions] == [Rule.NO_GPU_MATCHED]
 
 

@@ -106,7 +106,7 @@ def test_a_pid_that_may_not_be_read_makes_every_absence_meaningless(proc, monkey
     told = sample(proc, 10, 11, 12)
     assert list(told.owners) == [11]
     assert not told.sees_host
-    assert [(r.subject, r.reason) for r in told.rejections] == [
+    assert [(r.object_name, r.reason) for r in told.rejections] == [
         (f"{proc}/10/cgroup", Reason.UNREADABLE)
     ]
 
@@ -218,7 +218,7 @@ def test_a_region_inside_a_container_is_attributed_to_it(proc):
     assert owner == ProcessOwner(ID, UID, "")
     assert path == f"{proc}/10/root/tmp/cudevshr.cache"
     assert region.devices
-    assert [(r.subject, r.reason) for r in told.rejections] == [
+    assert [(r.object_name, r.reason) for r in told.rejections] == [
         (f"{proc}/11/root/tmp/cudevshr.cache", Reason.UNKNOWN_LAYOUT)
     ]
 

@@ -13,8 +13,8 @@ from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
-DEVICES = f"{CARD},NVIDIA,1024,10:"
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+DEVICES = f"{GPU},NVIDIA,1024,10:"
 AT, NANOS = "1700000000", "1700000000000000000"
 
 ASKED = {
@@ -27,8 +27,8 @@ ASKED = {
 }
 USERS = {
     "volcano.sh/vgpu-mode": "hami-core",
-    "volcano.sh/vgpu-use-gpuuuid": CARD,
-    "volcano.sh/vgpu-nouse-gpuuuid": CARD,
+    "volcano.sh/vgpu-use-gpuuuid": GPU,
+    "volcano.sh/vgpu-nouse-gpuuuid": GPU,
     "volcano.sh/vgpu-podgroup-policy": "spread",
     "nvidia.com/use-gputype": "A100",
     "nvidia.com/nouse-gputype": "T4",
@@ -107,7 +107,7 @@ CLAIMS = {
             "sharedgpu/gpu_manager_port": "50051",
             "sharedgpu/gpu_mem": "1073741824",
             "sharedgpu/gpu_model": "A100",
-            "sharedgpu/gpu_uuid": CARD,
+            "sharedgpu/gpu_uuid": GPU,
         },
     ),
 }

@@ -45,8 +45,8 @@ def pod(*containers, **annotations):
 
 def annotated(*containers, indices=(), **annotations):
     """A pod whose containers have the GPUs ``indices``, assigned."""
-    cards = {f"{INDEX}{number}": text for number, text in enumerate(indices) if text is not None}
-    return pod(*containers, **{ASSIGNED: "true"} | cards | annotations)
+    gpus = {f"{INDEX}{number}": text for number, text in enumerate(indices) if text is not None}
+    return pod(*containers, **{ASSIGNED: "true"} | gpus | annotations)
 
 
 def refused(call, *arguments):
@@ -63,7 +63,7 @@ def outcome(call, *arguments):
         return error
 
 
-def cards(count=8):
+def gpus(count=8):
     """Devices under every name that a share may use."""
     devices = [
         Device(uuid=f"GPU-{index}", index=index, memory_bytes=16 * 2**30) for index in range(count)
@@ -85,7 +85,7 @@ def cards(count=8):
         (300, 12, Request("main", 3, cores_milli=1000)),
     ],
 )
-def test_below_a_hundred_cores_a_part_of_a_card_and_from_there_whole_cards(cores, blocks, request_):
+def test_below_a_hundred_cores_a_part_of_a_card_and_from_there_whole_gpus(cores, blocks, request_):
     assert GAIA.requests(pod(container("main", cores, blocks))) == (request_,)
 
 
@@ -118,12 +118,12 @@ def test_containers_that_ask_for_nothing_are_left_out_and_the_others_keep_their_
 )
 def test_a_request_that_gaia_does_not_allow_is_refused_by_name(one, key, text):
     error = refused(GAIA.requests, pod(one))
-    assert (error.subject, error.key, error.text) == ("ml/train-0", key, text)
+    assert (error.object_name, error.key, error.text) == ("ml/train-0", key, text)
     assert "container main" in error.detail
 
 
 @pytest.mark.parametrize(("text", "milli"), [("80", 800), ("100", 1000), ("250", 1000), ("0", 0)])
-def test_the_core_limit_lets_parts_of_cards_grow_up_to_one_card(text, milli):
+def test_the_core_limit_lets_parts_of_gpus_grow_up_to_one_card(text, milli):
     both = pod(container("part", 50, 1), container("whole", 100), **{LIMIT: text})
     part, whole = GAIA.requests(both)
     assert (part.limit_milli, whole.limit_milli) == (milli, None)
@@ -180,7 +180,7 @@ def test_the_number_counts_app_containers_only():
 
 
 @pytest.mark.parametrize(
-    ("changed", "remark", "cards_told"),
+    ("changed", "remark", "gpus_told"),
     [
         ({f"{INDEX}1": None}, f"{INDEX}1: missing: container more asks for GPUs: ''", ["0"]),
         ({f"{INDEX}1": "2"}, f"{INDEX}1: container more asks for 2: '2'", ["0", "2"]),
@@ -194,16 +194,16 @@ def test_the_number_counts_app_containers_only():
         ({TIME: str(2**64)}, f"{TIME}: not a time in nanoseconds: '{2**64}'", ["0", "1", "2"]),
     ],
 )
-def test_what_cannot_be_right_beside_known_cards_is_a_doubt(changed, remark, cards_told):
+def test_what_cannot_be_right_beside_known_gpus_is_a_doubt(changed, remark, gpus_told):
     whole = {f"{INDEX}0": "0", f"{INDEX}1": "1,2", ASSIGNED: "true"} | changed
     annotations = {key: text for key, text in whole.items() if text is not None}
     claim = GAIA.claim(pod(container("main", 10, 1), container("more", 200), **annotations))
     shares = [share for allocation in claim.allocations for share in allocation.shares]
-    assert [share.device for share in shares] == cards_told
+    assert [share.device for share in shares] == gpus_told
     assert claim.remarks == (remark,)
 
 
-def test_a_users_mistyped_core_limit_hides_no_card():
+def test_a_users_mistyped_core_limit_hides_no_gpu():
     typo = annotated(container(cores=50, blocks=1), indices=("3",), **{LIMIT: "80%"})
     assert GAIA.claim(typo).allocations[0].shares[0].device == "3"
 
@@ -211,12 +211,12 @@ def test_a_users_mistyped_core_limit_hides_no_card():
 @pytest.mark.parametrize(
     "text", ["", ",", "0,", "-1", "+1", "0 ,1", "1000", "0,0", "00,0", "a", "\uff11", "0\n"]
 )
-def test_text_that_names_no_card_is_refused_with_its_key(text):
+def test_text_that_names_no_gpu_is_refused_with_its_key(text):
     error = refused(GAIA.claim, annotated(container(cores=200), indices=(text,)))
-    assert (error.subject, error.key, error.text) == ("ml/train-0", f"{INDEX}0", text)
+    assert (error.object_name, error.key, error.text) == ("ml/train-0", f"{INDEX}0", text)
 
 
-CARDS = cards(64)
+GPUS = gpus(64)
 TIMES = st.integers(0, 4_000_000_000 * 10**9).map(lambda nano: nano / 10**9)
 
 
@@ -249,7 +249,7 @@ def claims(draw):
 @given(claims().filter(lambda drawn: drawn[1].allocations))
 def test_what_was_written_is_read(drawn):
     containers, claim = drawn
-    told = GAIA.annotations(claim, CARDS, [one.name for one in containers])
+    told = GAIA.annotations(claim, GPUS, [one.name for one in containers])
     assert GAIA.claim(pod(*containers, **told)) == claim
 
 
@@ -261,7 +261,7 @@ def test_the_annotations_are_those_of_the_original():
         (Allocation("more", (Share("GPU-2", None, 1000), Share("0", None, 1000)), Phase.ASSUMED),),
         assumed_at=AT,
     )
-    assert GAIA.annotations(claim, cards(), ["main", "more"]) == {
+    assert GAIA.annotations(claim, gpus(), ["main", "more"]) == {
         "tencent.com/predicate-gpu-idx-1": "2,0",
         "tencent.com/predicate-node": "node-7",
         "tencent.com/predicate-time": "1600000000500000000",
@@ -306,7 +306,7 @@ def claimed(*allocations, scheme=Scheme.GAIA, at=None, **fields):
     ],
 )
 def test_what_gaia_cannot_say_is_not_written(claim):
-    assert refused(GAIA.annotations, claim, cards(), ["main", "more"]).subject == "ml/train-0"
+    assert refused(GAIA.annotations, claim, gpus(), ["main", "more"]).object_name == "ml/train-0"
 
 
 # ---------------------------------------------------------------- any text
@@ -333,7 +333,7 @@ def test_any_annotations_give_a_claim_or_an_error_that_names_pod_key_and_text(an
     containers = [container(f"c{number}", *units) for number, units in enumerate(asked)]
     told = outcome(GAIA.claim, pod(*containers, **annotations))
     if isinstance(told, ClaimError):
-        assert told.subject == "ml/train-0"
+        assert told.object_name == "ml/train-0"
         assert told.key in (CORE, MEMORY) or told.text == annotations[told.key]
     else:
         assert (told is None) == (annotations.keys() <= {LIMIT})
@@ -363,7 +363,7 @@ def test_a_hundred_thousand_digits_are_refused_unread():
 # ---------------------------------------------------------------- nodes
 
 
-def test_a_nodes_cards_are_counted_and_its_memory_divided():
+def test_a_nodes_gpus_are_counted_and_its_memory_divided():
     node = Node(
         "gpu-1",
         capacity={CORE: 200, MEMORY: 9},
@@ -380,7 +380,7 @@ def test_nothing_new_goes_to_a_node_that_no_plugin_serves():
     assert [device.healthy for device in GAIA.devices(node)] == [False]
 
 
-def test_memory_that_is_not_told_is_unknown_and_a_node_without_cores_has_no_cards():
+def test_memory_that_is_not_told_is_unknown_and_a_node_without_cores_has_no_gpus():
     assert GAIA.devices(Node("gpu-1", capacity={CORE: 100}))[0].memory_bytes is None
     assert GAIA.devices(Node("cpu-1", capacity={MEMORY: 4})) == ()
     assert GAIA.locks(Node("cpu-1")) == ()
@@ -396,9 +396,9 @@ def test_memory_that_is_not_told_is_unknown_and_a_node_without_cores_has_no_card
         ({CORE: 100, MEMORY: 10**30}, MEMORY),
     ],
 )
-def test_a_capacity_that_no_cards_have_is_refused(capacity, key):
+def test_a_capacity_that_no_gpus_have_is_refused(capacity, key):
     error = refused(GAIA.devices, Node("gpu-1", capacity=capacity))
-    assert (error.subject, error.key, error.text) == ("node gpu-1", key, str(capacity[key]))
+    assert (error.object_name, error.key, error.text) == ("node gpu-1", key, str(capacity[key]))
 
 
 @pytest.mark.parametrize(
@@ -463,10 +463,10 @@ def test_ids_need_a_known_resource_and_known_memory():
     refused(GAIA.device_ids, MEMORY, (Device(index=0),))
 
 
-def test_a_part_of_a_card_comes_with_the_libraries_that_enforce_it():
+def test_a_part_of_a_gpu_comes_with_the_libraries_that_enforce_it():
     # T13
     allocation = held(Share("1", 30 * GAIA_MEMORY_BLOCK, 500))
-    edits = GAIA.edits(REF, allocation, cards())
+    edits = GAIA.edits(REF, allocation, gpus())
     assert edits.env == {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
         "NVIDIA_VISIBLE_DEVICES": "GPU-1",
@@ -483,9 +483,9 @@ def test_a_part_of_a_card_comes_with_the_libraries_that_enforce_it():
     }
 
 
-def test_whole_cards_come_with_the_drivers_own_libraries_and_what_the_operator_adds():
+def test_whole_gpus_come_with_the_drivers_own_libraries_and_what_the_operator_adds():
     gaia = Gaia(extra_devices=("/dev/infiniband",), compat32=True, driver_path="/drv")
-    edits = gaia.edits(REF, held(Share("GPU-2", None, 1000), Share("0", None, 1000)), cards())
+    edits = gaia.edits(REF, held(Share("GPU-2", None, 1000), Share("0", None, 1000)), gpus())
     assert edits.env == {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib",
         "NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0",
@@ -500,13 +500,13 @@ def test_whole_cards_come_with_the_drivers_own_libraries_and_what_the_operator_a
 @pytest.mark.parametrize(
     ("allocation", "devices"),
     [
-        (held(), cards()),
-        (held(Share("9", None, 1000)), cards()),
+        (held(), gpus()),
+        (held(Share("9", None, 1000)), gpus()),
         (held(Share("GPU-0", None, 1000)), {"GPU-0": Device(uuid="GPU-0")}),
         (held(Share("0", None, 1000)), {"0": Device(index=0)}),
         (held(Share("0", None, 1000)), {"0": Device(uuid="GPU-0", index=1000)}),
     ],
 )
-def test_nothing_is_given_for_cards_that_are_not_known(allocation, devices):
+def test_nothing_is_given_for_gpus_that_are_not_known(allocation, devices):
     error = refused(GAIA.edits, REF, allocation, devices)
-    assert re.match("ml/train-0", error.subject)
+    assert re.match("ml/train-0", error.object_name)

@@ -33,7 +33,7 @@ def refusal(call, *arguments, **options):
 # ---------------------------------------------------------------- vcuda.config
 
 
-def test_half_a_card_with_thirty_blocks_is_limited_to_7680_mib_and_50_percent():
+def test_half_a_gpu_with_thirty_blocks_is_limited_to_7680_mib_and_50_percent():
     """T13."""
     half = Allocation("main", (Share("0", 30 * GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
     config = limits(REF, half, driver=(470, 57))
@@ -51,9 +51,9 @@ def test_a_core_limit_makes_the_request_soft():
     assert config.bus_id == "0000:3b:00.0"
 
 
-def test_whole_cards_are_not_limited():
-    cards = (Share("0", None, 1000), Share("3", None, 1000))
-    config = limits(REF, Allocation("main", cards, Phase.ASSIGNED), driver=(470, 57))
+def test_whole_gpus_are_not_limited():
+    gpus = (Share("0", None, 1000), Share("3", None, 1000))
+    config = limits(REF, Allocation("main", gpus, Phase.ASSIGNED), driver=(470, 57))
     assert (config.enable, config.utilization_percent, config.memory_bytes) == (False, 200, 0)
 
 
@@ -88,7 +88,7 @@ def test_what_the_library_cannot_take_is_not_written(pids):
     "content", [b"\0", b"\0" * 4, b"\xff" * 4, struct.pack("<1025i", *range(1, 1026))]
 )
 def test_other_bytes_are_malformed(content):
-    assert refusal(gaia_pids.decode, content, "file").subject == "file"
+    assert refusal(gaia_pids.decode, content, "file").object_name == "file"
 
 
 @given(st.sets(st.integers(1, 2**31 - 1), max_size=40))
@@ -126,7 +126,7 @@ def info(*devices, cores=100, memory=0):
     }
 
 
-def test_the_checkpoint_tells_parts_and_whole_cards():
+def test_the_checkpoint_tells_parts_and_whole_gpus():
     pods = gaia_checkpoint.parse_checkpoint(
         checkpoint(
             {
@@ -181,7 +181,7 @@ def test_an_entry_that_cannot_be_right_refuses_the_whole_file(wrong):
     content = checkpoint({"uid-1": {"main": wrong}})
     error = refusal(gaia_checkpoint.parse_checkpoint, content, "file")
     assert error.reason is Reason.MALFORMED
-    assert error.subject.startswith("file")
+    assert error.object_name.startswith("file")
 
 
 VALID = checkpoint({"uid": {"main": info(0, 1, cores=200), "more": info(2, cores=50, memory=9)}})
@@ -231,7 +231,7 @@ def test_of_the_checkpoint_only_pods_that_still_hold_devices_count():
         for share in allocation.shares
     )
     assert len(taken.available(taken.root)) == 5
-    assert (taken.cards[0].free_milli, taken.cards[0].free_bytes) == (0, 0)
+    assert (taken.gpus[0].free_milli, taken.gpus[0].free_bytes) == (0, 0)
 
 
 # ---------------------------------------------------------------- cgroups

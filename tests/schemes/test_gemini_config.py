@@ -37,7 +37,7 @@ def test_a_gpu_that_nobody_uses_has_a_file_too():
     ],
     ids=lambda requests: "+".join(requests[:4]),
 )
-def test_requests_that_make_a_whole_card_add_up_to_one(requests):
+def test_requests_that_make_a_whole_gpu_add_up_to_one(requests):
     lines = [f"ns/pod-{n} {text}0000 1.000000 1\n" for n, text in enumerate(requests)]
     pods = parse_config("".join([f"{len(lines)}\n", *lines]).encode())
     assert sum(pod.request_milli for pod in pods) == 1000

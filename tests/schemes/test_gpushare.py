@@ -24,16 +24,16 @@ from vgpu.schemes.gpushare.annotations import (
     ACK_CHANGED_AT,
     ALLOCATION,
     ASSIGNED,
-    CARD_TOTAL,
     CHANGED_AT,
+    GPU_TOTAL,
     INDEX,
     POD_TOTAL,
 )
 from vgpu.schemes.gpushare.codec import ANNOTATIONS, Gpushare
-from vgpu.schemes.gpushare.node import CARDS, MEMORY
+from vgpu.schemes.gpushare.node import GPUS, MEMORY
 from vgpu.units import GIB, MIB
 
-LANGUAGE: SchemeCodec = Gpushare()
+CODEC: SchemeCodec = Gpushare()
 POD = PodRef("uid-1", "ml", "train-0")
 SECONDS = 1_700_000_000.25
 NANOSECONDS = "1700000000250000000"
@@ -54,7 +54,7 @@ def bound(**changes):
     """The extender's annotations for 3 units on GPU 1."""
     return {
         INDEX: "1",
-        CARD_TOTAL: "15",
+        GPU_TOTAL: "15",
         POD_TOTAL: "3",
         ASSIGNED: "false",
         CHANGED_AT: NANOSECONDS,
@@ -82,21 +82,21 @@ def devices(count=4, gib=15, uuids=True):
 # ---------------------------------------------------------------- requests
 
 
-def test_a_container_asks_for_memory_of_one_card():
+def test_a_container_asks_for_memory_of_one_gpu():
     asked = Gpushare(memory_unit=MIB).requests(pod(containers=asking(8138)))
     assert asked == (Request("c0", 1, memory_bytes=8138 * MIB),)
 
 
 def test_containers_that_ask_for_nothing_are_left_out():
     containers = (*asking(2, 0), Container("plain"), *asking(1, kind=ContainerKind.INIT))
-    assert LANGUAGE.requests(pod(containers=containers)) == (
+    assert CODEC.requests(pod(containers=containers)) == (
         Request("c0", 1, memory_bytes=2 * GIB),
         Request("c0", 1, memory_bytes=GIB, kind=ContainerKind.INIT),
     )
 
 
-def test_memory_of_several_cards_is_asked_for_with_a_label():
-    assert LANGUAGE.requests(pod(containers=asking(8), labels={CARDS: "2"})) == (
+def test_memory_of_several_gpus_is_asked_for_with_a_label():
+    assert CODEC.requests(pod(containers=asking(8), labels={GPUS: "2"})) == (
         Request("c0", 2, memory_bytes=4 * GIB),
     )
 
@@ -104,10 +104,10 @@ def test_memory_of_several_cards_is_asked_for_with_a_label():
 @pytest.mark.parametrize(
     ("count", "text"), [("3", "3"), ("x", "x"), ("-1", "-1"), ("9999", "9999")]
 )
-def test_cards_that_do_not_divide_the_memory_are_refused(count, text):
+def test_gpus_that_do_not_divide_the_memory_are_refused(count, text):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.requests(pod(containers=asking(8), labels={CARDS: count}))
-    assert (refused.value.subject, refused.value.key) == ("ml/train-0", CARDS)
+        CODEC.requests(pod(containers=asking(8), labels={GPUS: count}))
+    assert (refused.value.object_name, refused.value.key) == ("ml/train-0", GPUS)
     assert refused.value.text == text
 
 
@@ -120,10 +120,10 @@ def test_cards_that_do_not_divide_the_memory_are_refused(count, text):
     ],
 )
 def test_a_request_that_is_no_number_of_units_is_refused(container):
-    for read in (LANGUAGE.requests, LANGUAGE.claim):
+    for read in (CODEC.requests, CODEC.claim):
         with pytest.raises(ClaimError) as refused:
             read(pod(bound(), containers=(container,)))
-        assert (refused.value.subject, refused.value.key) == ("ml/train-0", MEMORY)
+        assert (refused.value.object_name, refused.value.key) == ("ml/train-0", MEMORY)
 
 
 def test_a_unit_of_nothing_is_no_setting():
@@ -134,8 +134,8 @@ def test_a_unit_of_nothing_is_no_setting():
 # ---------------------------------------------------------------- claims: the extender's form
 
 
-def test_a_bound_pod_is_assumed_on_its_card():
-    assert LANGUAGE.claim(pod(bound())) == Claim(
+def test_a_bound_pod_is_assumed_on_its_gpu():
+    assert CODEC.claim(pod(bound())) == Claim(
         Scheme.GPUSHARE,
         POD,
         "",
@@ -145,13 +145,13 @@ def test_a_bound_pod_is_assumed_on_its_card():
 
 
 def test_the_plugin_overwrites_when_it_was_assumed_with_when_it_was_assigned():
-    claim = LANGUAGE.claim(pod(bound(**{ASSIGNED: "true"})))
+    claim = CODEC.claim(pod(bound(**{ASSIGNED: "true"})))
     assert claim.allocations[0].phase is Phase.ASSIGNED
     assert (claim.assumed_at, claim.assigned_at) == (None, SECONDS)
 
 
 def test_every_container_has_the_memory_of_its_own_limits():
-    claim = LANGUAGE.claim(pod(bound(), containers=(*asking(2, 0, 1), Container("plain"))))
+    claim = CODEC.claim(pod(bound(), containers=(*asking(2, 0, 1), Container("plain"))))
     assert shares(claim) == {"c0": [("1", 2)], "c2": [("1", 1)]}
     assert claim.remarks == ()
 
@@ -168,13 +168,13 @@ def test_sidecars_hold_memory_beside_the_others_and_init_containers_do_not():
         Container("side", {MEMORY: 1}, ContainerKind.SIDECAR),
         Container("debug", {MEMORY: 1}, ContainerKind.EPHEMERAL),
     )
-    claim = LANGUAGE.claim(pod(bound(**{POD_TOTAL: "4"}), containers=containers))
+    claim = CODEC.claim(pod(bound(**{POD_TOTAL: "4"}), containers=containers))
     assert shares(claim) == {"app": [("1", 3)], "side": [("1", 1)]}
     assert claim.remarks == ()
 
 
 def test_a_pod_without_annotations_says_nothing():
-    assert LANGUAGE.claim(pod({"volcano.sh/vgpu-node": "n1"})) is None
+    assert CODEC.claim(pod({"volcano.sh/vgpu-node": "n1"})) is None
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_a_pod_without_annotations_says_nothing():
     [
         ({POD_TOTAL: "4"}, f"{POD_TOTAL}: the limits add up to 3: '4'"),
         ({POD_TOTAL: "x"}, f"{POD_TOTAL}: the limits add up to 3: 'x'"),
-        ({CARD_TOTAL: "-1"}, f"{CARD_TOTAL}: not a number of units: '-1'"),
+        ({GPU_TOTAL: "-1"}, f"{GPU_TOTAL}: not a number of units: '-1'"),
         ({ASSIGNED: "maybe"}, f"{ASSIGNED}: neither true nor false: 'maybe'"),
         ({CHANGED_AT: "now"}, f"{CHANGED_AT}: not a time in nanoseconds: 'now'"),
         ({CHANGED_AT: "9" * 20}, f"{CHANGED_AT}: not a time in nanoseconds: '{'9' * 20}'"),
     ],
 )
-def test_what_is_wrong_beside_a_known_card_is_a_doubt(changes, remark):
-    claim = LANGUAGE.claim(pod(bound(**changes)))
+def test_what_is_wrong_beside_a_known_gpu_is_a_doubt(changes, remark):
+    claim = CODEC.claim(pod(bound(**changes)))
     assert shares(claim) == {"c0": [("1", 3)]}
     assert claim.remarks == (remark,)
 
@@ -198,36 +198,36 @@ def test_what_is_wrong_beside_a_known_card_is_a_doubt(changes, remark):
 def test_a_pod_that_the_plugin_will_pass_over_is_told(key):
     annotations = bound()
     del annotations[key]
-    claim = LANGUAGE.claim(pod(annotations))
+    claim = CODEC.claim(pod(annotations))
     assert claim.allocations[0].phase is Phase.ASSUMED
     assert claim.remarks == (f"{key}: missing, so the original plugin passes over the pod: ''",)
 
 
 def test_totals_that_are_missing_are_not_missed():
     annotations = bound()
-    del annotations[POD_TOTAL], annotations[CARD_TOTAL]
-    assert LANGUAGE.claim(pod(annotations)) == LANGUAGE.claim(pod(bound()))
+    del annotations[POD_TOTAL], annotations[GPU_TOTAL]
+    assert CODEC.claim(pod(annotations)) == CODEC.claim(pod(bound()))
 
 
 @pytest.mark.parametrize("text", ["", "-1", "x", "1.0", "01", "+1", "²", "1024", "9" * 10_000])
-def test_a_card_that_cannot_be_told_is_refused(text):
+def test_a_gpu_that_cannot_be_told_is_refused(text):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.claim(pod(bound(**{INDEX: text})))
-    assert refused.value.subject == "ml/train-0"
+        CODEC.claim(pod(bound(**{INDEX: text})))
+    assert refused.value.object_name == "ml/train-0"
     assert (refused.value.key, refused.value.text) == (INDEX, text)
 
 
-def test_annotations_without_a_card_are_refused():
+def test_annotations_without_a_gpu_are_refused():
     annotations = bound()
     del annotations[INDEX]
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.claim(pod(annotations))
+        CODEC.claim(pod(annotations))
     assert (refused.value.key, refused.value.text) == (INDEX, "")
 
 
-def test_a_card_for_a_pod_that_asks_for_none_is_refused():
+def test_a_gpu_for_a_pod_that_asks_for_none_is_refused():
     with pytest.raises(ClaimError, match="no container asks"):
-        LANGUAGE.claim(pod(bound(), containers=(Container("plain"),)))
+        CODEC.claim(pod(bound(), containers=(Container("plain"),)))
 
 
 # ---------------------------------------------------------------- claims: ACK's form
@@ -237,40 +237,40 @@ def ack(allocation, **changes):
     return {ALLOCATION: allocation, ACK_ASSIGNED: "false", ACK_CHANGED_AT: NANOSECONDS} | changes
 
 
-def test_memory_is_told_by_container_and_card():
-    claim = LANGUAGE.claim(pod(ack('{"0":{"1":1},"1":{"1":7}}'), containers=asking(1, 7)))
+def test_memory_is_told_by_container_and_gpu():
+    claim = CODEC.claim(pod(ack('{"0":{"1":1},"1":{"1":7}}'), containers=asking(1, 7)))
     assert shares(claim) == {"c0": [("1", 1)], "c1": [("1", 7)]}
     assert (claim.assumed_at, claim.remarks) == (SECONDS, ())
 
 
-def test_a_container_may_have_several_cards_in_their_order():
-    claim = LANGUAGE.claim(pod(ack('{"0":{"10":2,"9":1,"3":0}}')))
+def test_a_container_may_have_several_gpus_in_their_order():
+    claim = CODEC.claim(pod(ack('{"0":{"10":2,"9":1,"3":0}}')))
     assert shares(claim) == {"c0": [("9", 1), ("10", 2)]}
 
 
 def test_containers_are_counted_among_the_app_containers():
     containers = (*asking(0, 4), Container("init", {MEMORY: 4}, ContainerKind.INIT))
-    claim = LANGUAGE.claim(pod(ack('{"1":{"0":4}}'), containers=containers))
+    claim = CODEC.claim(pod(ack('{"1":{"0":4}}'), containers=containers))
     assert shares(claim) == {"c1": [("0", 4)]}
     with pytest.raises(ClaimError):
-        LANGUAGE.claim(pod(ack('{"2":{"0":4}}'), containers=containers))
+        CODEC.claim(pod(ack('{"2":{"0":4}}'), containers=containers))
 
 
 def test_the_allocation_is_preferred_to_the_index_and_a_difference_is_told():
-    claim = LANGUAGE.claim(pod(bound(**{ALLOCATION: '{"0":{"2":3}}'})))
+    claim = CODEC.claim(pod(bound(**{ALLOCATION: '{"0":{"2":3}}'})))
     assert shares(claim) == {"c0": [("2", 3)]}
     assert claim.remarks == (f"{INDEX}: {ALLOCATION} names [2]: '1'",)
 
 
 def test_an_allocation_that_differs_from_the_limits_is_told():
-    claim = LANGUAGE.claim(pod(ack('{"0":{"2":5}}'), containers=asking(3, 1)))
+    claim = CODEC.claim(pod(ack('{"0":{"2":5}}'), containers=asking(3, 1)))
     assert shares(claim) == {"c0": [("2", 5)]}
     assert claim.remarks == (f"""{ALLOCATION}: the limits are c0 3, c1 1: '{{"0":{{"2":5}}}}'""",)
 
 
 def test_an_empty_allocation_leaves_it_to_the_index():
     for empty in ("{}", '{"0":{}}', '{"0":{"2":0}}'):
-        claim = LANGUAGE.claim(pod(bound(**{ALLOCATION: empty})))
+        claim = CODEC.claim(pod(bound(**{ALLOCATION: empty})))
         assert shares(claim) == {"c0": [("1", 3)]}
 
 
@@ -283,7 +283,7 @@ def test_an_empty_allocation_leaves_it_to_the_index():
     ],
 )
 def test_the_flag_of_either_form_assigns_the_pod(flags, phase, at):
-    claim = LANGUAGE.claim(pod(ack('{"0":{"1":3}}', **flags)))
+    claim = CODEC.claim(pod(ack('{"0":{"1":3}}', **flags)))
     assert claim.allocations[0].phase is phase
     assert (claim.assigned_at or claim.assumed_at) == at
 
@@ -301,8 +301,8 @@ def test_the_flag_of_either_form_assigns_the_pod(flags, phase, at):
 )
 def test_a_broken_allocation_is_refused_even_beside_an_index(text):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.claim(pod(bound(**{ALLOCATION: text})))
-    assert refused.value.subject == "ml/train-0"
+        CODEC.claim(pod(bound(**{ALLOCATION: text})))
+    assert refused.value.object_name == "ml/train-0"
     assert (refused.value.key, refused.value.text) == (ALLOCATION, text)
 
 
@@ -339,11 +339,11 @@ def mutated(draw, text):
     st.lists(st.integers(0, 4), max_size=3),
 )
 def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
-    subject = pod(annotations, containers=asking(*units))
+    object_name = pod(annotations, containers=asking(*units))
     try:
-        claim = LANGUAGE.claim(subject)
+        claim = CODEC.claim(object_name)
     except ClaimError as error:
-        assert error.subject == "ml/train-0"  # noqa: PT017
+        assert error.object_name == "ml/train-0"  # noqa: PT017
         assert error.text == annotations.get(error.key, "")  # noqa: PT017
     else:
         assert (claim is None) == (not annotations)
@@ -355,9 +355,9 @@ def test_any_annotations_give_a_claim_or_the_typed_error(annotations, units):
 @given(st.text(), st.sampled_from(["label", "broken"]))
 def test_any_request_is_read_or_gives_the_typed_error(text, where):
     container = Container("c0", {MEMORY: 8}, broken={MEMORY: text} if where == "broken" else {})
-    labels = {CARDS: text} if where == "label" else {}
+    labels = {GPUS: text} if where == "label" else {}
     try:
-        (asked,) = LANGUAGE.requests(pod(containers=(container,), labels=labels))
+        (asked,) = CODEC.requests(pod(containers=(container,), labels=labels))
     except ClaimError as error:
         assert error.text == text  # noqa: PT017
     else:
@@ -376,17 +376,17 @@ def test_the_extenders_annotations_are_written():
         (Allocation("c0", (Share("GPU-a", 8138 * MIB),), Phase.ASSUMED),),
         assumed_at=SECONDS,
     )
-    card = Device(uuid="GPU-a", index=1, memory_bytes=16276 * MIB)
-    assert Gpushare(memory_unit=MIB).annotations(claim, {"GPU-a": card}) == {
+    gpu = Device(uuid="GPU-a", index=1, memory_bytes=16276 * MIB)
+    assert Gpushare(memory_unit=MIB).annotations(claim, {"GPU-a": gpu}) == {
         INDEX: "1",
-        CARD_TOTAL: "16276",
+        GPU_TOTAL: "16276",
         POD_TOTAL: "8138",
         ASSIGNED: "false",
         CHANGED_AT: NANOSECONDS,
     }
 
 
-def test_several_cards_are_written_by_container():
+def test_several_gpus_are_written_by_container():
     claim = Claim(
         Scheme.GPUSHARE,
         POD,
@@ -440,13 +440,13 @@ def unspeakable(allocations=ONE, assumed_at=SECONDS, scheme=Scheme.GPUSHARE, **m
 def test_what_gpushare_cannot_say_is_not_written(claim):
     with pytest.raises(ClaimError) as refused:
         Gpushare().annotations(claim, devices(), ["c0", "c1"])
-    assert refused.value.subject == "ml/train-0"
+    assert refused.value.object_name == "ml/train-0"
 
 
-def test_a_card_of_unknown_size_cannot_be_claimed():
-    for card in (Device(index=1), Device(uuid="GPU-a", memory_bytes=GIB)):
+def test_a_gpu_of_unknown_size_cannot_be_claimed():
+    for gpu in (Device(index=1), Device(uuid="GPU-a", memory_bytes=GIB)):
         with pytest.raises(ClaimError):
-            LANGUAGE.annotations(unspeakable(), {"1": card})
+            CODEC.annotations(unspeakable(), {"1": gpu})
 
 
 TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
@@ -460,15 +460,15 @@ TIMES = st.integers(2**23, 2**32).map(float) | st.floats(2**23, 2**32)
 )
 def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
     """Containers as GPU -> units; those with none do not ask."""
-    asked = asking(*(sum(cards.values()) for cards in containers))
+    asked = asking(*(sum(gpus.values()) for gpus in containers))
     allocations = tuple(
         Allocation(
             container.name,
-            tuple(Share(str(card), units * unit) for card, units in sorted(cards.items())),
+            tuple(Share(str(gpu), units * unit) for gpu, units in sorted(gpus.items())),
             phase,
         )
-        for container, cards in zip(asked, containers, strict=True)
-        if cards
+        for container, gpus in zip(asked, containers, strict=True)
+        if gpus
     )
     times = {"assumed_at" if phase is Phase.ASSUMED else "assigned_at": at}
     claim = Claim(Scheme.GPUSHARE, POD, "", allocations, **times)
@@ -484,11 +484,11 @@ def test_every_claim_that_was_written_is_read(containers, phase, at, unit):
 # ---------------------------------------------------------------- the only GPU of a node
 
 
-def only_card():
-    return LANGUAGE.devices(Node("n1", capacity={MEMORY: 15, CARDS: 1}))
+def only_gpu():
+    return CODEC.devices(Node("n1", capacity={MEMORY: 15, GPUS: 1}))
 
 
-def test_the_only_card_is_granted_without_a_word():
+def test_the_only_gpu_is_granted_without_a_word():
     running = pod(
         containers=asking(3, 2),
         statuses=(
@@ -496,20 +496,20 @@ def test_the_only_card_is_granted_without_a_word():
             Status("c1", ContainerState.WAITING),
         ),
     )
-    claim = Gpushare().sole_card(running, only_card())
+    claim = Gpushare().sole_gpu(running, only_gpu())
     assert shares(claim) == {"c0": [("0", 3)], "c1": [("0", 2)]}
     assert [each.phase for each in claim.allocations] == [Phase.ASSIGNED, Phase.ASSUMED]
     assert claim.node == "n1"
 
 
-def test_a_container_that_crashes_had_its_card():
+def test_a_container_that_crashes_had_its_gpu():
     crashing = pod(statuses=(Status("c0", ContainerState.WAITING, restarts=3),))
-    claim = Gpushare().sole_card(crashing, only_card())
+    claim = Gpushare().sole_gpu(crashing, only_gpu())
     assert claim.allocations[0].phase is Phase.ASSIGNED
 
 
 @pytest.mark.parametrize(
-    ("subject", "cards"),
+    ("object_name", "gpus"),
     [
         (pod(), 2),
         (pod(), 0),
@@ -519,16 +519,16 @@ def test_a_container_that_crashes_had_its_card():
     ],
     ids=["two GPUs", "no GPU", "annotated", "asks for nothing", "not bound"],
 )
-def test_nothing_is_granted_that_the_annotations_or_the_scheduler_decide(subject, cards):
-    node = Node("n1", capacity={MEMORY: 15 if cards else 0, CARDS: cards})
-    assert Gpushare().sole_card(subject, LANGUAGE.devices(node)) is None
+def test_nothing_is_granted_that_the_annotations_or_the_scheduler_decide(object_name, gpus):
+    node = Node("n1", capacity={MEMORY: 15 if gpus else 0, GPUS: gpus})
+    assert Gpushare().sole_gpu(object_name, CODEC.devices(node)) is None
 
 
 # ---------------------------------------------------------------- edits
 
 
 def test_a_container_gets_the_environment_of_allocate():
-    edits = LANGUAGE.edits(POD, ONE[0], devices())
+    edits = CODEC.edits(POD, ONE[0], devices())
     assert edits.env == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-00000001",
         "ALIYUN_COM_GPU_MEM_IDX": "1",
@@ -544,11 +544,11 @@ def test_isolation_that_is_off_is_told():
     assert edits.env["CGPU_DISABLE"] == "true"
 
 
-def test_an_allocation_on_an_unknown_card_gives_nothing():
+def test_an_allocation_on_an_unknown_gpu_gives_nothing():
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.edits(POD, Allocation("c0", (Share("7", GIB),), Phase.ASSUMED), devices())
-    assert (refused.value.subject, refused.value.text) == ("ml/train-0", "7")
+        CODEC.edits(POD, Allocation("c0", (Share("7", GIB),), Phase.ASSUMED), devices())
+    assert (refused.value.object_name, refused.value.text) == ("ml/train-0", "7")
 
 
 def test_it_is_called_gpushare_and_memory_asks_for_it():
-    assert (LANGUAGE.scheme, LANGUAGE.resources) == (Scheme.GPUSHARE, ("aliyun.com/gpu-mem",))
+    assert (CODEC.scheme, CODEC.resources) == (Scheme.GPUSHARE, ("aliyun.com/gpu-mem",))

@@ -25,13 +25,13 @@ def test_the_share_is_told_in_units_by_index():
     assert limits_from_env(env()) == EnvLimits(3, 15, 1, "", refused=False)
 
 
-def test_a_single_card_is_told_by_uuid():
+def test_a_single_gpu_is_told_by_uuid():
     told = limits_from_env(env(NVIDIA_VISIBLE_DEVICES=UUID, ALIYUN_COM_GPU_MEM_IDX="0"))
     assert told == EnvLimits(3, 15, 0, UUID, refused=False)
 
 
 @pytest.mark.parametrize("poison", ["no-gpu-has-8138MiB-to-run", "no-gpu-has-1GiB-to-run"])
-def test_a_poisoned_environment_names_no_card(poison):
+def test_a_poisoned_environment_names_no_gpu(poison):
     told = limits_from_env(env(NVIDIA_VISIBLE_DEVICES=poison, ALIYUN_COM_GPU_MEM_IDX="-1"))
     assert told == EnvLimits(3, 15, None, "", refused=True)
 
@@ -57,36 +57,36 @@ def test_any_environment_is_read(environment):
 
 
 def test_what_is_told_is_read_back():
-    card = Device(uuid=UUID, index=2, memory_bytes=15 * GIB)
-    told = limits_from_env(environment([card], 3, GIB, isolation=True))
+    gpu = Device(uuid=UUID, index=2, memory_bytes=15 * GIB)
+    told = limits_from_env(environment([gpu], 3, GIB, isolation=True))
     assert told == EnvLimits(3, 15, 2, UUID, refused=False)
 
 
-def test_a_card_whose_uuid_is_unknown_is_told_by_index():
+def test_a_gpu_whose_uuid_is_unknown_is_told_by_index():
     told = environment([Device(index=2, memory_bytes=15 * GIB)], 3, GIB, isolation=True)
     assert told["NVIDIA_VISIBLE_DEVICES"] == "2"
 
 
-def test_a_program_takes_its_part_of_the_card_from_the_environment():
+def test_a_program_takes_its_part_of_the_gpu_from_the_environment():
     """G8: TensorFlow's per_process_gpu_memory_fraction for 3 of 15, with 0.7 of it to be used."""
-    card = Device(uuid=UUID, index=0, memory_bytes=15 * GIB)
-    told = environment([card], 3, GIB, isolation=True)
+    gpu = Device(uuid=UUID, index=0, memory_bytes=15 * GIB)
+    told = environment([gpu], 3, GIB, isolation=True)
     container, device = (int(told[f"ALIYUN_COM_GPU_MEM_{name}"]) for name in ("CONTAINER", "DEV"))
     assert round(container * 0.7 / device, 1) == 0.1
 
 
-def test_the_part_of_each_of_several_cards_is_the_part_of_their_sum():
-    cards = [Device(uuid=f"GPU-{n}", index=n, memory_bytes=15 * GIB) for n in (0, 1)]
-    told = environment(cards, 8, GIB, isolation=True)
+def test_the_part_of_each_of_several_gpus_is_the_part_of_their_sum():
+    gpus = [Device(uuid=f"GPU-{n}", index=n, memory_bytes=15 * GIB) for n in (0, 1)]
+    told = environment(gpus, 8, GIB, isolation=True)
     assert told["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
     assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0,1"
     assert (told["ALIYUN_COM_GPU_MEM_CONTAINER"], told["ALIYUN_COM_GPU_MEM_DEV"]) == ("8", "30")
 
 
 def test_isolation_is_switched_off_by_name():
-    card = Device(index=0, memory_bytes=GIB)
-    assert "CGPU_DISABLE" not in environment([card], 1, GIB, isolation=True)
-    assert environment([card], 1, GIB, isolation=False)["CGPU_DISABLE"] == "true"
+    gpu = Device(index=0, memory_bytes=GIB)
+    assert "CGPU_DISABLE" not in environment([gpu], 1, GIB, isolation=True)
+    assert environment([gpu], 1, GIB, isolation=False)["CGPU_DISABLE"] == "true"
 
 
 @pytest.mark.parametrize(

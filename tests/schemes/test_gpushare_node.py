@@ -9,13 +9,13 @@ from vgpu.model import Device
 from vgpu.schemes.codec import ClaimError, Slot
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import (
-    CARDS,
+    GPUS,
     MEMORY,
-    MOST_CARDS,
+    MOST_GPUS,
     MOST_UNITS,
     isolation,
-    unhealthy_cards,
     unhealthy_data,
+    unhealthy_gpus,
     with_health,
 )
 from vgpu.units import GIB, MIB
@@ -23,50 +23,50 @@ from vgpu.units import GIB, MIB
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 
 
-def node(units, cards, **more):
-    resources = {MEMORY: units, CARDS: cards}
+def node(units, gpus, **more):
+    resources = {MEMORY: units, GPUS: gpus}
     return Node("n1", capacity=resources, allocatable=more.pop("allocatable", resources), **more)
 
 
-def test_the_memory_of_a_node_is_that_of_equal_cards():
+def test_the_memory_of_a_node_is_that_of_equal_gpus():
     """G1: two GPUs of 16276 MiB."""
-    cards = Gpushare(memory_unit=MIB).devices(node(32552, 2))
-    assert cards == (
+    gpus = Gpushare(memory_unit=MIB).devices(node(32552, 2))
+    assert gpus == (
         Device(index=0, memory_bytes=16276 * MIB),
         Device(index=1, memory_bytes=16276 * MIB),
     )
 
 
-def test_cards_of_unknown_sizes_are_counted_with_the_whole_average():
-    assert [card.memory_bytes for card in Gpushare().devices(node(38, 4))] == [9 * GIB] * 4
+def test_gpus_of_unknown_sizes_are_counted_with_the_whole_average():
+    assert [gpu.memory_bytes for gpu in Gpushare().devices(node(38, 4))] == [9 * GIB] * 4
 
 
-def test_a_node_without_gpushare_has_no_cards():
+def test_a_node_without_gpushare_has_no_gpus():
     assert Gpushare().devices(Node("n1")) == ()
 
 
-def test_cards_whose_plugin_is_gone_take_nothing_new():
-    gone = node(30, 2, allocatable={MEMORY: 0, CARDS: 2})
+def test_gpus_whose_plugin_is_gone_take_nothing_new():
+    gone = node(30, 2, allocatable={MEMORY: 0, GPUS: 2})
     assert Gpushare().devices(gone) == tuple(
         Device(index=index, memory_bytes=15 * GIB, healthy=False) for index in range(2)
     )
 
 
 def test_the_count_outlives_the_resource_so_the_size_is_then_unknown():
-    for capacity in ({MEMORY: 0, CARDS: 2}, {CARDS: 2}):
+    for capacity in ({MEMORY: 0, GPUS: 2}, {GPUS: 2}):
         left = Node("n1", capacity=capacity, allocatable=capacity)
-        assert {(card.memory_bytes, card.healthy) for card in Gpushare().devices(left)} == {
+        assert {(gpu.memory_bytes, gpu.healthy) for gpu in Gpushare().devices(left)} == {
             (None, False)
         }
 
 
 @pytest.mark.parametrize(
-    ("units", "cards", "key"),
-    [(30, 0, CARDS), (30, 10**9, CARDS), (30, -1, CARDS), (-1, 1, MEMORY), (10**18, 1, MEMORY)],
+    ("units", "gpus", "key"),
+    [(30, 0, GPUS), (30, 10**9, GPUS), (30, -1, GPUS), (-1, 1, MEMORY), (10**18, 1, MEMORY)],
 )
-def test_impossible_numbers_of_a_node_are_refused_by_name(units, cards, key):
+def test_impossible_numbers_of_a_node_are_refused_by_name(units, gpus, key):
     with pytest.raises(ClaimError, match="node n1") as refused:
-        Gpushare().devices(node(units, cards))
+        Gpushare().devices(node(units, gpus))
     assert refused.value.key == key
 
 
@@ -82,58 +82,58 @@ def test_gpushare_locks_no_node():
 # ---------------------------------------------------------------- unhealthy GPUs
 
 
-def test_the_unhealthy_cards_are_excluded_by_index():
+def test_the_unhealthy_gpus_are_excluded_by_index():
     """G10."""
-    cards = Gpushare().devices(node(60, 4))
-    unhealthy = unhealthy_cards("0,2", "n1")
-    assert [card.healthy for card in with_health(cards, unhealthy)] == [False, True, False, True]
+    gpus = Gpushare().devices(node(60, 4))
+    unhealthy = unhealthy_gpus("0,2", "n1")
+    assert [gpu.healthy for gpu in with_health(gpus, unhealthy)] == [False, True, False, True]
 
 
-def test_a_card_is_not_healed_by_a_list_without_it():
+def test_a_gpu_is_not_healed_by_a_list_without_it():
     lost = (Device(index=0, healthy=False),)
     assert with_health(lost, frozenset()) == lost
 
 
-def test_an_empty_list_means_no_card_not_card_0():
-    assert unhealthy_cards("", "n1") == frozenset()
+def test_an_empty_list_means_no_gpu_not_gpu_0():
+    assert unhealthy_gpus("", "n1") == frozenset()
     assert unhealthy_data(frozenset()) == {}
 
 
 def test_spaces_after_commas_are_understood():
-    assert unhealthy_cards("0, 2", "n1") == {0, 2}
+    assert unhealthy_gpus("0, 2", "n1") == {0, 2}
 
 
 @pytest.mark.parametrize("text", ["x", "0,", ",", "0,x", "-1", "0;2", "1.0", "00", "²", "9" * 9999])
-def test_a_bad_token_is_refused_and_never_card_0(text):
+def test_a_bad_token_is_refused_and_never_gpu_0(text):
     with pytest.raises(ClaimError) as refused:
-        unhealthy_cards(text, "n1")
-    assert refused.value.subject == "configmap kube-system/unhealthy-gpu-n1"
+        unhealthy_gpus(text, "n1")
+    assert refused.value.object_name == "configmap kube-system/unhealthy-gpu-n1"
     assert (refused.value.key, refused.value.text) == ("gpus", text)
 
 
-@given(st.frozensets(st.integers(0, MOST_CARDS - 1), min_size=1, max_size=8))
-def test_the_unhealthy_cards_that_were_written_are_read(cards):
-    assert unhealthy_cards(unhealthy_data(cards)["gpus"], "n1") == cards
+@given(st.frozensets(st.integers(0, MOST_GPUS - 1), min_size=1, max_size=8))
+def test_the_unhealthy_gpus_that_were_written_are_read(gpus):
+    assert unhealthy_gpus(unhealthy_data(gpus)["gpus"], "n1") == gpus
 
 
 @given(st.text() | st.text("0123456789, -x"))
-def test_any_text_gives_unhealthy_cards_or_the_typed_error(text):
+def test_any_text_gives_unhealthy_gpus_or_the_typed_error(text):
     try:
-        cards = unhealthy_cards(text, "n1")
+        gpus = unhealthy_gpus(text, "n1")
     except ClaimError as error:
         assert error.text == text  # noqa: PT017
     else:
-        assert all(f"{card}" in text for card in cards)
+        assert all(f"{gpu}" in text for gpu in gpus)
 
 
 # ---------------------------------------------------------------- device IDs
 
 
-def test_a_device_id_names_the_card_and_the_unit():
+def test_a_device_id_names_the_gpu_and_the_unit():
     assert Gpushare().slot(MEMORY, f"{UUID}-_-12") == Slot(MEMORY, UUID, 12)
 
 
-def test_each_card_is_listed_with_its_own_memory():
+def test_each_gpu_is_listed_with_its_own_memory():
     small = Device(uuid="GPU-a", memory_bytes=2 * GIB + 5)
     large = Device(uuid="GPU-b", memory_bytes=3 * GIB)
     assert list(Gpushare().device_ids(MEMORY, (small, large))) == [
@@ -143,17 +143,17 @@ def test_each_card_is_listed_with_its_own_memory():
 
 
 @pytest.mark.parametrize("device", [Device(index=0, memory_bytes=GIB), Device(uuid=UUID)])
-def test_a_card_without_uuid_or_size_cannot_be_listed(device):
+def test_a_gpu_without_uuid_or_size_cannot_be_listed(device):
     with pytest.raises(ClaimError):
         list(Gpushare().device_ids(MEMORY, (device,)))
 
 
-def test_cards_are_no_resource_of_the_plugin():
+def test_gpus_are_no_resource_of_the_plugin():
     with pytest.raises(ClaimError):
-        list(Gpushare().device_ids(CARDS, ()))
+        list(Gpushare().device_ids(GPUS, ()))
     with pytest.raises(ClaimError) as refused:
-        Gpushare().slot(CARDS, f"{UUID}-_-1")
-    assert (refused.value.key, refused.value.text) == (CARDS, f"{UUID}-_-1")
+        Gpushare().slot(GPUS, f"{UUID}-_-1")
+    assert (refused.value.key, refused.value.text) == (GPUS, f"{UUID}-_-1")
 
 
 @given(st.integers(0, 40), st.sampled_from([MIB, 256 * MIB, GIB]))

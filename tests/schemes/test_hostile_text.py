@@ -33,8 +33,8 @@ from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.topology import parse_matrix
 
 REF = PodRef("u1", "ml", "train-0")
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
-LANGUAGES = (
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+CODECS = (
     Volcano(memory_factor=10),
     Volcano(HAMI),
     Gpushare(),
@@ -50,11 +50,11 @@ RESOURCES = (
 LIMITS = dict.fromkeys(RESOURCES, 2)
 
 POD_TEXTS = {
-    "volcano.sh/vgpu-ids-new": f"{CARD},NVIDIA,128,10:;{CARD},NVIDIA,1,0:",
-    "volcano.sh/devices-to-allocate": f"{CARD},NVIDIA,1,0:",
+    "volcano.sh/vgpu-ids-new": f"{GPU},NVIDIA,128,10:;{GPU},NVIDIA,1,0:",
+    "volcano.sh/devices-to-allocate": f"{GPU},NVIDIA,1,0:",
     "volcano.sh/vgpu-time": "1700000000",
     "volcano.sh/bind-phase": "allocating",
-    "hami.io/vgpu-devices-allocated": f"{CARD},NVIDIA,128,10:;{CARD},NVIDIA,1,0:;",
+    "hami.io/vgpu-devices-allocated": f"{GPU},NVIDIA,128,10:;{GPU},NVIDIA,1,0:;",
     "hami.io/vgpu-devices-to-allocate": ";;",
     "hami.io/bind-time": "1700000000",
     "volcano.sh/gpu-index": "0",
@@ -71,34 +71,34 @@ POD_TEXTS = {
     "kubeshare/gpu_limit": "1.0",
     "kubeshare/gpu_mem": "1073741824",
     "kubeshare/GPUID": "zxcvb",
-    "sharedgpu/gpu_uuid": CARD,
+    "sharedgpu/gpu_uuid": GPU,
     "sharedgpu/gpu_mem": "1073741824",
     "sharedgpu/gpu_limit": "0.5",
     "aliyun.com/gpu-count": "1",
 }
 NODE_TEXTS = {
-    "volcano.sh/node-vgpu-register": f"{CARD},10,4914,NVIDIA-L40S,true,hami-core:",
-    "hami.io/node-nvidia-register": f'[{{"id":"{CARD}","count":10,"devmem":1,"type":"NVIDIA-T4"}}]',
+    "volcano.sh/node-vgpu-register": f"{GPU},10,4914,NVIDIA-L40S,true,hami-core:",
+    "hami.io/node-nvidia-register": f'[{{"id":"{GPU}","count":10,"devmem":1,"type":"NVIDIA-T4"}}]',
     "volcano.sh/node-vgpu-handshake": "Reported 2026-08-20 03:04:05.6 +0000 UTC m=+0.1",
     "hami.io/node-handshake": "Requesting_2026-08-20 03:04:05",
     "hamivgpu": "2026-08-20T03:04:05Z",
     "hami.io/mutex.lock": "2026-08-20T03:04:05Z,ml,train-0",
-    "kubeshare/gpu_info": f"{CARD}:16384,",
+    "kubeshare/gpu_info": f"{GPU}:16384,",
     "volcano.sh/gpu-unhealthy-ids": "0,1",
 }
 DEVICE_IDS = (
-    *(f"{CARD}-3", f"{CARD}-memory-3", f"{CARD}-_-3", f"{CARD}::1"),
+    *(f"{GPU}-3", f"{GPU}-memory-3", f"{GPU}-_-3", f"{GPU}::1"),
     *("tencent.com/vcuda-core-3", "tencent.com/vcuda-memory-268435456-3"),
 )
 VCUDA = vcuda_config.VcudaConfig("u1", 50, "main", "0000:3b:00.0", 2**30, 50, True, (525, 60), True)
 TEXTS = {
-    gpushare_node.unhealthy_cards: "0,2",
-    kubeshare_node.parse_gpu_info: f"{CARD}:16384,",
-    kubeshare_node.uuid_from_log: CARD,
+    gpushare_node.unhealthy_gpus: "0,2",
+    kubeshare_node.parse_gpu_info: f"{GPU}:16384,",
+    kubeshare_node.uuid_from_log: GPU,
 }
 LINES = {
-    kubeshare_daemon.parse_hello: f"hostname:daemon\n{CARD}:16384,\n",
-    kubeshare_daemon.parse_tenants: f"{CARD}:ml/train 0.5 1.0 1,:ml/train 50051,\n",
+    kubeshare_daemon.parse_hello: f"hostname:daemon\n{GPU}:16384,\n",
+    kubeshare_daemon.parse_tenants: f"{GPU}:ml/train 0.5 1.0 1,:ml/train 50051,\n",
     parse_matrix: " GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n",
     gaia_node.model_label: "Tesla T4 x",
 }
@@ -132,15 +132,15 @@ def read_pod(key):
     """All readers of a pod whose annotation and label ``key`` has the text."""
 
     def read(text):
-        subject = pod(key, text)
-        for codec in LANGUAGES:
-            yield lambda codec=codec: codec.requests(subject)
-            yield lambda codec=codec: codec.claim(subject)
+        object_name = pod(key, text)
+        for codec in CODECS:
+            yield lambda codec=codec: codec.requests(object_name)
+            yield lambda codec=codec: codec.claim(object_name)
         node = Node("n1", allocatable={"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-count": 2})
-        yield lambda: kubeshare_node.holder(subject)
-        yield lambda: wishes(subject)
-        yield lambda: summary([node], [subject])
-        yield lambda: details([node], [subject])
+        yield lambda: kubeshare_node.holder(object_name)
+        yield lambda: wishes(object_name)
+        yield lambda: summary([node], [object_name])
+        yield lambda: details([node], [object_name])
 
     return read
 
@@ -150,7 +150,7 @@ def read_node(key):
 
     def read(text):
         node = Node("n1", annotations={key: text}, capacity={"volcano.sh/gpu-number": 2})
-        for codec in LANGUAGES:
+        for codec in CODECS:
             yield lambda codec=codec: codec.devices(node)
             yield lambda codec=codec: codec.locks(node)
             if isinstance(codec, Volcano):
@@ -160,7 +160,7 @@ def read_node(key):
 
 
 def read_id(text):
-    for codec in LANGUAGES:
+    for codec in CODECS:
         for resource in RESOURCES:
             yield lambda codec=codec, resource=resource: codec.slot(resource, text)
 
@@ -182,7 +182,7 @@ READERS = (
     *((text, read_pod(key)) for key, text in POD_TEXTS.items()),
     *((text, read_node(key)) for key, text in NODE_TEXTS.items()),
     *((text, read_id) for text in DEVICE_IDS),
-    *((text, read_env) for text in ("3000m", "3", CARD)),
+    *((text, read_env) for text in ("3000m", "3", GPU)),
     *((good, lambda t, f=read: [lambda: f(t, "subject")]) for read, good in TEXTS.items()),
     *((good, lambda t, f=read: [lambda: f(t)]) for read, good in LINES.items()),
     *((good, lambda t, f=read: [lambda: f(bytes_of(t))]) for read, good in FILES.items()),
@@ -194,7 +194,7 @@ HOSTILE = (
     *("null", "NaN", "Infinity", "true", "[", "[" * 5_000, '{"a":' * 5_000, '"', "\\"),
     *('{"0":{"0":1},"0":{"1":2}}', '{"0":{"0":' + "9" * 5_000 + "}}", '{"0":{"0":1e400}}'),
     *('{"0":null}', '{"٣":{"٣":1}}', "[null]", "[[]]", '[{"id":1}]', '[{"id":"\\ud800"}]'),
-    *(f'[{{"id":"{CARD}","count":{value}}}]' for value in ("9" * 5_000, "1e400", "-1", "true")),
+    *(f'[{{"id":"{GPU}","count":{value}}}]' for value in ("9" * 5_000, "1e400", "-1", "true")),
     *(",", ":", ";", "-", "[-]", "::", "_-_", ",,", "0001-01-01T00:00:00+23:59"),
     *("9999-12-31T23:59:59-23:59", "0000-00-00 00:00:00", "2026-02-30T00:00:00Z", "Reported"),
 )
@@ -250,7 +250,7 @@ def test_a_time_that_was_read_is_written_so_that_it_is_read_again(nanos):
 def test_what_is_no_time_is_not_written(at):
     with pytest.raises(ClaimError) as error:
         nanoseconds(at, "ml/train-0", "key")
-    assert (error.value.subject, error.value.key) == ("ml/train-0", "key")
+    assert (error.value.object_name, error.value.key) == ("ml/train-0", "key")
 
 
 @pytest.mark.parametrize(
@@ -265,11 +265,11 @@ def test_a_container_that_is_there_twice_has_no_number():
     assert positions(["a", "b", "a", "c"]) == {"b": 1, "c": 3}
 
 
-@pytest.mark.parametrize("codec", LANGUAGES, ids=lambda one: f"{one.scheme}")
+@pytest.mark.parametrize("codec", CODECS, ids=lambda one: f"{one.scheme}")
 def test_every_language_is_asked_for_annotations_in_the_same_way(codec):
     """What it cannot say it refuses; the names of the app containers are welcome everywhere."""
-    card = Device(CARD, 0, 2**34, handles=("zxcvb",))
-    devices = dict.fromkeys(card.names, card)
+    gpu = Device(GPU, 0, 2**34, handles=("zxcvb",))
+    devices = dict.fromkeys(gpu.names, gpu)
     name = "" if codec.scheme is Scheme.KUBESHARE else "main"
     memory = 2**30 if codec.scheme is not Scheme.VOLCANO else 10 * 2**20
     cores = None if codec.scheme is Scheme.GPUSHARE else 500
@@ -277,7 +277,7 @@ def test_every_language_is_asked_for_annotations_in_the_same_way(codec):
         codec.scheme,
         REF,
         "",
-        (Allocation(name, (Share(CARD, memory, cores),), Phase.ASSIGNED),),
+        (Allocation(name, (Share(GPU, memory, cores),), Phase.ASSIGNED),),
     )
     assert codec.annotations(claim, devices, ["main"])
     with pytest.raises(ClaimError):

@@ -15,7 +15,7 @@ KUBESHARE: SchemeCodec = KubeShare()
 LABELS = KubeShare(release=Release.LABELS)
 
 REF = PodRef("uid", "ns", "name")
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
 REAL = OwnerReference("SharePod", "name", "uid-of-the-sharepod")
 
@@ -41,7 +41,7 @@ def labelled(request="0.5", limit="1.0", memory="", node="n1", **annotations):
 def refusal(function, *args):
     with pytest.raises(ClaimError) as refused:
         function(*args)
-    assert refused.value.subject == "ns/name"
+    assert refused.value.object_name == "ns/name"
     return refused.value.key, refused.value.text
 
 
@@ -118,7 +118,7 @@ def test_release_2_asks_by_label():
     )
 
 
-def test_release_2_without_memory_takes_the_requests_part_of_the_cards_memory():
+def test_release_2_without_memory_takes_the_requests_part_of_the_gpus_memory():
     assert KUBESHARE.requests(labelled("0.125", "0.5")) == (
         Request("", 1, None, memory_percent=13, cores_milli=125, limit_milli=500),
     )
@@ -170,9 +170,9 @@ def test_a_scheduled_sharepod_is_promised_a_virtual_gpu_by_its_gpuid():
     assert KUBESHARE.claim(share_pod()) == claimed("zxcvb", Phase.ASSUMED)
 
 
-def test_a_bound_sharepod_has_the_card_of_its_status():
-    bound = share_pod(annotations={SHARE_POD: "uid2", BOUND_DEVICE: CARD})
-    assert KUBESHARE.claim(bound) == claimed(CARD, Phase.ASSIGNED)
+def test_a_bound_sharepod_has_the_gpu_of_its_status():
+    bound = share_pod(annotations={SHARE_POD: "uid2", BOUND_DEVICE: GPU})
+    assert KUBESHARE.claim(bound) == claimed(GPU, Phase.ASSIGNED)
 
 
 def test_the_real_pod_of_a_sharepod_is_made_once_it_is_served():
@@ -187,20 +187,20 @@ def test_the_end_of_a_pod_is_not_the_claims_business():
     assert KUBESHARE.claim(share_pod(phase="Failed")) == KUBESHARE.claim(share_pod())
 
 
-def test_release_2_says_the_card_in_an_annotation():
-    pod = labelled(memory="5", gpu_uuid=CARD, gpu_mem="7", cell_id="n1/1", gpu_manager_port="50052")
-    assert KUBESHARE.claim(pod) == claimed(CARD, Phase.ASSIGNED, memory=7)
-    assert KUBESHARE.claim(labelled(memory="5", gpu_uuid=CARD)).allocations[0].shares == (
-        Share(CARD, 5, 500),
+def test_release_2_says_the_gpu_in_an_annotation():
+    pod = labelled(memory="5", gpu_uuid=GPU, gpu_mem="7", cell_id="n1/1", gpu_manager_port="50052")
+    assert KUBESHARE.claim(pod) == claimed(GPU, Phase.ASSIGNED, memory=7)
+    assert KUBESHARE.claim(labelled(memory="5", gpu_uuid=GPU)).allocations[0].shares == (
+        Share(GPU, 5, 500),
     )
-    unbound = labelled(memory="5", node="", gpu_uuid=CARD)
-    assert KUBESHARE.claim(unbound) == claimed(CARD, Phase.ASSUMED, memory=5, node="")
+    unbound = labelled(memory="5", node="", gpu_uuid=GPU)
+    assert KUBESHARE.claim(unbound) == claimed(GPU, Phase.ASSUMED, memory=5, node="")
 
 
 def test_release_2_lists_whole_gpus():
-    pod = labelled("2.0", "2.0", gpu_uuid=f"{CARD},{OTHER},", gpu_mem="30000")
+    pod = labelled("2.0", "2.0", gpu_uuid=f"{GPU},{OTHER},", gpu_mem="30000")
     assert KUBESHARE.claim(pod).allocations == (
-        Allocation("", (Share(CARD, None, 1000), Share(OTHER, None, 1000)), Phase.ASSIGNED),
+        Allocation("", (Share(GPU, None, 1000), Share(OTHER, None, 1000)), Phase.ASSIGNED),
     )
 
 
@@ -216,11 +216,11 @@ def test_release_2_lists_whole_gpus():
         (share_pod(annotations={BOUND_DEVICE: "0"}), "status.BoundDeviceID", "0"),
         (labelled(gpu_uuid="0"), "sharedgpu/gpu_uuid", "0"),
         (labelled(gpu_uuid=","), "sharedgpu/gpu_uuid", ","),
-        (labelled(gpu_uuid=f"{CARD},{CARD}"), "sharedgpu/gpu_uuid", f"{CARD},{CARD}"),
-        (labelled(gpu_uuid=f"{CARD},{OTHER}"), "sharedgpu/gpu_uuid", f"{CARD},{OTHER}"),
-        (labelled("2", "2", gpu_uuid=CARD), "sharedgpu/gpu_uuid", CARD),
-        (labelled("1.5", "2", gpu_uuid=CARD), "sharedgpu/gpu_uuid", CARD),
-        (labelled(gpu_uuid=CARD, gpu_mem="x"), "sharedgpu/gpu_mem", "x"),
+        (labelled(gpu_uuid=f"{GPU},{GPU}"), "sharedgpu/gpu_uuid", f"{GPU},{GPU}"),
+        (labelled(gpu_uuid=f"{GPU},{OTHER}"), "sharedgpu/gpu_uuid", f"{GPU},{OTHER}"),
+        (labelled("2", "2", gpu_uuid=GPU), "sharedgpu/gpu_uuid", GPU),
+        (labelled("1.5", "2", gpu_uuid=GPU), "sharedgpu/gpu_uuid", GPU),
+        (labelled(gpu_uuid=GPU, gpu_mem="x"), "sharedgpu/gpu_mem", "x"),
         (labelled("64", "64", gpu_uuid=",GPU-a" * 70), "sharedgpu/gpu_uuid", ",GPU-a" * 70),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str) else "",
@@ -234,7 +234,7 @@ def test_a_claim_that_is_none_is_refused_by_name(pod, key, text):
 DEVICES = {
     name: device
     for device in (
-        Device(CARD, memory_bytes=16 * GIB, handles=("zxcvb",)),
+        Device(GPU, memory_bytes=16 * GIB, handles=("zxcvb",)),
         Device(OTHER, memory_bytes=8 * GIB, handles=("qwert", "asdfg")),
         Device("", memory_bytes=GIB, handles=("nouuid",)),
         Device("GPU-1", handles=()),
@@ -249,16 +249,16 @@ def test_a_claim_is_written_as_a_sharepods_annotations():
         "kubeshare/gpu_mem": "1073741824",
         "kubeshare/GPUID": "zxcvb",
     }
-    for name in ("zxcvb", CARD):
+    for name in ("zxcvb", GPU):
         claim = claimed(name, Phase.ASSUMED, cores=50)
         assert KUBESHARE.annotations(claim, DEVICES) == expected
 
 
 def test_several_gpus_are_written_with_the_sum_of_their_memory():
-    shares = (Share(CARD, None, 1000), Share("qwert", None, 1000))
+    shares = (Share(GPU, None, 1000), Share("qwert", None, 1000))
     claim = Claim(Scheme.KUBESHARE, REF, "n1", (Allocation("", shares, Phase.ASSUMED),))
     assert LABELS.annotations(claim, DEVICES) == {
-        "sharedgpu/gpu_uuid": f"{CARD},{OTHER},",
+        "sharedgpu/gpu_uuid": f"{GPU},{OTHER},",
         "sharedgpu/gpu_mem": str(24 * GIB),
     }
 
@@ -279,12 +279,12 @@ def test_several_gpus_are_written_with_the_sum_of_their_memory():
         (KUBESHARE, (Allocation("", (Share(OTHER, 1, 1),), Phase.ASSUMED),)),
         (KUBESHARE, (Allocation("", (Share("GPU-1", 1, 1),), Phase.ASSUMED),)),
         (LABELS, (Allocation("", (Share("nouuid", 1, 1),), Phase.ASSUMED),)),
-        (LABELS, (Allocation("", (Share(CARD, None, 1),), Phase.ASSUMED),)),
-        (LABELS, (Allocation("", (Share(CARD, None, 1000),) * 2, Phase.ASSUMED),)),
-        (LABELS, (Allocation("", (Share(CARD, 1, 1000), Share(OTHER)), Phase.ASSUMED),)),
+        (LABELS, (Allocation("", (Share(GPU, None, 1),), Phase.ASSUMED),)),
+        (LABELS, (Allocation("", (Share(GPU, None, 1000),) * 2, Phase.ASSUMED),)),
+        (LABELS, (Allocation("", (Share(GPU, 1, 1000), Share(OTHER)), Phase.ASSUMED),)),
         (
             LABELS,
-            (Allocation("", (Share(CARD, None, 1000), Share("GPU-1", None, 1000)), Phase.ASSUMED),),
+            (Allocation("", (Share(GPU, None, 1000), Share("GPU-1", None, 1000)), Phase.ASSUMED),),
         ),
     ],
 )
@@ -305,7 +305,7 @@ def test_every_sharepods_claim_that_is_written_is_read_back(name, memory, cores,
     assert KUBESHARE.claim(Pod(REF, node="n1", annotations=written, owner=owner)) == claim
 
 
-@given(st.sampled_from([CARD, OTHER]), memories, st.integers(0, 1000), st.sampled_from(["", "n1"]))
+@given(st.sampled_from([GPU, OTHER]), memories, st.integers(0, 1000), st.sampled_from(["", "n1"]))
 def test_every_claim_of_a_labelled_pod_that_is_written_is_read_back(uuid, memory, cores, node):
     phase = Phase.ASSIGNED if node else Phase.ASSUMED
     claim = claimed(uuid, phase, memory, cores, node)
@@ -315,7 +315,7 @@ def test_every_claim_of_a_labelled_pod_that_is_written_is_read_back(uuid, memory
 
 
 def test_whole_gpus_that_are_written_are_read_back():
-    shares = (Share(CARD, None, 1000), Share(OTHER, None, 1000))
+    shares = (Share(GPU, None, 1000), Share(OTHER, None, 1000))
     claim = Claim(Scheme.KUBESHARE, REF, "n1", (Allocation("", shares, Phase.ASSIGNED),))
     pod = Pod(
         REF,
@@ -326,7 +326,7 @@ def test_whole_gpus_that_are_written_are_read_back():
     assert LABELS.claim(pod) == claim
 
 
-numbers = st.sampled_from(["0.5", "1.0", "2.0", "0", "1073741824", CARD, "zxcvb", f"{CARD},"])
+numbers = st.sampled_from(["0.5", "1.0", "2.0", "0", "1073741824", GPU, "zxcvb", f"{GPU},"])
 texts = st.text(max_size=5) | numbers | st.builds(lambda a, b: a + b, numbers, st.text(max_size=3))
 keys = st.sampled_from(
     [
@@ -348,7 +348,7 @@ def test_any_text_is_understood_or_refused_by_pod_key_and_text(annotations, labe
         try:
             read(pod)
         except ClaimError as error:
-            assert error.subject == "ns/name"  # noqa: PT017
+            assert error.object_name == "ns/name"  # noqa: PT017
             key = BOUND_DEVICE if error.key.startswith("status.") else error.key
             assert error.text == annotations.get(key, "") or error.text == labels.get(key, "")  # noqa: PT017
 
@@ -357,13 +357,13 @@ def test_any_text_is_understood_or_refused_by_pod_key_and_text(annotations, labe
 
 
 def test_a_sharepod_and_its_real_pod_are_one_tenant():
-    known = {SHARE_POD: "uid", BOUND_DEVICE: CARD, MANAGER_PORT: "50051"}
+    known = {SHARE_POD: "uid", BOUND_DEVICE: GPU, MANAGER_PORT: "50051"}
     theirs = PodRef("uid-of-the-sharepod", "ns", "name")
     bound = Pod(theirs, node="n1", annotations={**share_pod().annotations, **known})
     waiting = Pod(PodRef("uid3", "ns", "waiting"), annotations={SHARE_POD: ""})
     stranger = Pod(PodRef("uid4", "ns", "x"), owner=OwnerReference("ReplicaSet", "x", "uid3"))
     real, plain, still = join([share_pod(owner=REAL), stranger], [waiting, bound])
-    assert KUBESHARE.claim(real) == claimed(CARD, Phase.ASSIGNED)
+    assert KUBESHARE.claim(real) == claimed(GPU, Phase.ASSIGNED)
     assert (plain, still) == (stranger, waiting)
 
 
@@ -374,10 +374,10 @@ def test_a_pod_whose_sharepod_is_gone_keeps_what_it_says_itself():
 # ---------------------------------------------------------------- nodes and containers
 
 
-def test_a_nodes_cards_are_those_of_its_gpu_info():
-    node = Node("n1", annotations={"kubeshare/gpu_info": f"{CARD}:16276,{OTHER}:8138,"})
+def test_a_nodes_gpus_are_those_of_its_gpu_info():
+    node = Node("n1", annotations={"kubeshare/gpu_info": f"{GPU}:16276,{OTHER}:8138,"})
     assert KUBESHARE.devices(node) == (
-        Device(CARD, memory_bytes=16276 * MIB),
+        Device(GPU, memory_bytes=16276 * MIB),
         Device(OTHER, memory_bytes=8138 * MIB),
     )
     assert KUBESHARE.devices(Node("n1")) == ()
@@ -385,14 +385,14 @@ def test_a_nodes_cards_are_those_of_its_gpu_info():
 
 
 def test_a_holders_device_ids_are_uuids():
-    assert KUBESHARE.slot(GPU_RESOURCE, CARD) == Slot(GPU_RESOURCE, CARD, 0)
-    assert KUBESHARE.slot(GPU_RESOURCE, f"{CARD}::3") == Slot(GPU_RESOURCE, CARD, 3)
-    devices = (DEVICES[CARD], DEVICES["nouuid"], DEVICES[OTHER])
-    assert list(KUBESHARE.device_ids(GPU_RESOURCE, devices)) == [CARD, OTHER]
+    assert KUBESHARE.slot(GPU_RESOURCE, GPU) == Slot(GPU_RESOURCE, GPU, 0)
+    assert KUBESHARE.slot(GPU_RESOURCE, f"{GPU}::3") == Slot(GPU_RESOURCE, GPU, 3)
+    devices = (DEVICES[GPU], DEVICES["nouuid"], DEVICES[OTHER])
+    assert list(KUBESHARE.device_ids(GPU_RESOURCE, devices)) == [GPU, OTHER]
     assert list(KUBESHARE.device_ids("volcano.sh/vgpu-number", devices)) == []
 
 
-@pytest.mark.parametrize("device_id", ["", "0", "GPU-", f"{CARD}::", f"{CARD}::x", f"{CARD}\n"])
+@pytest.mark.parametrize("device_id", ["", "0", "GPU-", f"{GPU}::", f"{GPU}::x", f"{GPU}\n"])
 def test_what_is_no_device_id_is_refused(device_id):
     with pytest.raises(ClaimError):
         KUBESHARE.slot(GPU_RESOURCE, device_id)
@@ -400,7 +400,7 @@ def test_what_is_no_device_id_is_refused(device_id):
 
 def test_device_ids_of_another_resource_are_refused():
     with pytest.raises(ClaimError):
-        KUBESHARE.slot("nvidia.com/gpumem", CARD)
+        KUBESHARE.slot("nvidia.com/gpumem", GPU)
 
 
 @given(st.text(max_size=40))
@@ -411,11 +411,11 @@ def test_any_device_id_is_understood_or_refused(device_id):
         assert error.text == device_id  # noqa: PT017
 
 
-def test_a_container_gets_its_card_and_geminis_hook():
+def test_a_container_gets_its_gpu_and_geminis_hook():
     allocation = claimed("zxcvb", Phase.ASSUMED).allocations[0]
     assert KUBESHARE.edits(REF, allocation, DEVICES) == ContainerEdits(
         env={
-            "NVIDIA_VISIBLE_DEVICES": CARD,
+            "NVIDIA_VISIBLE_DEVICES": GPU,
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
             "LD_PRELOAD": "/kubeshare/library/libgemhook.so.1",
             "POD_NAME": "ns/name",
@@ -430,14 +430,14 @@ def test_a_container_gets_its_card_and_geminis_hook():
 
 
 def test_whole_gpus_are_given_without_a_hook():
-    shares = (Share(CARD, None, 1000), Share(OTHER, None, 1000))
+    shares = (Share(GPU, None, 1000), Share(OTHER, None, 1000))
     edits = KUBESHARE.edits(REF, Allocation("", shares, Phase.ASSIGNED), DEVICES)
-    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == f"{CARD},{OTHER}"
+    assert edits.env["NVIDIA_VISIBLE_DEVICES"] == f"{GPU},{OTHER}"
     assert "LD_PRELOAD" not in edits.env
     assert edits.mounts == ()
 
 
-def test_a_container_is_given_nothing_while_its_card_is_unknown():
+def test_a_container_is_given_nothing_while_its_gpu_is_unknown():
     for name in ("nouuid", "unknown"):
         allocation = claimed(name, Phase.ASSUMED).allocations[0]
         refusal(KUBESHARE.edits, REF, allocation, DEVICES)

@@ -8,8 +8,8 @@ from vgpu.model import Device
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.kubeshare.daemon import (
     MANAGER_PORTS,
-    CardTenants,
     ErrorCode,
+    GpuTenants,
     Hello,
     TenantPort,
     format_hello,
@@ -23,14 +23,14 @@ from vgpu.schemes.kubeshare.daemon import (
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config, parse_config
 from vgpu.units import GIB, MIB
 
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
-TENANTS = CardTenants(
-    CARD,
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+TENANTS = GpuTenants(
+    GPU,
     (SharedPod("ns", "name", 500, 1000, GIB), SharedPod("ns", "b", 50, 50, 0)),
     (TenantPort("ns", "name", 50051), TenantPort("ns", "b", 50052)),
 )
 LINE = (
-    f"{CARD}:ns/name 0.500000 1.000000 1073741824,ns/b 0.050000 0.050000 0,"
+    f"{GPU}:ns/name 0.500000 1.000000 1073741824,ns/b 0.050000 0.050000 0,"
     ":ns/name 50051,ns/b 50052,\n"
 )
 
@@ -42,9 +42,9 @@ def refused(parse, content):
     return error.value.detail
 
 
-def test_a_daemon_says_whose_it_is_and_which_cards_it_has():
-    hello = Hello("kubeshare-node-daemon-x", (Device(CARD, memory_bytes=16276 * MIB),))
-    text = f"hostname:kubeshare-node-daemon-x\n{CARD}:16276,\n"
+def test_a_daemon_says_whose_it_is_and_which_gpus_it_has():
+    hello = Hello("kubeshare-node-daemon-x", (Device(GPU, memory_bytes=16276 * MIB),))
+    text = f"hostname:kubeshare-node-daemon-x\n{GPU}:16276,\n"
     assert format_hello(hello) == text
     assert parse_hello(text) == hello
     assert parse_hello("hostname:x\n\n") == Hello("x", ())
@@ -61,7 +61,7 @@ def test_a_daemon_says_whose_it_is_and_which_cards_it_has():
         "hostname:\n\n",
         "hostname:X y\n\n",
         "host:x\n\n",
-        f"hostname:x\n{CARD}\n",
+        f"hostname:x\n{GPU}\n",
         "hostname:x\n0:1,\n",
         "hostname:x\r\n\n",
     ],
@@ -70,15 +70,15 @@ def test_what_is_no_greeting_is_malformed(text):
     refused(parse_hello, text)
 
 
-def test_the_manager_says_all_tenants_of_a_card_in_one_line():
+def test_the_manager_says_all_tenants_of_a_gpu_in_one_line():
     assert format_tenants(TENANTS) == LINE
     assert parse_tenants(LINE) == TENANTS
 
 
-def test_a_card_without_tenants_has_a_line_too():
+def test_a_gpu_without_tenants_has_a_line_too():
     """The device manager sends it when a virtual GPU goes, and the daemon empties its files."""
-    assert format_tenants(CardTenants(CARD)) == f"{CARD}::\n"
-    assert parse_tenants(f"{CARD}::\n") == CardTenants(CARD)
+    assert format_tenants(GpuTenants(GPU)) == f"{GPU}::\n"
+    assert parse_tenants(f"{GPU}::\n") == GpuTenants(GPU)
 
 
 def test_the_daemon_writes_the_line_as_two_files():
@@ -100,18 +100,18 @@ def test_the_daemon_writes_the_line_as_two_files():
         "\n",
         LINE[:-1],
         LINE + "\n",
-        f"{CARD}:\n",
-        f"{CARD}:::\n",
+        f"{GPU}:\n",
+        f"{GPU}:::\n",
         "0::\n",
-        f"{CARD}:ns/a 0.1 0.1 1:\n",
-        f"{CARD}:ns/a 0.1 0.1,:\n",
-        f"{CARD}:,:\n",
-        f"{CARD}::ns/a 1,ns/b\n",
-        f"{CARD}::ns/a 65536,\n",
-        f"{CARD}::ns/a 1 ,\n",
-        f"{CARD}::A/a 1,\n",
-        f"{CARD}::ns/a \u0661,\n",
-        f"{CARD}::" + "ns/a 1," * 512 + "\n",
+        f"{GPU}:ns/a 0.1 0.1 1:\n",
+        f"{GPU}:ns/a 0.1 0.1,:\n",
+        f"{GPU}:,:\n",
+        f"{GPU}::ns/a 1,ns/b\n",
+        f"{GPU}::ns/a 65536,\n",
+        f"{GPU}::ns/a 1 ,\n",
+        f"{GPU}::A/a 1,\n",
+        f"{GPU}::ns/a \u0661,\n",
+        f"{GPU}::" + "ns/a 1," * 512 + "\n",
     ],
     ids=lambda line: line[-40:],
 )
@@ -146,8 +146,8 @@ def test_a_tenants_port_is_the_lowest_that_is_free():
 
 def test_the_device_managers_codes_have_its_words():
     assert [code.value for code in ErrorCode] == [0, 1, 2, 3, 255]
-    assert ErrorCode(2).words == "Resource exceed!"
-    assert all(code.words for code in ErrorCode if code)
+    assert ErrorCode(2).message == "Resource exceed!"
+    assert all(code.message for code in ErrorCode if code)
 
 
 names = st.text("abc09", min_size=1, max_size=10)
@@ -164,9 +164,9 @@ ports = st.builds(TenantPort, names, names, st.integers(0, 65535))
 
 @given(st.lists(shared, max_size=3), st.lists(ports, max_size=3))
 def test_every_line_and_file_that_is_written_is_read_back(pods, managers):
-    card = CardTenants(CARD, tuple(pods), tuple(managers))
-    assert parse_tenants(format_tenants(card)) == card
-    assert parse_ports(format_ports(card.ports)) == card.ports
+    gpu = GpuTenants(GPU, tuple(pods), tuple(managers))
+    assert parse_tenants(format_tenants(gpu)) == gpu
+    assert parse_ports(format_ports(gpu.ports)) == gpu.ports
 
 
 @given(

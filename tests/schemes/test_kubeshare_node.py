@@ -19,7 +19,7 @@ from vgpu.schemes.kubeshare.node import (
 )
 from vgpu.units import MIB
 
-CARD = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"
 
 
@@ -64,7 +64,7 @@ def test_a_holder_that_does_not_say_what_it_holds_is_refused():
     ):
         with pytest.raises(ClaimError) as refused:
             holder(one)
-        assert refused.value.subject == f"kube-system/{one.ref.name}"
+        assert refused.value.object_name == f"kube-system/{one.ref.name}"
 
 
 @given(
@@ -78,19 +78,19 @@ def test_every_holder_that_is_named_is_recognised(node, gpuid, labelled):
     assert holder(one) == HolderPod(node, gpuid, one.ref)
 
 
-def test_a_holder_says_its_card_in_its_log():
-    assert uuid_from_log(f" {CARD}\n\t", "kube-system/x") == CARD
-    for log in ("", "\n", "no GPU found\n", f"{CARD}\n{OTHER}\n", "\u2003" + CARD):
+def test_a_holder_says_its_gpu_in_its_log():
+    assert uuid_from_log(f" {GPU}\n\t", "kube-system/x") == GPU
+    for log in ("", "\n", "no GPU found\n", f"{GPU}\n{OTHER}\n", "\u2003" + GPU):
         with pytest.raises(ClaimError) as refused:
             uuid_from_log(log, "kube-system/x")
-        assert refused.value.subject == "kube-system/x"
+        assert refused.value.object_name == "kube-system/x"
 
 
-def test_virtual_gpus_are_names_of_their_cards():
-    cards = (Device(CARD), Device(OTHER, index=1))
-    uuids = {"zxcvb": CARD, "qwert": OTHER, "asdfg": OTHER, "lost": "GPU-gone"}
-    first, second = with_handles(cards, uuids)
-    assert first.names == (CARD, "zxcvb")
+def test_virtual_gpus_are_names_of_their_gpus():
+    gpus = (Device(GPU), Device(OTHER, index=1))
+    uuids = {"zxcvb": GPU, "qwert": OTHER, "asdfg": OTHER, "lost": "GPU-gone"}
+    first, second = with_handles(gpus, uuids)
+    assert first.names == (GPU, "zxcvb")
     assert second.names == (OTHER, "1", "asdfg", "qwert")
 
 
@@ -98,18 +98,18 @@ def test_virtual_gpus_are_names_of_their_cards():
     "text",
     [
         ",",
-        CARD,
-        f"{CARD}:",
-        f"{CARD}:x",
-        f"{CARD}:1.5",
-        f"{CARD}:-1",
-        f"{CARD}:1,,",
-        f"{CARD}:1:2",
-        f"{CARD}:1,{CARD}:1",
+        GPU,
+        f"{GPU}:",
+        f"{GPU}:x",
+        f"{GPU}:1.5",
+        f"{GPU}:-1",
+        f"{GPU}:1,,",
+        f"{GPU}:1:2",
+        f"{GPU}:1,{GPU}:1",
         ":1",
         "0:1",
-        f"{CARD}:" + "9" * 10_000,
-        f"{CARD}:\u0661",
+        f"{GPU}:" + "9" * 10_000,
+        f"{GPU}:\u0661",
         "".join(f"GPU-{number}:1," for number in range(65)),
     ],
     ids=lambda text: text[:60],
@@ -117,33 +117,33 @@ def test_virtual_gpus_are_names_of_their_cards():
 def test_a_broken_gpu_info_is_refused_whole(text):
     with pytest.raises(ClaimError) as refused:
         parse_gpu_info(text, "node n1")
-    assert (refused.value.subject, refused.value.key) == ("node n1", "kubeshare/gpu_info")
+    assert (refused.value.object_name, refused.value.key) == ("node n1", "kubeshare/gpu_info")
     assert refused.value.text == text
 
 
 def test_gpu_info_without_its_last_comma_is_read_too():
-    assert parse_gpu_info(f"{CARD}:1", "n") == parse_gpu_info(f"{CARD}:1,", "n")
+    assert parse_gpu_info(f"{GPU}:1", "n") == parse_gpu_info(f"{GPU}:1,", "n")
 
 
-def test_a_card_without_uuid_or_memory_is_not_written():
-    for device in (Device(CARD), Device("", 0, MIB), Device("GPU 0", memory_bytes=MIB)):
+def test_a_gpu_without_uuid_or_memory_is_not_written():
+    for device in (Device(GPU), Device("", 0, MIB), Device("GPU 0", memory_bytes=MIB)):
         with pytest.raises(ClaimError):
             format_gpu_info([device], "node n1")
 
 
-cards = st.builds(
+gpus = st.builds(
     lambda uuid, size: Device(f"GPU-{uuid}", memory_bytes=size * MIB),
     st.uuids(),
     st.integers(0, 10**17),
 )
 
 
-@given(st.lists(cards, max_size=4, unique_by=lambda card: card.uuid))
+@given(st.lists(gpus, max_size=4, unique_by=lambda gpu: gpu.uuid))
 def test_every_gpu_info_that_is_written_is_read_back(devices):
     assert parse_gpu_info(format_gpu_info(devices, "n"), "n") == tuple(devices)
 
 
-@given(st.text(st.sampled_from(f"{CARD}:,1 x"), max_size=60) | st.text(max_size=60))
+@given(st.text(st.sampled_from(f"{GPU}:,1 x"), max_size=60) | st.text(max_size=60))
 def test_any_gpu_info_is_understood_or_refused(text):
     try:
         devices = parse_gpu_info(text, "node n1")

@@ -54,10 +54,10 @@ def place(node, content, pod=UID, container=ID):
 
 
 def refusals(told):
-    return [(rejection.subject, rejection.reason) for rejection in told.rejections]
+    return [(rejection.object_name, rejection.reason) for rejection in told.rejections]
 
 
-def test_gpu_managers_limits_are_told_by_container_and_card(node):
+def test_gpu_managers_limits_are_told_by_container_and_gpu(node):
     path = place(node, vcuda())
     (node / "vm" / UID / "vcuda.sock").touch()
     (node / "vm" / UID / "not-yet").mkdir()
@@ -78,7 +78,7 @@ def test_gpu_managers_limits_are_told_by_container_and_card(node):
     )
 
 
-def test_whole_cards_have_no_limit(node):
+def test_whole_gpus_have_no_limit(node):
     place(node, vcuda(utilization_percent=200, enable=False))
     (limit,) = sample(node).limits
     assert (limit.memory_bytes, limit.cores_percent) == (None, None)
@@ -97,7 +97,7 @@ def test_a_folder_that_is_named_after_the_container_has_no_id(node):
     assert (limit.container, limit.container_id) == ("main", "")
 
 
-def test_kubeshares_limits_are_told_by_pod_and_card(node):
+def test_kubeshares_limits_are_told_by_pod_and_gpu(node):
     path = node / "config" / GPU
     path.write_bytes(LINE)
     told = sample(node)
@@ -198,9 +198,9 @@ def test_changes_are_seen_and_what_did_not_change_is_not_parsed_again(node, monk
     decoded = []
     real = vcuda_config.decode
 
-    def counted(content, subject):
-        decoded.append(subject)
-        return real(content, subject)
+    def counted(content, object_name):
+        decoded.append(object_name)
+        return real(content, object_name)
 
     monkeypatch.setattr(vcuda_config, "decode", counted)
     path = place(node, vcuda())

@@ -34,12 +34,12 @@ from vgpu.schemes.registry import ROWS, SchemeRegistry, registered, registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.samples import Observation, pod_sample
 
-CARD = sample.uuid(1)
+GPU = sample.uuid(1)
 DUMP = json.dumps(
     sample.dump(
         [
-            sample.node("toy-1", {RESOURCE: 1}, {GPUS: CARD}),
-            sample.pod("player", "toy-1", {RESOURCE: 1}, {DEVICE: CARD}),
+            sample.node("toy-1", {RESOURCE: 1}, {GPUS: GPU}),
+            sample.pod("player", "toy-1", {RESOURCE: 1}, {DEVICE: GPU}),
         ]
     )
 ).encode()
@@ -57,11 +57,11 @@ def toy():
 def test_the_exporter_reads_its_pods(toy):
     pods = decode_dump(DUMP, keep=Keep.SHARING).pods
     seen = Observation(
-        gpu=GpuSample((Gpu(CARD, 0, {}, {}),)),
+        gpu=GpuSample((Gpu(GPU, 0, {}, {}),)),
         pods=pod_sample(pods, complete=True),
     )
     ledger = LedgerBuilder(codecs(None, None), "toy-1").ledger(seen)
-    assert [(one.scheme, one.share.device) for one in ledger.holdings] == [(toy, CARD)]
+    assert [(one.scheme, one.share.device) for one in ledger.holdings] == [(toy, GPU)]
 
 
 def test_inspect_shows_it_and_takes_its_name(toy, tmp_path):
@@ -78,7 +78,7 @@ def test_the_reconciler_repairs_its_annotations(toy):
     view = DumpObserver(DUMP, "dump.json", Units()).view(sample.NOW)
     assert [codec.scheme for codec in view.codecs] == [toy]
     (finding,) = recover(ClusterIndex(view.snapshot, view.codecs), Policy())
-    assert finding.subject.name == "player"
+    assert finding.object_ref.name == "player"
     assert finding.action.after == {ASSIGNED: "true"}
 
 

@@ -23,7 +23,7 @@ from vgpu.schemes.volcano.key_set import ShimPaths
 from vgpu.units import MIB
 
 VOLCANO: SchemeCodec = Volcano()
-HAMI_LANGUAGE: SchemeCodec = Volcano(HAMI)
+HAMI_CODEC: SchemeCodec = Volcano(HAMI)
 POD = PodRef("uid-1", "ml", "train-0")
 
 NUMBER, MEMORY, PERCENTAGE, CORES = (
@@ -88,13 +88,13 @@ def asked(codec, **limits):
             id="with Volcano the percentage decides",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             {GPU: 1, GPUMEM: 7, GPUMEM_PERCENTAGE: 30},
             Request("c", 1, memory_bytes=7 * MIB),
             id="with HAMi the memory decides",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             {GPUCORES: 130},
             Request("c", 1, memory_percent=100, cores_milli=1000),
             id="with HAMi cores alone are of one GPU, and at most all of it",
@@ -158,7 +158,7 @@ def test_containers_that_ask_for_nothing_are_left_out():
 def test_a_quantity_that_the_scheduler_would_misread_is_refused(container, key, text):
     with pytest.raises(ClaimError) as refused:
         VOLCANO.requests(Pod(POD, containers=(container,)))
-    assert (refused.value.subject, refused.value.key) == ("ml/train-0", key)
+    assert (refused.value.object_name, refused.value.key) == ("ml/train-0", key)
     assert refused.value.text == text
 
 
@@ -184,18 +184,18 @@ def test_the_plugin_reports_what_a_published_deployment_shows(resource, total, e
     assert (len(ids), ids[0], ids[-1]) == (total, *ends)
 
 
-def test_hami_reports_its_cards_only():
+def test_hami_reports_its_gpus_only():
     """HAMi's memory and cores are counted by its scheduler alone."""
-    assert list(HAMI_LANGUAGE.device_ids(GPU, L40S[:1]))[:2] == ["GPU-0-0", "GPU-0-1"]
-    assert not list(HAMI_LANGUAGE.device_ids(GPUMEM, L40S))
+    assert list(HAMI_CODEC.device_ids(GPU, L40S[:1]))[:2] == ["GPU-0-0", "GPU-0-1"]
+    assert not list(HAMI_CODEC.device_ids(GPUMEM, L40S))
 
 
-def test_a_card_of_unknown_slots_is_split_in_ten():
+def test_a_gpu_of_unknown_slots_is_split_in_ten():
     assert len(list(VOLCANO.device_ids(NUMBER, (Device("GPU-a"),)))) == 10
 
 
 @given(
-    cards=st.lists(
+    gpus=st.lists(
         st.builds(
             Device,
             st.uuids().map("GPU-{}".format) | st.from_regex(r"\A[A-Z]{1,3}(-[a-f0-9]{1,4}){1,4}\Z"),
@@ -203,24 +203,24 @@ def test_a_card_of_unknown_slots_is_split_in_ten():
             cores_milli=st.integers(0, 30).map((10).__mul__),
             slots=st.integers(0, 5),
         ),
-        unique_by=lambda card: card.uuid,
+        unique_by=lambda gpu: gpu.uuid,
         max_size=3,
     ),
     resource=st.sampled_from([NUMBER, MEMORY, CORES]),
 )
-def test_every_id_leads_back_to_its_card(cards, resource):
-    slots = [VOLCANO.slot(resource, one) for one in VOLCANO.device_ids(resource, tuple(cards))]
+def test_every_id_leads_back_to_its_gpu(gpus, resource):
+    slots = [VOLCANO.slot(resource, one) for one in VOLCANO.device_ids(resource, tuple(gpus))]
     sizes = {NUMBER: "slots", MEMORY: "memory_bytes", CORES: "cores_milli"}
     units = {NUMBER: 1, MEMORY: MIB, CORES: 10}[resource]
     assert slots == [
-        Slot(resource, card.uuid, ordinal)
-        for card in cards
-        for ordinal in range(getattr(card, sizes[resource]) // units)
+        Slot(resource, gpu.uuid, ordinal)
+        for gpu in gpus
+        for ordinal in range(getattr(gpu, sizes[resource]) // units)
     ]
 
 
 def test_other_spellings_of_an_id_are_read():
-    assert HAMI_LANGUAGE.slot(GPU, "GPU-0fc3eda5::3") == Slot(GPU, "GPU-0fc3eda5", 3)
+    assert HAMI_CODEC.slot(GPU, "GPU-0fc3eda5::3") == Slot(GPU, "GPU-0fc3eda5", 3)
     assert VOLCANO.slot("volcano.sh/gpu-memory", "1-204") == Slot("volcano.sh/gpu-memory", "1", 204)
 
 
@@ -285,7 +285,7 @@ def test_a_container_is_given_its_limits_and_the_library():
 
 
 def test_hami_has_its_folder_elsewhere():
-    edits = HAMI_LANGUAGE.edits(POD, given_shares(Share("GPU-0", MIB, 0)), by_name(*L40S))
+    edits = HAMI_CODEC.edits(POD, given_shares(Share("GPU-0", MIB, 0)), by_name(*L40S))
     assert edits.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/vgpu.cache"
     cache = Mount("/usr/local/vgpu/containers/uid-1_train", "/usr/local/vgpu", read_only=False)
     assert cache in edits.mounts
@@ -308,7 +308,7 @@ def test_the_operators_settings_are_given_too():
     ]
 
 
-def test_cores_that_differ_are_limited_card_by_card():
+def test_cores_that_differ_are_limited_gpu_by_gpu():
     shares = given_shares(Share("GPU-0", MIB, 200), Share("GPU-1", MIB, 300))
     env = VOLCANO.edits(POD, shares, by_name(*L40S)).env
     limits = {name: value for name, value in env.items() if "SM_LIMIT" in name}
@@ -362,7 +362,7 @@ def test_what_a_container_is_told_is_read_back(shares):
 
 
 @pytest.mark.parametrize(
-    ("name", "card", "slot"),
+    ("name", "gpu", "slot"),
     [
         ("GPU-0fc3eda5-e98b", "GPU-0fc3eda5-e98b", None),
         ("GPU-0fc3eda5-e98b[group2-3]", "GPU-0fc3eda5-e98b", ("group2", 3)),
@@ -371,8 +371,8 @@ def test_what_a_container_is_told_is_read_back(shares):
         ("GPU-a[group2]", "GPU-a[group2]", None),
     ],
 )
-def test_a_mig_slot_leads_to_its_card(name, card, slot):
-    assert (physical(name), mig_slot(name)) == (card, slot)
+def test_a_mig_slot_leads_to_its_gpu(name, gpu, slot):
+    assert (physical(name), mig_slot(name)) == (gpu, slot)
 
 
 # ---------------------------------------------------------------- what a container was told
@@ -407,7 +407,7 @@ def test_devices_are_named_by_uuid_or_not_at_all():
     assert visible_uuids({}) == ()
 
 
-def test_a_whole_card_has_no_limit_in_its_environment():
+def test_a_whole_gpu_has_no_limit_in_its_environment():
     assert is_shared({"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/vgpu/x.cache"})
     assert not is_shared({"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
 

@@ -13,8 +13,8 @@ from vgpu.schemes.volcano.text import MOST_SECONDS
 from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ml", "train-0")
-LANGUAGE = Volcano(memory_factor=10)
-HAMI_LANGUAGE = Volcano(HAMI)
+CODEC = Volcano(memory_factor=10)
+HAMI_CODEC = Volcano(HAMI)
 UNIT = 10 * MIB
 IDS, TO_ALLOCATE, NODE, TIME = (
     f"volcano.sh/{name}"
@@ -59,7 +59,7 @@ def phases(claim):
 
 
 def test_a_bound_pod_is_assumed_until_allocate_has_served_it():
-    assert LANGUAGE.claim(pod(bound())) == Claim(
+    assert CODEC.claim(pod(bound())) == Claim(
         Scheme.VOLCANO,
         POD,
         "n1",
@@ -75,7 +75,7 @@ def test_a_bound_pod_is_assumed_until_allocate_has_served_it():
 @pytest.mark.parametrize("struck", [f";{B}", f"{B}", f";{B};"])
 def test_a_container_that_the_plugin_has_struck_is_assigned(struck):
     """HAMi's plugin drops or adds empty segments when it strikes one."""
-    claim = LANGUAGE.claim(pod(bound(**{TO_ALLOCATE: struck})))
+    claim = CODEC.claim(pod(bound(**{TO_ALLOCATE: struck})))
     assert phases(claim) == {"x": Phase.ASSIGNED, "y": Phase.ASSUMED}
     assert claim.unserved == ("y",)
 
@@ -83,20 +83,20 @@ def test_a_container_that_the_plugin_has_struck_is_assigned(struck):
 @pytest.mark.parametrize("empty", ["", ";", ";;", ":;"])
 def test_a_served_pod_is_assigned_and_keeps_when_it_was_assumed(empty):
     served = bound(**{TO_ALLOCATE: empty, BIND_PHASE: "success", TIME: ENDED})
-    claim = LANGUAGE.claim(pod(served))
+    claim = CODEC.claim(pod(served))
     assert set(phases(claim).values()) == {Phase.ASSIGNED}
     assert (claim.assumed_at, claim.unserved, claim.failed) == (1700000000, (), False)
 
 
 def test_a_pod_that_the_plugin_could_not_serve_has_failed_and_stays_a_candidate():
-    claim = LANGUAGE.claim(pod(bound(**{BIND_PHASE: "failed", TIME: ENDED})))
+    claim = CODEC.claim(pod(bound(**{BIND_PHASE: "failed", TIME: ENDED})))
     assert claim.failed
     assert claim.unserved == ("x", "y")
     assert set(phases(claim).values()) == {Phase.ASSUMED}
 
 
 def test_success_counts_even_if_the_copy_was_never_struck():
-    claim = LANGUAGE.claim(pod(bound(**{BIND_PHASE: "success"})))
+    claim = CODEC.claim(pod(bound(**{BIND_PHASE: "success"})))
     assert set(phases(claim).values()) == {Phase.ASSIGNED}
     assert claim.unserved == ("x", "y")
 
@@ -113,14 +113,14 @@ def test_success_counts_even_if_the_copy_was_never_struck():
     ],
 )
 def test_what_is_left_of_the_annotations_decides(left, phase):
-    claim = LANGUAGE.claim(pod(left, containers("x")))
+    claim = CODEC.claim(pod(left, containers("x")))
     assert claim.allocations == (Allocation("x", (SHARE_A,), phase),)
     assert not claim.remarks
 
 
 @pytest.mark.parametrize("empty", [{}, {IDS: ""}, {IDS: ";"}, {NODE: "n1", BIND_PHASE: "failed"}])
 def test_annotations_without_devices_are_no_claim(empty):
-    assert LANGUAGE.claim(pod(empty)) is None
+    assert CODEC.claim(pod(empty)) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_annotations_without_devices_are_no_claim(empty):
     ],
 )
 def test_what_cannot_be_read_beside_the_devices_is_a_doubt(key, text, remark):
-    claim = LANGUAGE.claim(pod(bound(**{key: text})))
+    claim = CODEC.claim(pod(bound(**{key: text})))
     assert [each.shares for each in claim.allocations] == [(SHARE_A,), (SHARE_B,)]
     (only,) = claim.remarks
     assert only.startswith(remark)
@@ -167,7 +167,7 @@ SIDECAR = containers("beside", kind=ContainerKind.SIDECAR)
     ],
 )
 def test_volcano_writes_a_segment_for_each_container_that_asks(specs, text, holding):
-    assert held(LANGUAGE.claim(pod({IDS: text}, specs))) == holding
+    assert held(CODEC.claim(pod({IDS: text}, specs))) == holding
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_hami_writes_a_segment_for_every_container(specs, text, holding):
             structs.replace(each, limits={} if each.name == "beside" else each.limits)
             for each in specs
         )
-    assert held(HAMI_LANGUAGE.claim(pod({HAMI_IDS: text}, specs))) == holding
+    assert held(HAMI_CODEC.claim(pod({HAMI_IDS: text}, specs))) == holding
 
 
 def held(claim):
@@ -211,19 +211,19 @@ def held(claim):
 
 
 def test_hami_counts_memory_in_mebibytes_and_volcano_in_units():
-    for codec, key, unit in ((LANGUAGE, IDS, UNIT), (HAMI_LANGUAGE, HAMI_IDS, MIB)):
+    for codec, key, unit in ((CODEC, IDS, UNIT), (HAMI_CODEC, HAMI_IDS, MIB)):
         claim = codec.claim(pod({key: A}, containers("x", resource=codec.key_set.number)))
         assert claim.allocations[0].shares == (Share("GPU-a", 128 * unit, 100),)
 
 
 def test_a_mig_slot_keeps_its_name():
-    claim = LANGUAGE.claim(pod({IDS: "GPU-a[group2-3],NVIDIA,1024,0:"}, containers("x")))
+    claim = CODEC.claim(pod({IDS: "GPU-a[group2-3],NVIDIA,1024,0:"}, containers("x")))
     assert claim.allocations[0].shares == (Share("GPU-a[group2-3]", 1024 * UNIT, 0),)
 
 
 def test_other_vendors_devices_are_not_ours():
     text = f"MLU-1,MLU,1,1:{A}"
-    claim = LANGUAGE.claim(pod({IDS: text, TO_ALLOCATE: "MLU-1,MLU,1,1:"}, containers("x")))
+    claim = CODEC.claim(pod({IDS: text, TO_ALLOCATE: "MLU-1,MLU,1,1:"}, containers("x")))
     assert claim.allocations == (Allocation("x", (SHARE_A,), Phase.ASSIGNED),)
 
 
@@ -244,14 +244,14 @@ def test_other_vendors_devices_are_not_ours():
 )
 def test_devices_that_cannot_be_told_are_refused(text, offending):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.claim(pod({IDS: text}))
-    assert (refused.value.subject, refused.value.key) == ("ml/train-0", IDS)
+        CODEC.claim(pod({IDS: text}))
+    assert (refused.value.object_name, refused.value.key) == ("ml/train-0", IDS)
     assert refused.value.text == offending
 
 
 def test_a_request_that_cannot_be_told_is_refused_with_the_claim():
     with pytest.raises(ClaimError, match="vgpu-number"):
-        LANGUAGE.claim(pod({IDS: A}, (Container("x", broken={"volcano.sh/vgpu-number": "1m"}),)))
+        CODEC.claim(pod({IDS: A}, (Container("x", broken={"volcano.sh/vgpu-number": "1m"}),)))
 
 
 # ---------------------------------------------------------------- the older plugin
@@ -273,8 +273,8 @@ def old_pod(annotations, *limits, kinds=None):
     return Pod(POD, annotations=annotations, containers=specs)
 
 
-def test_the_older_plugins_card_is_an_index():
-    claim = LANGUAGE.claim(old_pod(OLD, (100, 0), (50, 0), (70, 0), kinds={2: ContainerKind.INIT}))
+def test_the_older_plugins_gpu_is_an_index():
+    claim = CODEC.claim(old_pod(OLD, (100, 0), (50, 0), (70, 0), kinds={2: ContainerKind.INIT}))
     assert claim == Claim(
         Scheme.VOLCANO,
         POD,
@@ -287,10 +287,10 @@ def test_the_older_plugins_card_is_an_index():
     )
 
 
-def test_the_older_plugins_whole_cards_are_given_in_order():
+def test_the_older_plugins_whole_gpus_are_given_in_order():
     told = OLD | {"volcano.sh/gpu-index": "3,0,5", "volcano.sh/gpu-assigned": "true"}
     told["volcano.sh/predicate-time"] = "once"
-    claim = LANGUAGE.claim(old_pod(told, (0, 1), (0, 2)))
+    claim = CODEC.claim(old_pod(told, (0, 1), (0, 2)))
     assert held(claim) == {"c0": "3", "c1": "05"}
     assert set(phases(claim).values()) == {Phase.ASSIGNED}
     assert claim.allocations[0].shares == (Share("3", None, 1000),)
@@ -298,28 +298,28 @@ def test_the_older_plugins_whole_cards_are_given_in_order():
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,", "-1", "99999", ",".join(["1"] * 2000), "0,1"])
-def test_the_older_plugins_bad_index_is_never_card_0(text):
+def test_the_older_plugins_bad_index_is_never_gpu_0(text):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.claim(old_pod({"volcano.sh/gpu-index": text}, (0, 3)))
+        CODEC.claim(old_pod({"volcano.sh/gpu-index": text}, (0, 3)))
     assert (refused.value.key, refused.value.text) == ("volcano.sh/gpu-index", text)
 
 
 def test_an_index_without_a_request_is_refused():
     with pytest.raises(ClaimError, match="no container asks"):
-        LANGUAGE.claim(old_pod(OLD, (0, 0)))
+        CODEC.claim(old_pod(OLD, (0, 0)))
 
 
 # ---------------------------------------------------------------- writing
 
 
 def test_a_claim_is_written_as_the_scheduler_writes_it():
-    written = LANGUAGE.annotations(LANGUAGE.claim(pod(bound())), {})
+    written = CODEC.annotations(CODEC.claim(pod(bound())), {})
     assert written == bound()
 
 
 def test_an_assigned_claim_is_written_as_the_plugin_leaves_it():
     served = bound(**{TO_ALLOCATE: ";", BIND_PHASE: "success", TIME: ENDED})
-    assert LANGUAGE.annotations(LANGUAGE.claim(pod(served)), {}) == served
+    assert CODEC.annotations(CODEC.claim(pod(served)), {}) == served
 
 
 def test_hamis_claim_has_a_segment_for_every_container():
@@ -330,7 +330,7 @@ def test_hamis_claim_has_a_segment_for_every_container():
         (Allocation("x", (Share("GPU-a", 128 * MIB, 100),), Phase.ASSIGNED),),
         assumed_at=1700000000.9,
     )
-    assert HAMI_LANGUAGE.annotations(claim, {}, containers=("plain", "x", "plain-too")) == {
+    assert HAMI_CODEC.annotations(claim, {}, containers=("plain", "x", "plain-too")) == {
         HAMI_IDS: f";{A};;",
         HAMI_TO_ALLOCATE: ";;;",
         "hami.io/vgpu-node": "n1",
@@ -342,7 +342,7 @@ def test_hamis_claim_has_a_segment_for_every_container():
 
 def test_a_device_is_written_under_its_uuid():
     claim = Claim(Scheme.VOLCANO, POD, "", (Allocation("x", (Share("0", 0, 0),), Phase.ASSIGNED),))
-    written = LANGUAGE.annotations(claim, {"0": Device("GPU-a", 0)})
+    written = CODEC.annotations(claim, {"0": Device("GPU-a", 0)})
     assert written[IDS] == "GPU-a,NVIDIA,0,0:"
 
 
@@ -382,14 +382,14 @@ def claim_of(*shares, phase=Phase.ASSIGNED, **changes):
 )
 def test_what_the_annotations_cannot_say_is_refused(claim):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.annotations(claim, {})
-    assert refused.value.subject == "ml/train-0"
+        CODEC.annotations(claim, {})
+    assert refused.value.object_name == "ml/train-0"
 
 
 @pytest.mark.parametrize("names", [(), ("y",), ("x", "x")])
 def test_hamis_claim_is_not_written_without_the_pods_containers(names):
     with pytest.raises(ClaimError, match="not the pod's containers"):
-        HAMI_LANGUAGE.annotations(claim_of(SHARE_A), {}, containers=names)
+        HAMI_CODEC.annotations(claim_of(SHARE_A), {}, containers=names)
 
 
 # ---------------------------------------------------------------- properties
@@ -401,7 +401,7 @@ DEVICES = ("GPU-a", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", "MIG-GPU-a/1/0",
 @st.composite
 def situations(draw):
     """A language, a pod's containers, and a claim of those that ask."""
-    codec = draw(st.sampled_from([LANGUAGE, HAMI_LANGUAGE, Volcano()]))
+    codec = draw(st.sampled_from([CODEC, HAMI_CODEC, Volcano()]))
     shares = st.builds(
         Share,
         st.sampled_from(DEVICES),
@@ -420,7 +420,7 @@ def situations(draw):
         Container(name, {codec.key_set.number: 1} if ask else {})
         for name, ask in zip(names, asks, strict=True)
     ]
-    if codec is HAMI_LANGUAGE and draw(st.booleans()):  # the annotations have it in front
+    if codec is HAMI_CODEC and draw(st.booleans()):  # the annotations have it in front
         specs.append(structs.replace(specs.pop(0), kind=ContainerKind.INIT))
     claim = Claim(
         Scheme.VOLCANO,
@@ -458,7 +458,7 @@ def mutated(draw):
 
 
 @given(
-    st.sampled_from([LANGUAGE, HAMI_LANGUAGE]),
+    st.sampled_from([CODEC, HAMI_CODEC]),
     st.dictionaries(
         st.sampled_from(
             ["devices", "to_allocate", "time", "bind_time", "bind_phase", "node", "old"]
@@ -473,7 +473,7 @@ def test_any_text_gives_a_claim_or_a_typed_error(codec, texts):
     try:
         claim = codec.claim(pod(annotations, specs))
     except ClaimError as refused:
-        assert refused.subject == "ml/train-0"  # noqa: PT017  # either is right
+        assert refused.object_name == "ml/train-0"  # noqa: PT017  # either is right
         assert refused.key in annotations  # noqa: PT017
         assert refused.text in annotations[refused.key]  # noqa: PT017
         assert str(refused).startswith(f"ml/train-0: {refused.key}: ")  # noqa: PT017
@@ -485,7 +485,7 @@ def test_a_huge_text_is_read_in_one_pass():
     """Linear: quadratic work on a megabyte of separators would not end in a test's time."""
     for text in (";" * 2**20, ":" * 2**20, "," * 2**20, A * 2**15, f"{A};" * 2**15):
         try:
-            claim = LANGUAGE.claim(pod({IDS: text, TO_ALLOCATE: text}))
+            claim = CODEC.claim(pod({IDS: text, TO_ALLOCATE: text}))
         except ClaimError as refused:
             assert len(str(refused)) < 300  # noqa: PT017  # either is right
         else:
@@ -494,4 +494,4 @@ def test_a_huge_text_is_read_in_one_pass():
 
 def test_both_dialects_are_read_from_their_own_keys_only():
     assert Volcano(VOLCANO).claim(pod({HAMI_IDS: A})) is None
-    assert HAMI_LANGUAGE.claim(pod({IDS: A})) is None
+    assert HAMI_CODEC.claim(pod({IDS: A})) is None

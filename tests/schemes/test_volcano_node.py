@@ -20,8 +20,8 @@ from vgpu.schemes.volcano.node import (
 )
 from vgpu.units import MIB
 
-LANGUAGE = Volcano(memory_factor=10)
-HAMI_LANGUAGE = Volcano(HAMI)
+CODEC = Volcano(memory_factor=10)
+HAMI_CODEC = Volcano(HAMI)
 REGISTER, HAMI_REGISTER = "volcano.sh/node-vgpu-register", "hami.io/node-nvidia-register"
 AT = 1755659045.0  # 2025-08-20 03:04:05 UTC
 
@@ -37,43 +37,43 @@ def node(annotations=None, **more):
     ("codec", "text", "device"),
     [
         pytest.param(
-            LANGUAGE,
+            CODEC,
             "GPU-a,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:",
             Device("GPU-a", None, 49140 * MIB, 1000, 10, healthy=True, model="NVIDIA L40S"),
             id="E5: 4914 units of 10 MiB",
         ),
         pytest.param(
-            LANGUAGE,
+            CODEC,
             "GPU-a,10,4914,NVIDIA-Tesla T4,false:",
             Device("GPU-a", None, 49140 * MIB, 1000, 10, healthy=False, model="Tesla T4"),
             id="before there were modes",
         ),
         pytest.param(
-            LANGUAGE,
+            CODEC,
             "GPU-a,10,4914,NVIDIA-T4,1,mig,something newer",
             Device("GPU-a", None, 49140 * MIB, 1000, 10, model="T4"),
             id="six columns at least",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             "GPU-a,10,16384,200,NVIDIA-T4,0,true:",
             Device("GPU-a", None, 16384 * MIB, 2000, 10, model="T4"),
             id="HAMi, seven columns, with core scaling",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             "GPU-a,10,16384,100,NVIDIA-T4,-1,true,3:",
             Device("GPU-a", 3, 16384 * MIB, 1000, 10, model="T4"),
             id="HAMi, eight columns",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             "GPU-a,10,16384,100,NVIDIA-T4,0,true,3,hami-core:",
             Device("GPU-a", 3, 16384 * MIB, 1000, 10, model="T4"),
             id="HAMi, nine columns",
         ),
         pytest.param(
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             '[{"id":"GPU-a","count":10,"devmem":16384,"devcore":100,"type":"NVIDIA A100-SXM4-80GB",'
             '"mode":"hami-core","migProfiles":[],"devicevendor":"NVIDIA"}]',
             Device("GPU-a", 0, 16384 * MIB, 1000, 10, healthy=False, model="NVIDIA A100-SXM4-80GB"),
@@ -81,13 +81,13 @@ def node(annotations=None, **more):
         ),
     ],
 )
-def test_a_card_is_read_in_every_form(codec, text, device):
+def test_a_gpu_is_read_in_every_form(codec, text, device):
     assert codec.devices(node({codec.key_set.register: text})) == (device,)
 
 
 @pytest.mark.parametrize("text", ["", ":", "::", "[]"])
-def test_a_node_may_register_no_cards(text):
-    assert LANGUAGE.devices(node({REGISTER: text})) == ()
+def test_a_node_may_register_no_gpus(text):
+    assert CODEC.devices(node({REGISTER: text})) == ()
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_a_node_may_register_no_cards(text):
 )
 def test_a_register_that_cannot_be_read_is_refused(text, offending):
     with pytest.raises(ClaimError) as refused:
-        LANGUAGE.devices(node({REGISTER: text}))
-    assert (refused.value.subject, refused.value.key) == ("node n1", REGISTER)
+        CODEC.devices(node({REGISTER: text}))
+    assert (refused.value.object_name, refused.value.key) == ("node n1", REGISTER)
     assert refused.value.text == offending
 
 
-def test_cards_are_registered_as_the_plugins_do_it():
-    cards = (
+def test_gpus_are_registered_as_the_plugins_do_it():
+    gpus = (
         Device("GPU-a", 1, 49144 * MIB, slots=10, model="NVIDIA L40S"),
         Device("GPU-b", 0, 24 * 1024 * MIB, healthy=False, model="T4"),
     )
-    assert LANGUAGE.register(cards) == {
+    assert CODEC.register(gpus) == {
         REGISTER: "GPU-a,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:"
         "GPU-b,10,2457,NVIDIA-T4,false,hami-core:"
     }
-    (text,) = HAMI_LANGUAGE.register(cards, mode="mig").values()
+    (text,) = HAMI_CODEC.register(gpus, mode="mig").values()
     assert json.loads(text) == [
         {
             "id": "GPU-a",
@@ -152,7 +152,7 @@ def test_cards_are_registered_as_the_plugins_do_it():
 
 
 @pytest.mark.parametrize(
-    "card",
+    "gpu",
     [
         Registration("GPU a"),
         Registration("GPU-a", type="one, two"),
@@ -163,10 +163,10 @@ def test_cards_are_registered_as_the_plugins_do_it():
         Registration("GPU-a", type="\ud800"),
     ],
 )
-def test_a_card_that_the_register_cannot_say_is_refused(card):
+def test_a_gpu_that_the_register_cannot_say_is_refused(gpu):
     for key_set in (VOLCANO, HAMI):
         with pytest.raises(ClaimError):
-            registration([card], key_set)
+            registration([gpu], key_set)
 
 
 def test_an_index_that_is_not_told_is_not_made_up():
@@ -176,7 +176,7 @@ def test_an_index_that_is_not_told_is_not_made_up():
 
 numbers = st.integers(0, 2**31 - 1)
 words = st.sampled_from(["", "NVIDIA-T4", "NVIDIA-Quadro RTX 6000/8000", 'é"[]{}\\', "hami-core"])
-cards = st.lists(
+gpus = st.lists(
     st.builds(
         Registration,
         uuid=st.sampled_from(
@@ -191,20 +191,20 @@ cards = st.lists(
         mode=words,
         healthy=st.booleans(),
     ),
-    unique_by=lambda card: card.uuid,
+    unique_by=lambda gpu: gpu.uuid,
     max_size=3,
 )
 FORMS = [(VOLCANO, 5), (VOLCANO, 0), (HAMI, 7), (HAMI, 8), (HAMI, 9), (HAMI, 0)]
 
 
-@given(cards, st.sampled_from(FORMS))
-def test_every_card_that_is_registered_is_read_back(cards, form):
+@given(gpus, st.sampled_from(FORMS))
+def test_every_gpu_that_is_registered_is_read_back(gpus, form):
     key_set, columns = form
-    text = registration(cards, key_set, columns)
+    text = registration(gpus, key_set, columns)
     read = registrations(node({key_set.register: text}), key_set)
     told = key_set.columns[: columns or None]
-    assert [[getattr(card, name) for name in told] for card in read] == [
-        [getattr(card, name) for name in told] for card in cards
+    assert [[getattr(gpu, name) for name in told] for gpu in read] == [
+        [getattr(gpu, name) for name in told] for gpu in gpus
     ]
 
 
@@ -223,7 +223,7 @@ def broken_registers(draw):
     return text[:start] + draw(st.text(max_size=9)) + text[draw(st.integers(start, len(text))) :]
 
 
-@given(st.text() | broken_registers(), st.sampled_from([LANGUAGE, HAMI_LANGUAGE]))
+@given(st.text() | broken_registers(), st.sampled_from([CODEC, HAMI_CODEC]))
 def test_any_register_gives_devices_or_a_typed_error(text, codec):
     try:
         devices = codec.devices(node({codec.key_set.register: text}))
@@ -237,14 +237,14 @@ def test_any_register_gives_devices_or_a_typed_error(text, codec):
 # ---------------------------------------------------------------- the older plugin
 
 
-def test_the_older_plugins_cards_are_counted_by_the_kubelet():
+def test_the_older_plugins_gpus_are_counted_by_the_kubelet():
     capacity = {"volcano.sh/gpu-number": 2, "volcano.sh/gpu-memory": 3276}
     ill = node({"volcano.sh/gpu-unhealthy-ids": "1,"}, capacity=capacity)
-    assert LANGUAGE.devices(ill) == (
+    assert CODEC.devices(ill) == (
         Device(index=0, memory_bytes=16380 * MIB),
         Device(index=1, memory_bytes=16380 * MIB, healthy=False),
     )
-    assert HAMI_LANGUAGE.devices(ill) == ()
+    assert HAMI_CODEC.devices(ill) == ()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_older_plugins_cards_are_counted_by_the_kubelet():
 )
 def test_the_older_plugins_bad_numbers_are_refused(capacity, ill):
     with pytest.raises(ClaimError, match="node n1"):
-        LANGUAGE.devices(node({"volcano.sh/gpu-unhealthy-ids": ill}, capacity=capacity))
+        CODEC.devices(node({"volcano.sh/gpu-unhealthy-ids": ill}, capacity=capacity))
 
 
 # ---------------------------------------------------------------- heartbeat
@@ -284,16 +284,16 @@ VOLCANO_HANDSHAKE, HAMI_HANDSHAKE = "volcano.sh/node-vgpu-handshake", "hami.io/n
     ],
 )
 def test_a_handshake_is_read_in_every_form(text, state, at):
-    for codec, key in ((LANGUAGE, VOLCANO_HANDSHAKE), (HAMI_LANGUAGE, HAMI_HANDSHAKE)):
+    for codec, key in ((CODEC, VOLCANO_HANDSHAKE), (HAMI_CODEC, HAMI_HANDSHAKE)):
         assert codec.handshake(node({key: text})) == Handshake(key, state, at)
 
 
 def test_the_older_key_counts_where_the_newer_one_is_not_there():
     old = {"volcano.sh/node-handshake": "Deleted_2025.08.20 03:04:05"}
-    assert LANGUAGE.handshake(node(old)).state is HandshakeState.DELETED
+    assert CODEC.handshake(node(old)).state is HandshakeState.DELETED
     new = old | {VOLCANO_HANDSHAKE: "Requesting_2025.08.20 03:04:05"}
-    assert LANGUAGE.handshake(node(new)).state is HandshakeState.REQUESTING
-    assert LANGUAGE.handshake(node()) is None
+    assert CODEC.handshake(node(new)).state is HandshakeState.REQUESTING
+    assert CODEC.handshake(node()) is None
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_every_handshake_that_is_written_is_read_back(state, at, key_set):
 )
 def test_any_text_is_a_handshake_or_a_typed_error(text):
     try:
-        handshake = LANGUAGE.handshake(node({VOLCANO_HANDSHAKE: text}))
+        handshake = CODEC.handshake(node({VOLCANO_HANDSHAKE: text}))
     except ClaimError as refused:
         assert (refused.key, refused.text) == (VOLCANO_HANDSHAKE, text)  # noqa: PT017
     else:
@@ -336,22 +336,22 @@ def test_any_text_is_a_handshake_or_a_typed_error(text):
 @pytest.mark.parametrize(
     ("codec", "key", "text", "since", "owner"),
     [
-        (LANGUAGE, "hamivgpu", "2025-08-20T03:04:05Z", AT, None),
-        (LANGUAGE, "vgpu4pd", "2025-08-20T11:04:05+08:00", AT, None),
-        (LANGUAGE, "hamivgpu", "2025-08-20 03:04:05", None, None),
-        (LANGUAGE, "hamivgpu", "", None, None),
-        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z", AT, None),
+        (CODEC, "hamivgpu", "2025-08-20T03:04:05Z", AT, None),
+        (CODEC, "vgpu4pd", "2025-08-20T11:04:05+08:00", AT, None),
+        (CODEC, "hamivgpu", "2025-08-20 03:04:05", None, None),
+        (CODEC, "hamivgpu", "", None, None),
+        (HAMI_CODEC, "hami.io/mutex.lock", "2025-08-20T03:04:05Z", AT, None),
         (
-            HAMI_LANGUAGE,
+            HAMI_CODEC,
             "hami.io/mutex.lock",
             "2025-08-20T03:04:05Z,ml,train-0",
             AT,
             ("ml", "train-0"),
         ),
-        (HAMI_LANGUAGE, "hami.io/mutex.lock", "soon,ml,train-0", None, ("ml", "train-0")),
-        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,ml", AT, None),
-        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,,train-0", AT, None),
-        (HAMI_LANGUAGE, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,a,b,c", AT, None),
+        (HAMI_CODEC, "hami.io/mutex.lock", "soon,ml,train-0", None, ("ml", "train-0")),
+        (HAMI_CODEC, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,ml", AT, None),
+        (HAMI_CODEC, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,,train-0", AT, None),
+        (HAMI_CODEC, "hami.io/mutex.lock", "2025-08-20T03:04:05Z,a,b,c", AT, None),
     ],
 )
 def test_a_lock_is_seen_whether_it_can_be_read_or_not(codec, key, text, since, owner):
@@ -362,9 +362,9 @@ def test_locks_of_the_other_dialect_are_not_ours():
     every = dict.fromkeys(
         ("hamivgpu", "vgpu4pd", "hami.io/mutex.lock", "volcano.sh/mutex.lock"), ""
     )
-    assert [lock.key for lock in LANGUAGE.locks(node(every))] == ["hamivgpu", "vgpu4pd"]
-    assert [lock.key for lock in HAMI_LANGUAGE.locks(node(every))] == ["hami.io/mutex.lock"]
-    assert LANGUAGE.locks(node()) == ()
+    assert [lock.key for lock in CODEC.locks(node(every))] == ["hamivgpu", "vgpu4pd"]
+    assert [lock.key for lock in HAMI_CODEC.locks(node(every))] == ["hami.io/mutex.lock"]
+    assert CODEC.locks(node()) == ()
 
 
 @given(
@@ -373,11 +373,11 @@ def test_locks_of_the_other_dialect_are_not_ours():
 )
 def test_every_lock_that_is_written_is_read_back(since, owner):
     text = lock_text(since, owner)
-    (lock,) = HAMI_LANGUAGE.locks(node({"hami.io/mutex.lock": text}))
+    (lock,) = HAMI_CODEC.locks(node({"hami.io/mutex.lock": text}))
     assert (lock.since, lock.owner) == (since, owner and (owner.namespace, owner.name))
 
 
 @given(st.text() | st.text("0123456789-T:Z+,.ml"))
 def test_any_text_is_a_lock(text):
-    (lock,) = LANGUAGE.locks(node({"hamivgpu": text}))
+    (lock,) = CODEC.locks(node({"hamivgpu": text}))
     assert lock.text == text

@@ -67,7 +67,7 @@ TOY = SchemeRow(
     codec=lambda _: ToyCodec(),
     has_devices=lambda node: GPUS in node.annotations,
     keys=KeyPrefixes(
-        resources=("toy.example/",), marks=("toy.example/",), spoken=("toy.example/",)
+        resources=("toy.example/",), marks=("toy.example/",), evidence=("toy.example/",)
     ),
     repair=AnnotationRepair(promised=(DEVICE,), kept=((ASSIGNED, "true"),)),
     adapter="toy",

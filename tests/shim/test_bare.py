@@ -52,7 +52,7 @@ def test_the_kernel_s_own_root_link_is_followed(container):
 def test_a_container_without_a_region_and_a_process_that_ended_are_absent(container, proc_root):
     error = refusal(proc_root)
     assert error.reason is Reason.ABSENT
-    assert error.subject == f"{proc_root}/{PID}/root/tmp/cudevshr.cache"
+    assert error.object_name == f"{proc_root}/{PID}/root/tmp/cudevshr.cache"
     assert refusal(proc_root, 1).reason is Reason.ABSENT
     (container / "tmp").rmdir()
     assert refusal(proc_root).reason is Reason.ABSENT
@@ -63,7 +63,7 @@ def test_a_tenant_s_link_in_place_of_its_region_is_not_followed(container, proc_
     (container / "tmp" / "cudevshr.cache").symlink_to(tmp_path / "another")
     error = refusal(proc_root)
     assert error.reason is Reason.NOT_REGULAR_FILE
-    assert error.subject.endswith("/tmp/cudevshr.cache")
+    assert error.object_name.endswith("/tmp/cudevshr.cache")
 
 
 def test_a_tenant_s_link_in_place_of_its_tmp_is_not_followed(container, proc_root, tmp_path):
@@ -73,14 +73,14 @@ def test_a_tenant_s_link_in_place_of_its_tmp_is_not_followed(container, proc_roo
     (container / "tmp").symlink_to(tmp_path / "elsewhere")
     error = refusal(proc_root)
     assert error.reason is Reason.NOT_REGULAR_FILE
-    assert error.subject.endswith("/root/tmp")
+    assert error.object_name.endswith("/root/tmp")
 
 
 def test_a_broken_region_is_refused_by_its_full_path(container, proc_root):
     (container / "tmp" / "cudevshr.cache").write_bytes(b"123456789012")
     error = refusal(proc_root)
     assert error.reason is Reason.UNKNOWN_LAYOUT
-    assert error.subject == f"{proc_root}/{PID}/root/tmp/cudevshr.cache"
+    assert error.object_name == f"{proc_root}/{PID}/root/tmp/cudevshr.cache"
 
 
 def test_no_descriptor_stays_open(container, proc_root, tmp_path):

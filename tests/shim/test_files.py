@@ -42,7 +42,7 @@ def reason(path):
 
 def test_a_missing_file_is_absent(tmp_path):
     error = refusal(tmp_path / "none.cache")
-    assert (error.reason, error.subject) == (Reason.ABSENT, str(tmp_path / "none.cache"))
+    assert (error.reason, error.object_name) == (Reason.ABSENT, str(tmp_path / "none.cache"))
 
 
 def test_a_zero_byte_file_is_empty(path):

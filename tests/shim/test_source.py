@@ -35,7 +35,7 @@ def sample(*roots):
 
 
 def refused(sample):
-    return [(rejection.subject, rejection.reason) for rejection in sample.rejections]
+    return [(rejection.object_name, rejection.reason) for rejection in sample.rejections]
 
 
 def found(sample):
@@ -93,7 +93,7 @@ def test_only_a_pod_uid_and_a_container_name_name_a_container(root, name):
     assert sample(root).files == ()
     (rejection,) = sample(root).rejections
     assert rejection.reason is Reason.BAD_DIRECTORY_NAME
-    assert rejection.subject.encode()  # text that every page can carry
+    assert rejection.object_name.encode()  # text that every page can carry
 
 
 def test_several_roots_are_read_and_missing_ones_passed_over(tmp_path):
@@ -107,7 +107,7 @@ def test_several_roots_are_read_and_missing_ones_passed_over(tmp_path):
 def test_no_root_at_all_is_absent(tmp_path):
     with pytest.raises(SourceError) as caught:
         sample(tmp_path / "none", tmp_path / "nothing")
-    assert (caught.value.reason, caught.value.subject) == (Reason.ABSENT, f"{tmp_path}/none")
+    assert (caught.value.reason, caught.value.object_name) == (Reason.ABSENT, f"{tmp_path}/none")
 
 
 def test_a_root_that_is_no_folder_is_refused_and_the_others_are_read(root, tmp_path):

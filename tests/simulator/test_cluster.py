@@ -148,7 +148,7 @@ def test_the_nodes_pods_are_those_of_the_api_server(simulated, node):
     assert node.pods() == before - {REFUSED, EXPIRED} | {HEIR}
 
 
-def test_an_heir_runs_and_its_process_is_on_its_card_from_then_on(simulated, node):
+def test_an_heir_runs_and_its_process_is_on_its_gpu_from_then_on(simulated, node):
     (heir,) = (pod for pod in demo_cluster(START).heirs.values() if pod.ref.name == HEIR)
     (process,) = heir.containers[0].processes
     assert process.pid not in {each.pid for each in node.driver.sample(NOW).processes}

@@ -9,7 +9,7 @@ from vgpu.facts import GpuSource, XidCount
 from vgpu.reasons import Reason, SourceError
 from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.simulator.driver import SimulatedDriver
-from vgpu.simulator.state import cards_at, uses_at
+from vgpu.simulator.state import gpus_at, uses_at
 from vgpu.sources import nvml_queries
 
 START = 1_790_000_000.0
@@ -58,18 +58,18 @@ def test_it_has_the_readings_that_the_real_source_asks_for(driver):
 def test_it_tells_the_state_of_the_scenario(driver, clock):
     clock.t = 42.0
     sample = driver.sample(0)
-    states = cards_at(demo(), 42)
+    states = gpus_at(demo(), 42)
     assert [gpu.uuid for gpu in sample.gpus] == [A10.uuid, L40S.uuid]
     for gpu, state in zip(sample.gpus, states, strict=True):
         assert gpu.readings["memory_used_bytes",] == state.used_bytes
         assert gpu.readings["utilization_ratio",] == state.sm_percent / 100
         assert gpu.readings["power_usage_watts",] == pytest.approx(state.watts, abs=1e-3)
-        assert gpu.info["name"] == state.card.name
+        assert gpu.info["name"] == state.gpu.name
     uses = uses_at(demo(), 42)
     assert {(p.pid, p.device): p.used_bytes for p in sample.processes} == {
-        (use.pid, use.card): use.used_bytes for use in uses
+        (use.pid, use.gpu): use.used_bytes for use in uses
     }
-    assert sample.utilization == {(use.pid, use.card): use.sm_percent / 100 for use in uses}
+    assert sample.utilization == {(use.pid, use.gpu): use.sm_percent / 100 for use in uses}
     assert sample.processes_known == sample.utilization_known == {A10.uuid, L40S.uuid}
 
 
@@ -80,7 +80,7 @@ def test_ratios_are_ratios_and_memory_adds_up(driver, clock):
             assert all(0 <= v <= 1 for key, v in told.items() if key[0].endswith("_ratio"))
             parts = ("memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
             assert sum(told[part,] for part in parts) == told["memory_total_bytes",]
-            assert told["energy_joules",] <= cards_at(demo(), clock.t)[gpu.index].joules
+            assert told["energy_joules",] <= gpus_at(demo(), clock.t)[gpu.index].joules
 
 
 def test_time_moves_the_readings(driver, clock):
@@ -98,14 +98,14 @@ def test_a_failing_driver_raises_its_reason_until_it_recovers(driver):
     assert len(driver.sample(0).gpus) == 2
 
 
-def test_a_lost_card_takes_its_processes_with_it(driver):
+def test_a_lost_gpu_takes_its_processes_with_it(driver):
     driver.lose(A10.uuid)
     sample = driver.sample(0)
     assert sample.lost == (A10.uuid,)
     assert [gpu.uuid for gpu in sample.gpus] == [L40S.uuid]
     assert {process.device for process in sample.processes} == {L40S.uuid}
     assert sample.processes_known == sample.utilization_known == {L40S.uuid}
-    assert [(r.subject, r.reason) for r in sample.rejections] == [(A10.uuid, Reason.GPU_LOST)]
+    assert [(r.object_name, r.reason) for r in sample.rejections] == [(A10.uuid, Reason.GPU_LOST)]
     driver.recover()
     assert driver.sample(0).lost == ()
 

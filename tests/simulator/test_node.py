@@ -174,7 +174,7 @@ def test_gpushare_tells_its_share_in_the_environment(node):
     (container,) = (c for _, c in node.scenario.containers() if c.scheme is Scheme.GPUSHARE)
     (share,) = container.shares
     assert limits.container_units * 2**30 == share.memory_bytes
-    assert node.scenario.cards[limits.index].uuid == share.device
+    assert node.scenario.gpus[limits.index].uuid == share.device
     assert len(grant.device_ids) == limits.container_units
 
 
@@ -222,7 +222,7 @@ def test_processes_come_and_go_with_time(tmp_path):
         ref=demo().pods[0].ref,
         containers=(SimulatedContainer(name="c", id="a" * 64, processes=(process,)),),
     )
-    scenario = Scenario(node="n", cards=(), pods=(pod,))
+    scenario = Scenario(node="n", gpus=(), pods=(pod,))
     node = SimulatedNode(scenario, tmp_path, START)
     seen = []
     for t in (0, 10, 19.9, 20):
@@ -249,8 +249,8 @@ def test_limit_files_hold_the_shares_of_gaia_and_kubeshare(node):
             assert limit.cores_percent == share.cores_milli // 10
             if limit.scheme is Scheme.GAIA:
                 assert (limit.pod_uid, limit.container_id) == (pod.ref.uid, container.id)
-                card = next(c for c in node.scenario.cards if c.uuid == share.device)
-                assert card.pci_bus_id.endswith(limit.pci_bus_id)
+                gpu = next(c for c in node.scenario.gpus if c.uuid == share.device)
+                assert gpu.pci_bus_id.endswith(limit.pci_bus_id)
             else:
                 assert (limit.namespace, limit.pod) == (pod.ref.namespace, pod.ref.name)
                 assert limit.device == share.device

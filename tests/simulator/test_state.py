@@ -11,7 +11,7 @@ from vgpu.model import Scheme
 from vgpu.simulator.demo import demo
 from vgpu.simulator.scenario import End
 from vgpu.simulator.scheme_objects import claims, grants, registered
-from vgpu.simulator.state import alive_at, cards_at, regions_at, uses_at
+from vgpu.simulator.state import alive_at, gpus_at, regions_at, uses_at
 
 SCENARIOS = {
     "demo": demo(),
@@ -29,39 +29,39 @@ def test_memory_adds_up(scenario, t):
     attributed = Counter()
     for use in uses_at(scenario, t):
         assert use.used_bytes > 0
-        attributed[use.card] += use.used_bytes
-    for told in cards_at(scenario, t):
-        card = told.card
-        assert told.used_bytes + told.free_bytes + card.reserved_bytes == card.memory_bytes
+        attributed[use.gpu] += use.used_bytes
+    for told in gpus_at(scenario, t):
+        gpu = told.gpu
+        assert told.used_bytes + told.free_bytes + gpu.reserved_bytes == gpu.memory_bytes
         assert told.free_bytes >= 0
-        assert attributed[card.uuid] + card.baseline_bytes == told.used_bytes
+        assert attributed[gpu.uuid] + gpu.baseline_bytes == told.used_bytes
 
 
 @any_scenario
 @given(t=moments)
-def test_no_card_is_busier_or_hotter_than_it_can_be(scenario, t):
-    for told in cards_at(scenario, t):
+def test_no_gpu_is_busier_or_hotter_than_it_can_be(scenario, t):
+    for told in gpus_at(scenario, t):
         assert 0 <= told.sm_percent <= 100
-        assert told.card.idle_watts <= told.watts <= told.card.limit_watts
+        assert told.gpu.idle_watts <= told.watts <= told.gpu.limit_watts
 
 
 @any_scenario
 @given(t=moments, step=st.floats(0.001, 1e4))
 def test_energy_never_falls_and_follows_the_power(scenario, t, step):
-    for before, after in zip(cards_at(scenario, t), cards_at(scenario, t + step), strict=True):
+    for before, after in zip(gpus_at(scenario, t), gpus_at(scenario, t + step), strict=True):
         slack = 1e-9 * after.joules
         gained = after.joules - before.joules
-        assert before.card.idle_watts * step - slack <= gained
-        assert gained <= before.card.limit_watts * step + slack
+        assert before.gpu.idle_watts * step - slack <= gained
+        assert gained <= before.gpu.limit_watts * step + slack
 
 
 def test_energy_is_the_integral_of_the_power():
     scenario, step = demo(), 0.01
     total = [0.0, 0.0]
     for number in range(6000):
-        for index, card in enumerate(cards_at(scenario, (number + 0.5) * step)):
-            total[index] += card.watts * step
-    assert [card.joules for card in cards_at(scenario, 60)] == pytest.approx(total, rel=1e-3)
+        for index, gpu in enumerate(gpus_at(scenario, (number + 0.5) * step)):
+            total[index] += gpu.watts * step
+    assert [gpu.joules for gpu in gpus_at(scenario, 60)] == pytest.approx(total, rel=1e-3)
 
 
 @any_scenario
@@ -83,8 +83,8 @@ def test_time_moves_memory_load_and_regions(scenario):
     assert {use.used_bytes for use in uses_at(scenario, a)} != {
         use.used_bytes for use in uses_at(scenario, b)
     }
-    assert [card.sm_percent for card in cards_at(scenario, a)] != [
-        card.sm_percent for card in cards_at(scenario, b)
+    assert [gpu.sm_percent for gpu in gpus_at(scenario, a)] != [
+        gpu.sm_percent for gpu in gpus_at(scenario, b)
     ]
     assert regions_at(scenario, a) != regions_at(scenario, b)
 
@@ -120,16 +120,16 @@ def by_name(prefix):
     return next(pod for pod in demo().pods if pod.ref.name.startswith(prefix))
 
 
-def used_of(pod, t, card=None):
+def used_of(pod, t, gpu=None):
     pids = {process.pid for container in pod.containers for process in container.processes}
     return sum(
-        use.used_bytes for use in uses_at(demo(), t) if use.pid in pids and card in (None, use.card)
+        use.used_bytes for use in uses_at(demo(), t) if use.pid in pids and gpu in (None, use.gpu)
     )
 
 
 def test_the_demo_has_two_models_and_all_four_schemes_running():
     scenario = demo()
-    assert len({card.name for card in scenario.cards}) == len(scenario.cards) == 2
+    assert len({gpu.name for gpu in scenario.gpus}) == len(scenario.gpus) == 2
     running = [c for pod, c in scenario.containers() if pod.running]
     assert len(running) >= 6
     assert {c.scheme for c in running} == set(Scheme) - {Scheme.NONE}
@@ -213,7 +213,7 @@ def test_the_last_kernel_is_told_in_unix_seconds():
 def test_fleets_differ_by_index_in_every_identity():
     first, second = fleet_node(index=0), fleet_node(index=1)
     for identities in (
-        lambda s: {card.uuid for card in s.cards},
+        lambda s: {gpu.uuid for gpu in s.gpus},
         lambda s: {pod.ref.uid for pod in s.pods},
         lambda s: {pod.ref.name for pod in s.pods},
         lambda s: {container.id for _, container in s.containers()},
@@ -222,7 +222,7 @@ def test_fleets_differ_by_index_in_every_identity():
 
 
 def test_a_fleet_spreads_its_containers_evenly():
-    scenario = fleet_node(cards=8, containers=240)
-    per_card = Counter(c.shares[0].device for _, c in scenario.containers())
-    assert set(per_card.values()) == {30}
+    scenario = fleet_node(gpus=8, containers=240)
+    per_gpu = Counter(c.shares[0].device for _, c in scenario.containers())
+    assert set(per_gpu.values()) == {30}
     assert sum(1 for _ in scenario.processes()) == 240 * PROCESSES

@@ -22,26 +22,26 @@ _FIRST_PID = 100_000
 _FILL = 0.9  # of a GPU's free memory is promised to containers
 
 
-def fleet_node(cards: int = 8, containers: int = 80, index: int = 0) -> Scenario:
-    """A node of equal ``cards`` that ``containers`` share evenly; ``index`` distinguishes nodes.
+def fleet_node(gpus: int = 8, containers: int = 80, index: int = 0) -> Scenario:
+    """A node of equal ``gpus`` that ``containers`` share evenly; ``index`` distinguishes nodes.
 
     Both processes of a container are on its one GPU. Nothing is wrong with any of them.
     """
     node = f"gpu-node-{index}"
-    fleet = tuple(_card(node, number) for number in range(cards))
-    per_card = -(-containers // cards)
+    fleet = tuple(_gpu(node, number) for number in range(gpus))
+    per_gpu = -(-containers // gpus)
     return Scenario(
         node=node,
-        cards=fleet,
+        gpus=fleet,
         pods=tuple(
-            _pod(node, number, fleet[number % cards], per_card) for number in range(containers)
+            _pod(node, number, fleet[number % gpus], per_gpu) for number in range(containers)
         ),
     )
 
 
-def _card(node: str, number: int) -> SimulatedGpu:
+def _gpu(node: str, number: int) -> SimulatedGpu:
     return SimulatedGpu(
-        uuid=f"GPU-{identity(f'{node}/card/{number}')}",
+        uuid=f"GPU-{identity(f'{node}/gpu/{number}')}",
         index=number,
         name="NVIDIA H100 80GB HBM3",
         pci_bus_id=f"00000000:{0x19 + 0x11 * number:02X}:00.0",
@@ -55,14 +55,14 @@ def _card(node: str, number: int) -> SimulatedGpu:
     )
 
 
-def _pod(node: str, number: int, card: SimulatedGpu, per_card: int) -> SimulatedPod:
+def _pod(node: str, number: int, gpu: SimulatedGpu, per_gpu: int) -> SimulatedPod:
     name = f"train-{node}-{number:03d}"
-    free = card.memory_bytes - card.reserved_bytes - card.baseline_bytes
-    limit = int(_FILL * free / per_card) // MIB * MIB
+    free = gpu.memory_bytes - gpu.reserved_bytes - gpu.baseline_bytes
+    limit = int(_FILL * free / per_gpu) // MIB * MIB
     share = Share(
-        device=card.uuid,
+        device=gpu.uuid,
         memory_bytes=limit,
-        cores_milli=max(WHOLE_DEVICE_MILLI // per_card, MILLI_PER_PERCENT),
+        cores_milli=max(WHOLE_DEVICE_MILLI // per_gpu, MILLI_PER_PERCENT),
     )
     container = SimulatedContainer(
         name="main",
@@ -70,22 +70,20 @@ def _pod(node: str, number: int, card: SimulatedGpu, per_card: int) -> Simulated
         scheme=Scheme.VOLCANO,
         shares=(share,),
         shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
-        processes=tuple(
-            _process(number, which, card, limit, per_card) for which in range(PROCESSES)
-        ),
+        processes=tuple(_process(number, which, gpu, limit, per_gpu) for which in range(PROCESSES)),
     )
     ref = PodRef(uid=identity(name), namespace=f"team-{number % 10}", name=name)
     return SimulatedPod(ref=ref, containers=(container,))
 
 
-def _process(number: int, which: int, card: SimulatedGpu, limit: int, per_card: int) -> Process:
+def _process(number: int, which: int, gpu: SimulatedGpu, limit: int, per_gpu: int) -> Process:
     context = limit // 16
     data = limit / PROCESSES - context
-    high = 1 / (PROCESSES * per_card)
+    high = 1 / (PROCESSES * per_gpu)
     return Process(
         pid=_FIRST_PID + PROCESSES * number + which,
         container_pid=1 + 10 * which,
-        card=card.index,
+        gpu=gpu.index,
         context=context,
         module=0,
         data=Waveform(low=0.3 * data, high=0.9 * data, period=60 + number % 50, phase=7 * which),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.status_manager import StatusManager
-from tests.support.plugin_pods import NODE, NOW, by_name, no_books, node, tenant_of
+from tests.support.plugin_pods import NODE, NOW, by_name, no_capacity, node, tenant_of
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import Keep
 
@@ -153,7 +153,7 @@ class Bench:
             self.refused.add(uid)
 
     def bind(self, pod, bound):
-        allocations = self.adapter.claim(pod, NODE, self.devices, no_books(self.devices))
+        allocations = self.adapter.claim(pod, NODE, self.devices, no_capacity(self.devices))
         self.tenants[pod.kubelet_uid] = tenant_of(pod, allocations, bound)
 
     def watch(self):

@@ -45,7 +45,7 @@ def node(annotations=None, **fields):
     return Node(NODE, "3", annotations or {}, uid="uid-of-node", **fields)
 
 
-def no_books(devices):
+def no_capacity(devices):
     return NodeCapacity.of(devices)
 
 

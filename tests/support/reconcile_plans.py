@@ -24,7 +24,7 @@ def unmoved(codecs=()):
     return Judge(Snapshot(now=0.0), Policy(), ReconcilerState(), codecs)
 
 
-def subject_of(each, part=""):
+def object_ref_of(each, part=""):
     if isinstance(each, Node):
         return ObjectRef(ObjectKind.NODE, "", each.name, each.uid, part, each.name)
     kind = ObjectKind.SHARE_POD if SHARE_POD in each.annotations else ObjectKind.POD
@@ -33,19 +33,19 @@ def subject_of(each, part=""):
 
 def evicting(pod, rule=Rule.REFUSED, cause=Cause.UNEXPECTED_ADMISSION_ERROR):
     """An entry that evicts this pod as it is now."""
-    return entry(subject_of(pod), Evict(pod.ref, pod.resource_version), rule, cause)
+    return entry(object_ref_of(pod), Evict(pod.ref, pod.resource_version), rule, cause)
 
 
 def editing(each, after, rule=Rule.LEFTOVER_CLAIM, cause=Cause.ENDED_WITH_CLAIM, **fields):
     """An entry that changes annotations of this object as it is now."""
     before = {key: each.annotations.get(key) for key in after}
     version = "" if isinstance(each, Node) else each.resource_version
-    subject = subject_of(each, next(iter(after)) if isinstance(each, Node) else "")
-    return entry(subject, Edit(subject, version, before, after, **fields), rule, cause)
+    object_ref = object_ref_of(each, next(iter(after)) if isinstance(each, Node) else "")
+    return entry(object_ref, Edit(object_ref, version, before, after, **fields), rule, cause)
 
 
-def entry(subject, action, rule, cause):
-    finding = Finding(rule, cause, subject, ("as seen",), action=action)
+def entry(object_ref, action, rule, cause):
+    finding = Finding(rule, cause, object_ref, ("as seen",), action=action)
     return Entry(finding, owner="uid-of-owner")
 
 

@@ -115,8 +115,8 @@ MODEL = "NVIDIA L40S"
 
 def volcano_node(name, first, healthy=(True, True), **options):
     register = "".join(
-        f"{uuid(first + card)},10,{VOLCANO_MIB},NVIDIA-{MODEL},{str(ok).lower()},hami-core:"
-        for card, ok in enumerate(healthy)
+        f"{uuid(first + gpu)},10,{VOLCANO_MIB},NVIDIA-{MODEL},{str(ok).lower()},hami-core:"
+        for gpu, ok in enumerate(healthy)
     )
     capacity = {"volcano.sh/vgpu-number": 10 * len(healthy)}
     return node(name, capacity, {"volcano.sh/node-vgpu-register": register}, **options)
@@ -127,8 +127,8 @@ def volcano_limits(memory, cores=0, number=1):
     return asked | ({"volcano.sh/vgpu-cores": cores} if cores else {})
 
 
-def volcano_pod(name, on, card, memory, cores=0, *, bind="success", age=HOUR, **options):
-    devices = f"{uuid(card)},NVIDIA,{memory},{cores}:"
+def volcano_pod(name, on, gpu, memory, cores=0, *, bind="success", age=HOUR, **options):
+    devices = f"{uuid(gpu)},NVIDIA,{memory},{cores}:"
     served = bind == "success"
     annotations = {
         "volcano.sh/bind-phase": bind,
@@ -147,16 +147,16 @@ def volcano_pod(name, on, card, memory, cores=0, *, bind="success", age=HOUR, **
 # ---------------------------------------------------------------- gpushare
 
 
-def gpushare_node(name, cards=4, units=22, **options):
-    capacity = {"aliyun.com/gpu-mem": cards * units, "aliyun.com/gpu-count": cards}
+def gpushare_node(name, gpus=4, units=22, **options):
+    capacity = {"aliyun.com/gpu-mem": gpus * units, "aliyun.com/gpu-count": gpus}
     return node(name, capacity, **options)
 
 
-def gpushare_pod(name, on, units, card=None, *, assigned=True, age=DAY, **options):
+def gpushare_pod(name, on, units, gpu=None, *, assigned=True, age=DAY, **options):
     annotations = {}
-    if card is not None:
+    if gpu is not None:
         annotations = {
-            "ALIYUN_COM_GPU_MEM_IDX": str(card),
+            "ALIYUN_COM_GPU_MEM_IDX": str(gpu),
             "ALIYUN_COM_GPU_MEM_POD": str(units),
             "ALIYUN_COM_GPU_MEM_DEV": "22",
             "ALIYUN_COM_GPU_MEM_ASSIGNED": str(assigned).lower(),
@@ -166,42 +166,42 @@ def gpushare_pod(name, on, units, card=None, *, assigned=True, age=DAY, **option
     return pod(name, on, limits, annotations, age=age, **options)
 
 
-def unhealthy(on, cards):
+def unhealthy(on, gpus):
     return {
         "kind": "ConfigMap",
         "apiVersion": "v1",
         "metadata": {"name": f"unhealthy-gpu-{on}", "namespace": "kube-system"},
-        "data": {"gpus": cards},
+        "data": {"gpus": gpus},
     }
 
 
 # ---------------------------------------------------------------- gaia and KubeShare
 
 
-def gaia_node(name, cards=2):
-    capacity = {"tencent.com/vcuda-core": 100 * cards, "tencent.com/vcuda-memory": 60 * cards}
+def gaia_node(name, gpus=2):
+    capacity = {"tencent.com/vcuda-core": 100 * gpus, "tencent.com/vcuda-memory": 60 * gpus}
     return node(name, capacity)
 
 
-def gaia_pod(name, on, cores, blocks, card, *, assigned=True, age=3 * DAY, **options):
+def gaia_pod(name, on, cores, blocks, gpu, *, assigned=True, age=3 * DAY, **options):
     limits = {"tencent.com/vcuda-core": cores}
     if cores < 100:
         limits["tencent.com/vcuda-memory"] = blocks
     annotations = {
         "tencent.com/gpu-assigned": str(assigned).lower(),
-        "tencent.com/predicate-gpu-idx-0": str(card),
+        "tencent.com/predicate-gpu-idx-0": str(gpu),
         "tencent.com/predicate-node": on,
         "tencent.com/predicate-time": str((NOW - age) * 10**9),
     }
     return pod(name, on, limits, annotations, age=age, **options)
 
 
-def kubeshare_node(name, first, cards=1):
-    info = "".join(f"{uuid(first + card)}:16160," for card in range(cards))
-    return node(name, {"nvidia.com/gpu": cards}, {"kubeshare/gpu_info": info})
+def kubeshare_node(name, first, gpus=1):
+    info = "".join(f"{uuid(first + gpu)}:16160," for gpu in range(gpus))
+    return node(name, {"nvidia.com/gpu": gpus}, {"kubeshare/gpu_info": info})
 
 
-def share_pod(name, on, request, memory, *, gpuid="abcde", card=None):
+def share_pod(name, on, request, memory, *, gpuid="abcde", gpu=None):
     """A SharePod; with a GPU also served, by the pod that :func:`real_pod` makes."""
     told = pod(
         name,
@@ -214,10 +214,10 @@ def share_pod(name, on, request, memory, *, gpuid="abcde", card=None):
         },
     )
     status = {}
-    if card is not None:
+    if gpu is not None:
         status = {
             "PodStatus": told["status"],
-            "BoundDeviceID": uuid(card),
+            "BoundDeviceID": uuid(gpu),
             "PodObjectMeta": {"uid": f"real-{name}"},
             "PodManagerPort": 50051,
         }
@@ -237,7 +237,7 @@ def real_pod(of):
 
 def items():
     """All objects."""
-    shared = share_pod("jupyter-0", "kube-1", "0.4", 4 * GIB, card=31)
+    shared = share_pod("jupyter-0", "kube-1", "0.4", 4 * GIB, gpu=31)
     return [
         volcano_node("a100-1", 1),
         volcano_node("a100-2", 5, healthy=(True, False)),

@@ -12,8 +12,8 @@ from vgpu.kube.documents import WatchEvent
 END = object()
 
 
-def event(type_, subject=None, version="2"):
-    return WatchEvent(type_, version, subject)
+def event(type_, object_name=None, version="2"):
+    return WatchEvent(type_, version, object_name)
 
 
 class ScriptedApi:

@@ -22,9 +22,9 @@ def tree_of(matrix, busy=None):
     """The tree of GPUs of 1 GiB; ``busy`` has pids and bytes used by index."""
     levels = parse_matrix(matrix)
     processes = busy or {}
-    cards = [
+    gpus = [
         TopologyGpu(at, at, memory_bytes=2**30, pids=pids, used_bytes=used)
         for at in range(len(levels))
         for pids, used in [processes.get(at, ((), 0))]
     ]
-    return grow(cards, lambda low, high: levels[low][high])
+    return grow(gpus, lambda low, high: levels[low][high])

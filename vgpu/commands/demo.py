@@ -18,7 +18,7 @@ import msgspec
 
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.main import run
-from exporter.problems import problems, size, who
+from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
 from vgpu.commands.demo_repair import repair
 from vgpu.program import logs, signals
@@ -75,7 +75,7 @@ def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
     )
 
 
-def first_look(url: str, page: MetricsPage) -> str:
+def first_summary(url: str, page: MetricsPage) -> str:
     """The first text that the demo prints in the terminal."""
     lines = [
         "",
@@ -86,8 +86,8 @@ def first_look(url: str, page: MetricsPage) -> str:
         f"  {'container':<44}{'scheme':<11}{'used':>10}{'limit':>11}",
     ]
     for share in page.view.attribution.shares:
-        used = "–" if share.used_bytes is None else size(share.used_bytes)
-        limit = "–" if share.limit_bytes is None else size(share.limit_bytes)
+        used = "–" if share.used_bytes is None else short_size(share.used_bytes)
+        limit = "–" if share.limit_bytes is None else short_size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
     lines += ["", "  Problems on this node:"]
     width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
@@ -165,7 +165,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         kubeconfig.write_text(api.kubeconfig())
 
         def announce(url: str, page: MetricsPage) -> None:
-            click.echo(first_look(url, page))
+            click.echo(first_summary(url, page))
             repair(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own
             click.echo("  Ctrl-C ends it.\n")

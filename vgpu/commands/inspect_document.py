@@ -155,7 +155,7 @@ class UnavailableDocument(_Document, frozen=True):
     names: list[str]
 
 
-class RoomDocument(_Document, frozen=True):
+class FreeCapacityDocument(_Document, frozen=True):
     """The free capacity of one scheme's devices."""
 
     scheme: str
@@ -178,7 +178,7 @@ class InventoryDocument(_Document, frozen=True):
     nodes: list[NodeDocument]
     pending: list[PendingDocument]
     conflicts: list[ConflictDocument]
-    rooms: list[RoomDocument]
+    free_capacities: list[FreeCapacityDocument] = msgspec.field(name="rooms")
     notes: list[str]
 
 
@@ -195,7 +195,7 @@ def document(whole: Inventory, as_of: float) -> InventoryDocument:
             for view in whole.nodes
             for conflict in view.ledger.conflicts
         ],
-        rooms=[_room(room) for room in whole.rooms],
+        free_capacities=[_free_capacity(capacity) for capacity in whole.free_capacities],
         notes=list(whole.notes),
     )
 
@@ -309,11 +309,11 @@ def _conflict(node: str, conflict: Conflict) -> ConflictDocument:
     )
 
 
-def _room(free: FreeCapacity) -> RoomDocument:
+def _free_capacity(free: FreeCapacity) -> FreeCapacityDocument:
     probe = free.probe
-    return RoomDocument(
+    return FreeCapacityDocument(
         scheme=free.scheme.value,
-        devices=free.cards,
+        devices=free.gpus,
         memory_bytes=free.memory_bytes,
         memory_held_bytes=free.held_bytes,
         memory_free_bytes=free.free_bytes,

@@ -161,7 +161,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield []
         yield from self._pending(inventory.pending)
         yield from self._conflicts(inventory.nodes)
-        yield from self._rooms(inventory.rooms)
+        yield from self._free_capacities(inventory.free_capacities)
         for note in inventory.notes:
             yield from self._wrapped(f"Note: {note}", "", DIM)
         yield [(_summary(inventory, self.as_of), BOLD)]
@@ -183,7 +183,7 @@ class _Table(msgspec.Struct, frozen=True):
         facts.append(count(len(entries), "GPU"))
         free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
         if free:
-            facts.append(f"{size(sum(free))} free")
+            facts.append(f"{rounded_size(sum(free))} free")
         head.append(("  " + self.glyphs.between.join(facts), DIM))
         if not view.known:
             head.append(("  not a node of this cluster", BAD))
@@ -209,7 +209,7 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
         device, held, layout = entry.device, entry.held, self.layout
-        name = card_name(entry, wide=layout.wide)
+        name = gpu_name(entry, wide=layout.wide)
         bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
         room = layout.name - len(bad) - bool(bad)
         if layout.model and device.model:
@@ -234,13 +234,15 @@ class _Table(msgspec.Struct, frozen=True):
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
         pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
         if layout.wide and entry.free_memory_bytes is not None:
-            pieces.append((f"  {size(entry.free_memory_bytes)} free", DIM))
+            pieces.append((f"  {rounded_size(entry.free_memory_bytes)} free", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Iterator[Line]:
         layout, share = self.layout, holding.share
         name = self._cut(self.names.of(holding.pod, holding.container), layout.pod, layout.pod // 2)
-        memory = self.glyphs.none if share.memory_bytes is None else size(share.memory_bytes)
+        memory = (
+            self.glyphs.none if share.memory_bytes is None else rounded_size(share.memory_bytes)
+        )
         cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
         pieces: list[Piece] = [
             (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", PLAIN),
@@ -274,8 +276,12 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _of(self, held: int, total: int | None) -> str:
         if total is None:
-            return f"{size(held)}/?"
-        return f"{held / GIB:.1f}/{size(total)}" if total >= GIB else f"{size(held)}/{size(total)}"
+            return f"{rounded_size(held)}/?"
+        return (
+            f"{held / GIB:.1f}/{rounded_size(total)}"
+            if total >= GIB
+            else f"{rounded_size(held)}/{rounded_size(total)}"
+        )
 
     # ------------------------------------------------------------ pending, conflicts, capacity
 
@@ -314,13 +320,14 @@ class _Table(msgspec.Struct, frozen=True):
             yield from self._wrapped(text, "      ", BAD)
         yield []
 
-    def _rooms(self, rooms: Sequence[FreeCapacity]) -> Iterator[Line]:
-        if not rooms:
+    def _free_capacities(self, capacities: Sequence[FreeCapacity]) -> Iterator[Line]:
+        if not capacities:
             return
         yield [("Free capacity", BOLD)]
-        for capacity in rooms:
-            gpus = count(capacity.cards, "GPU")
-            free = f"{size(capacity.available_bytes)} free of {size(capacity.memory_bytes)}"
+        for capacity in capacities:
+            gpus = count(capacity.gpus, "GPU")
+            available = rounded_size(capacity.available_bytes)
+            free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
             yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
             for apart in capacity.apart:
                 yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
@@ -355,7 +362,7 @@ class _Table(msgspec.Struct, frozen=True):
         return "" if since is None else age(self.as_of - since)
 
 
-def card_name(entry: DeviceEntry, *, wide: bool = False) -> str:
+def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
     """A GPU's index and the start of its UUID, if they are known."""
     device = entry.device
     uuid = device.uuid if wide else device.uuid[:_UUID]
@@ -374,7 +381,7 @@ def who(pod: PodRef, container: str) -> str:
     return f"{name}/{container}" if container else name
 
 
-def size(amount: int) -> str:
+def rounded_size(amount: int) -> str:
     """An amount of memory for people."""
     if amount >= _MOST_GIB * GIB:
         return f"{amount / 1024 / GIB:.1f} TiB"
@@ -418,7 +425,7 @@ def wanted(request: Request) -> str:
 
 def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
     if memory_bytes is not None:
-        memory = size(memory_bytes)
+        memory = rounded_size(memory_bytes)
     else:
         memory = "a whole GPU" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
     return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
@@ -433,7 +440,7 @@ def fitting(room: FreeCapacity) -> str:
     origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
     free = room.available_bytes
     part = f" ({room.usable_bytes * 100 // free}%)" if free else ""
-    usable = f"{size(room.usable_bytes)} of the free memory{part} usable"
+    usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
     return f"room for {room.fits} more of {share} ({origin}): {usable}"
 
 
@@ -441,7 +448,7 @@ def apart_text(apart: UnavailableMemory) -> str:
     """Free memory that no new share can have, as text."""
     named = ", ".join(apart.names[:_MOST_PARTIES])
     more = f" and {len(apart.names) - _MOST_PARTIES} more" * (len(apart.names) > _MOST_PARTIES)
-    return f"{size(apart.memory_bytes)} more {apart.reason.explanation}: {named}{more}"
+    return f"{rounded_size(apart.memory_bytes)} more {apart.reason.explanation}: {named}{more}"
 
 
 _MOST_PARTIES: Final = 4

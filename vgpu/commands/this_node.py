@@ -89,7 +89,7 @@ class ThisNode:
         )
         self._sampler = Sampler(settings, self._collectors, driver, dict)
 
-    def look(self) -> LocalSample:
+    def sample(self) -> LocalSample:
         """Sample now. Takes at most twice ``--sample.timeout``, even if the driver hangs."""
         self._before()
         begun = time.monotonic()

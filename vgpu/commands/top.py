@@ -96,7 +96,7 @@ class Poller:
         while not self._ended.is_set():
             begun = time.monotonic()
             self.answers.put(ask(self._source))
-            self._news.tell()
+            self._news.notify()
             self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
 
 
@@ -219,7 +219,7 @@ def once(source: PageSource, hidden: Iterable[str] = (), pattern: str = "") -> i
 
 
 @contextmanager
-def found_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Iterator[PageSource]:
+def open_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Iterator[PageSource]:
     """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
     url = urls[0] if urls else None
     access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
@@ -315,6 +315,6 @@ def command(
     """
     if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
         raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
-    with found_source(ctx, urls, interval) as source:
+    with open_source(ctx, urls, interval) as source:
         status = once(source, hidden, pattern) if only_once else watch(source, interval, hidden)
         ctx.exit(source.leave(status))

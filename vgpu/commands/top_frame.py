@@ -16,7 +16,7 @@ from vgpu.commands.top_keys import Sort
 from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
 from vgpu.inventory.unit_check import LEAST_SHARE
 from vgpu.ledger.usage import is_over
-from vgpu.units import MIB, size
+from vgpu.units import MIB, exact_size
 
 NEAR = 0.9
 """Part of its limit from which a container is marked."""
@@ -163,7 +163,7 @@ def note(state: ScreenState, columns: int) -> Text:
     problems = [f"failing: {', '.join(reading.failing)}"] if reading.failing else []
     sizes = [share.limit for share in reading.shares if share.limit and share.limit >= MIB]
     if min(sizes, default=LEAST_SHARE) < LEAST_SHARE:
-        smallest = f"a share has {size(int(min(sizes)))}"
+        smallest = f"a share has {exact_size(int(min(sizes)))}"
         problems.append(f"unit unconfirmed: {smallest} (--volcano.memory-factor)")
     if reading.stuck_seconds:
         problems.insert(0, f"the driver is overdue by {reading.stuck_seconds:.0f} s")

@@ -126,7 +126,7 @@ class Events:
         for end in (self.source, self._target):
             os.set_blocking(end, False)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the reader of news."""
         with suppress(OSError):  # the pipe is full, so it is readable anyway; or closed
             os.write(self._target, bytes([NEWS]))

@@ -192,7 +192,7 @@ class Sampled:
     def page(self) -> str:
         """Sample once."""
         with self._sampling:
-            return self._node.look().page.exposition.body(Format.TEXT).decode()
+            return self._node.sample().page.exposition.body(Format.TEXT).decode()
 
     def leave(self, status: int) -> int:
         """Ends the process if the driver does not answer, since it must not be closed then."""

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
-from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_cards
+from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_gpus
 from vgpu.display.messages import DisplayState, graph_text, usages_text
 from vgpu.display.pages import routes
 from vgpu.program import logs
@@ -78,18 +78,18 @@ def matrix_flag(command: AnyCommand) -> AnyCommand:
 class Display:
     """A node's state, sampled again with every :meth:`look`; any thread may read it."""
 
-    def __init__(self, node: ThisNode, matrix: Matrix | None, subject: str) -> None:
-        """``subject`` is the matrix's name in errors."""
+    def __init__(self, node: ThisNode, matrix: Matrix | None, object_name: str) -> None:
+        """``object_name`` is the matrix's name in errors."""
         self._node = node
         self._matrix = matrix
-        self._subject = subject
+        self._object_name = object_name
         self._seen: DisplayState | SourceError = SourceError(
             Reason.TIMEOUT, "node", "not looked at yet"
         )
         self.unknown: tuple[str, ...] = ()
         """The facts that the last sample could not read, as text."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Sample now; :meth:`state` raises a failure."""
         try:
             self._seen = self._look()
@@ -108,7 +108,7 @@ class Display:
         return str(self._seen) if isinstance(self._seen, SourceError) else ""
 
     def _look(self) -> DisplayState:
-        sample = self._node.look()
+        sample = self._node.sample()
         view, gpu = sample.page.view, sample.gpu
         if gpu is None:
             nvml = next(row for row in view.collectors if row.name == "nvml")
@@ -117,7 +117,7 @@ class Display:
         if self._matrix is None:
             between = by_links(self._node.links())
         else:
-            between = by_matrix(self._matrix, whole_cards(gpu), self._subject)
+            between = by_matrix(self._matrix, whole_gpus(gpu), self._object_name)
         self.unknown = tuple(unknown(view, gpu, between))
         return state_of(view, gpu, sample.process, sample.kubelet, between)
 
@@ -174,7 +174,7 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     text = {"graph": graph_text, "usage": usages_text}[what]
     with this_node(ctx) as node:
         shown = display(ctx, node)
-        shown.look()
+        shown.refresh()
         try:
             click.echo(text(shown.state()), nl=False)
         except SourceError as error:
@@ -213,7 +213,7 @@ def serve(ctx: click.Context, /, socket: str, interval: float, **_: object) -> N
     web = msgspec.structs.replace(WebOptions.of(ctx.params), listen_flag=f"{LISTEN_FLAG}, {LISTEN}")
     with ProgramHost(web) as host, this_node(ctx, interval) as node:
         shown = display(ctx, node)
-        shown.look()  # so that the first client gets an answer, too
+        shown.refresh()  # so that the first client gets an answer, too
         with serving_socket(shown, socket), watching(shown, interval):
             host.start(
                 program_routes(
@@ -276,4 +276,4 @@ def watch(shown: Display, interval: float, ended: threading.Event) -> None:
         due = max(due + interval, time.monotonic())
         if ended.wait(due - time.monotonic()):
             return
-        shown.look()
+        shown.refresh()

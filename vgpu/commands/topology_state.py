@@ -13,7 +13,7 @@ import msgspec
 from exporter.allocations import AllocationTotals
 from exporter.view import ExporterView, ShareRow
 from vgpu import __version__
-from vgpu.display.messages import CardUse, ContainerUse, DisplayState, PodUse
+from vgpu.display.messages import ContainerUse, DisplayState, GpuUse, PodUse
 from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
 from vgpu.ledger.owners import container_name
 from vgpu.model import PodRef, Share
@@ -42,19 +42,21 @@ def by_links(links: Mapping[Pair, int]) -> Between:
     return between
 
 
-def by_matrix(matrix: Sequence[Sequence[LinkLevel]], cards: Sequence[Gpu], subject: str) -> Between:
+def by_matrix(
+    matrix: Sequence[Sequence[LinkLevel]], gpus: Sequence[Gpu], object_name: str
+) -> Between:
     """The links that ``nvidia-smi topo -m`` reports, by the GPUs' indices.
 
     Raises SourceError MALFORMED if the matrix has not as many GPUs as the node.
     """
-    most = max((gpu.index for gpu in cards), default=-1)
-    if len(cards) > len(matrix) or most >= len(matrix):
-        detail = f"speaks of {len(matrix)} GPUs, but the node has {len(cards)}, up to GPU{most}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+    most = max((gpu.index for gpu in gpus), default=-1)
+    if len(gpus) > len(matrix) or most >= len(matrix):
+        detail = f"speaks of {len(matrix)} GPUs, but the node has {len(gpus)}, up to GPU{most}"
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     return lambda first, second: matrix[first.index][second.index]
 
 
-def whole_cards(gpu: GpuSample) -> tuple[Gpu, ...]:
+def whole_gpus(gpu: GpuSample) -> tuple[Gpu, ...]:
     """The GPUs by index, without their MIG instances."""
     return tuple(
         sorted((device for device in gpu.gpus if not device.parent), key=lambda found: found.index)
@@ -72,17 +74,17 @@ def state_of(
 
     Raises SourceError INTERNAL if the sample has no ledger: then the free capacity is unknown.
     """
-    totals = view.books
+    totals = view.allocations
     if totals is None:
         raise SourceError(Reason.INTERNAL, "ledger")
-    gpus = whole_cards(gpu)
+    gpus = whole_gpus(gpu)
     gpu_of = {device.uuid: device.parent or device.uuid for device in gpu.gpus}
     held = _held(totals, gpu)
     tree = grow(
         (_gpu(device, gpu, gpu_of, held) for device in gpus),
         lambda low, high: between(gpus[low], gpus[high]) or LinkLevel.SYS,
     )
-    by_uuid = {node.uuid: node for node in tree.cards}
+    by_uuid = {node.uuid: node for node in tree.gpus}
     by_device = {uuid: by_uuid[parent] for uuid, parent in gpu_of.items() if parent in by_uuid}
     return DisplayState(
         tree, tuple(_pods(totals, view, by_device, _pids(gpu, process, kubelet))), __version__
@@ -96,7 +98,7 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
             yield f"collector {row.name} fails: {row.last_error}"
     for uuid in gpu.lost:
         yield f"{uuid} no longer answers: the GPU is skipped"
-    gpus = whole_cards(gpu)
+    gpus = whole_gpus(gpu)
     for position, first in enumerate(gpus):
         far = [two.index for two in gpus[position + 1 :] if between(first, two) is None]
         if far:
@@ -106,7 +108,7 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
                 " (--matrix FILE supplies it, from 'nvidia-smi topo -m')"
             )
     uses, here = _uses(view), {device.uuid for device in gpu.gpus}
-    for holding in view.books.holdings if view.books else ():
+    for holding in view.allocations.holdings if view.allocations else ():
         pod, share = holding.pod, holding.share
         names = (pod.namespace or "?", pod.name or pod.uid, holding.container)
         who = "/".join(filter(None, names))
@@ -188,7 +190,7 @@ def _uses(view: ExporterView) -> dict[_Place, ShareRow]:
 class _Part(msgspec.Struct, frozen=True):
     """A container on one GPU: its share, its use and its processes."""
 
-    card: TopologyGpu
+    gpu: TopologyGpu
     share: Share | None
     use: ShareRow | None
     pids: tuple[int, ...]
@@ -229,12 +231,12 @@ def _container(name: str, parts: Sequence[_Part]) -> ContainerUse:
         name=name,
         cores_milli=sum(share.cores_milli or 0 for share in shares),
         memory_bytes=None if everything else sum(share.memory_bytes or 0 for share in shares),
-        cards=tuple(map(_gpu_use, parts)),
+        gpus=tuple(map(_gpu_use, parts)),
     )
 
 
-def _gpu_use(part: _Part) -> CardUse:
+def _gpu_use(part: _Part) -> GpuUse:
     if part.use is None:
-        return CardUse(part.card, pids=part.pids)
+        return GpuUse(part.gpu, pids=part.pids)
     busy = round(100 * (part.use.sm_utilization or 0.0))
-    return CardUse(part.card, busy, part.use.used_bytes or 0, part.pids)
+    return GpuUse(part.gpu, busy, part.use.used_bytes or 0, part.pids)

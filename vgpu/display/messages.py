@@ -18,17 +18,17 @@ from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 # ---------------------------------------------------------------- the state of a node
 
 
-class CardUse(msgspec.Struct, frozen=True):
+class GpuUse(msgspec.Struct, frozen=True):
     """A container's use of a GPU.
 
     Attributes:
-        ``card``: the GPU.
+        ``gpu``: the GPU.
         sm_percent: use of the GPU's cores by all processes of the container.
         used_bytes: use of the GPU's memory by the same processes.
         pids: the container's processes on the GPU.
     """
 
-    card: TopologyGpu
+    gpu: TopologyGpu
     sm_percent: int = 0
     used_bytes: int = 0
     pids: tuple[int, ...] = ()
@@ -41,13 +41,13 @@ class ContainerUse(msgspec.Struct, frozen=True):
         name: its name.
         cores_milli: requested cores, of all its GPUs together.
         memory_bytes: requested memory, likewise; None is all memory of its GPUs.
-        ``cards``: its use of each of its GPUs.
+        ``gpus``: its use of each of its GPUs.
     """
 
     name: str
     cores_milli: int = 0
     memory_bytes: int | None = None
-    cards: tuple[CardUse, ...] = ()
+    gpus: tuple[GpuUse, ...] = ()
 
 
 class PodUse(msgspec.Struct, frozen=True):
@@ -145,9 +145,9 @@ def _stat(pod: PodUse) -> ContainerStat:
     containers = sorted(pod.containers, key=lambda container: container.name)
     return ContainerStat(
         stat={
-            container.name: Devices(tuple(map(_device, container.cards)))
+            container.name: Devices(tuple(map(_device, container.gpus)))
             for container in containers
-            if container.cards
+            if container.gpus
         },
         project=pod.ref.namespace,
         user=pod.user,
@@ -156,20 +156,20 @@ def _stat(pod: PodUse) -> ContainerStat:
     )
 
 
-def _device(use: CardUse) -> DeviceInfo:
+def _device(use: GpuUse) -> DeviceInfo:
     return DeviceInfo(
-        id=use.card.bus_id,
-        card_idx=str(use.card.index),
+        id=use.gpu.bus_id,
+        card_idx=str(use.gpu.index),
         gpu=use.sm_percent,
         mem=use.used_bytes // MIB,
         pids=use.pids,
-        device_mem=use.card.memory_bytes // MIB,
+        device_mem=use.gpu.memory_bytes // MIB,
     )
 
 
 def _spec(container: ContainerUse) -> Spec:
     gpus, part = divmod(container.cores_milli, WHOLE_DEVICE_MILLI)
-    whole = sum(use.card.memory_bytes // MIB for use in container.cards)
+    whole = sum(use.gpu.memory_bytes // MIB for use in container.gpus)
     memory = container.memory_bytes
     return Spec(
         gpu=container.cores_milli / WHOLE_DEVICE_MILLI if part else gpus,  # Go writes 1, not 1.0

@@ -34,7 +34,7 @@ def free_capacities(
         probe = _probe(scheme, entries, pending)
         capacity = FreeCapacity(
             scheme,
-            cards=len(entries),
+            gpus=len(entries),
             memory_bytes=sum(entry.device.memory_bytes or 0 for entry in entries),
             held_bytes=sum(entry.held.memory_bytes for entry in entries),
             free_bytes=sum(entry.free_memory_bytes or 0 for entry in entries),

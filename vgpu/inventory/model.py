@@ -144,7 +144,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         scheme: the scheme that shares the GPUs.
-        cards: number of GPUs.
+        gpus: number of GPUs.
         memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is not held.
         probe: the share that is counted; None if nothing waits and nothing is allocated.
         fits: number of further such shares that fit, counted on each GPU.
@@ -154,7 +154,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     """
 
     scheme: Scheme
-    cards: int
+    gpus: int
     memory_bytes: int
     held_bytes: int
     free_bytes: int
@@ -175,14 +175,14 @@ class Inventory(msgspec.Struct, frozen=True):
     Attributes:
         nodes: the nodes with GPUs to share or with pods that share, by name.
         pending: the pending containers, by namespace and name of the pod.
-        rooms: the free capacity, by scheme.
+        free_capacities: the free capacity, by scheme.
         notes: what a reader must know to trust the numbers, as sentences.
         pods: the pods of holdings and of pending containers, by the UID on the node.
     """
 
     nodes: tuple[NodeView, ...]
     pending: tuple[Pending, ...]
-    rooms: tuple[FreeCapacity, ...]
+    free_capacities: tuple[FreeCapacity, ...]
     notes: tuple[str, ...] = ()
     pods: Mapping[str, Pod] = {}
 

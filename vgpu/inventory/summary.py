@@ -83,7 +83,7 @@ def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
         whole,
         nodes=tuple(view for view in whole.nodes if scheme in view.schemes),
         pending=tuple(waiting for waiting in whole.pending if waiting.scheme is scheme),
-        rooms=tuple(free for free in whole.rooms if free.scheme is scheme),
+        free_capacities=tuple(free for free in whole.free_capacities if free.scheme is scheme),
     )
 
 
@@ -91,8 +91,8 @@ def only_node(whole: Inventory, name: str) -> Inventory:
     """The part about one node; its free capacity is counted for all pending containers."""
     views = tuple(view for view in whole.nodes if view.node.name == name)
     pending = tuple(waiting for waiting in whole.pending if waiting.node == name)
-    rooms = tuple(free_capacities(views, whole.pending))
-    return msgspec.structs.replace(whole, nodes=views, pending=pending, rooms=rooms)
+    capacities = tuple(free_capacities(views, whole.pending))
+    return msgspec.structs.replace(whole, nodes=views, pending=pending, free_capacities=capacities)
 
 
 def of_node(objects: Objects, name: str) -> Objects:

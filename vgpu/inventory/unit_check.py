@@ -11,7 +11,7 @@ import msgspec
 
 from vgpu.kube.objects import Node
 from vgpu.schemes.row import SchemeRow, UnitDoubt
-from vgpu.units import MIB, size
+from vgpu.units import MIB, exact_size
 
 LEAST_SHARE: Final = 64 * MIB
 """Minimum plausible share of a GPU, in bytes: a CUDA context alone takes more."""
@@ -44,7 +44,7 @@ def unit_doubt(
     smallest = min((share for share in shares if share > 0), default=LEAST_SHARE)
     if smallest < LEAST_SHARE:
         least = -(-LEAST_SHARE * unit_bytes // smallest // MIB)
-        doubts.append(UnitDoubt(f"a share has {size(smallest)}", least))
+        doubts.append(UnitDoubt(f"a share has {exact_size(smallest)}", least))
     if not doubts:
         return None
     least = max(doubt.least for doubt in doubts)

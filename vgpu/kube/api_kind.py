@@ -66,7 +66,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         name, api_version, plural: as Kubernetes has them; the path has them.
         decoders: the decoders of its JSON.
         project: returns what is kept of the decoded fields; raises SourceError MALFORMED with its
-            second argument as the error's ``subject``.
+            second argument as the error's ``object_name``.
         namespaced: whether its objects have a namespace.
         optional: whether a server may lack the kind, as with a custom resource.
         shares_gpus: whether decoded fields are of a pod that shares GPUs; None keeps all.
@@ -101,40 +101,40 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
 
     # ------------------------------------------------------------ the server's answers
 
-    def one(self, content: Content, subject: str = "") -> _T:
+    def one(self, content: Content, object_name: str = "") -> _T:
         """A single object. Raises SourceError MALFORMED, which names the object."""
-        subject = subject or self.name
+        object_name = object_name or self.name
         try:
-            return self._object(content, subject)
+            return self._object(content, object_name)
         except SourceError as error:
-            meta = decode(content, ANY_OBJECT, subject).metadata
+            meta = decode(content, ANY_OBJECT, object_name).metadata
             raise named(error, meta.namespace, meta.name) from error
 
     def page(
-        self, content: bytes, subject: str = "", *, keep: Keep = Keep.SHARING, node: str = ""
+        self, content: bytes, object_name: str = "", *, keep: Keep = Keep.SHARING, node: str = ""
     ) -> ObjectPage[_T]:
         """A page of a list; with ``node`` only the pods that are bound to it are kept.
 
         Nearly every page is decoded in one step; a page with a malformed object, object by object.
         Raises SourceError MALFORMED.
         """
-        subject = subject or self.plural
+        object_name = object_name or self.plural
         bad: list[MalformedObject] = []
         objects: list[_T] = []
         wanted = self._wanted(keep, node)
         try:
-            listed = decode(content, self.decoders.page, subject)
+            listed = decode(content, self.decoders.page, object_name)
             items = listed.items or ()
-            objects += (self.project(item, subject) for item in items if wanted(item))
+            objects += (self.project(item, object_name) for item in items if wanted(item))
         except SourceError:
             objects.clear()
-            listed = decode(content, ANY_LIST, subject)
+            listed = decode(content, ANY_LIST, object_name)
             if listed.items is None:
                 raise
             items = listed.items
             for text in items:
                 try:
-                    objects += self._wanted_object(text, subject, wanted)
+                    objects += self._wanted_object(text, object_name, wanted)
                 except SourceError as error:
                     bad.append(unread(self.name, text, error))
         return ObjectPage(
@@ -145,36 +145,36 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             tuple(broken for broken in bad if not node or broken.node in (None, node)),
         )
 
-    def event(self, line: bytes, subject: str = "watch") -> WatchEvent[_T]:
+    def event(self, line: bytes, object_name: str = "watch") -> WatchEvent[_T]:
         """One line of a watch. Raises SourceError MALFORMED.
 
         Nearly every line is an object of the kind, decoded in one step; others take two.
         """
         if self.decoders.line is not None:
             try:
-                event = decode(line, self.decoders.line, subject)
+                event = decode(line, self.decoders.line, object_name)
                 fields = event.object
                 if event.type in _CHANGES and fields.kind == self.name:
                     version = fields.metadata.resource_version
-                    return WatchEvent(event.type, version, self.project(fields, subject))
+                    return WatchEvent(event.type, version, self.project(fields, object_name))
             except SourceError:
                 pass
-        return self._rare_event(line, subject)
+        return self._rare_event(line, object_name)
 
-    def kept(self, content: Content, subject: str, keep: Keep) -> tuple[_T, ...]:
+    def kept(self, content: Content, object_name: str, keep: Keep) -> tuple[_T, ...]:
         """The object, or () if it is not kept. Raises SourceError MALFORMED."""
-        return self._wanted_object(content, subject, self._wanted(keep, ""))
+        return self._wanted_object(content, object_name, self._wanted(keep, ""))
 
     # ------------------------------------------------------------ decoding
 
-    def _object(self, content: Content, subject: str) -> _T:
-        return self.project(decode(content, self.decoders.object, subject), subject)
+    def _object(self, content: Content, object_name: str) -> _T:
+        return self.project(decode(content, self.decoders.object, object_name), object_name)
 
     def _wanted_object(
-        self, content: Content, subject: str, wanted: Callable[[Any], bool]
+        self, content: Content, object_name: str, wanted: Callable[[Any], bool]
     ) -> tuple[_T, ...]:
-        fields = decode(content, self.decoders.object, subject)
-        return (self.project(fields, subject),) if wanted(fields) else ()
+        fields = decode(content, self.decoders.object, object_name)
+        return (self.project(fields, object_name),) if wanted(fields) else ()
 
     def _wanted(self, keep: Keep, node: str) -> Callable[[Any], bool]:
         shares_gpus = None if keep is Keep.ALL else self.shares_gpus
@@ -182,20 +182,20 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             return shares_gpus or (lambda _: True)
         return lambda pod: pod.spec.node_name == node and (shares_gpus is None or shares_gpus(pod))
 
-    def _rare_event(self, line: bytes, subject: str) -> WatchEvent[_T]:
+    def _rare_event(self, line: bytes, object_name: str) -> WatchEvent[_T]:
         """An event that is a bookmark, the end of the watch, or an unreadable object."""
-        event = decode(line, _ANY_LINE, subject)
+        event = decode(line, _ANY_LINE, object_name)
         if event.type is EventType.ERROR:
-            return WatchEvent(event.type, error=decode(event.object, _API_ERROR, subject))
-        about = decode(event.object, ANY_OBJECT, subject)
+            return WatchEvent(event.type, error=decode(event.object, _API_ERROR, object_name))
+        about = decode(event.object, ANY_OBJECT, object_name)
         version = about.metadata.resource_version
         if event.type is EventType.BOOKMARK:
             return WatchEvent(event.type, version)
         if about.kind != self.name:
             detail = f"an event of kind {about.kind[:_LONGEST_KIND]!r} in place of {self.name}"
-            raise SourceError(Reason.MALFORMED, subject, detail)
+            raise SourceError(Reason.MALFORMED, object_name, detail)
         try:
-            return WatchEvent(event.type, version, self._object(event.object, subject))
+            return WatchEvent(event.type, version, self._object(event.object, object_name))
         except SourceError as error:
             return WatchEvent(event.type, version, unread(self.name, event.object, error))
 
@@ -208,14 +208,14 @@ def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:
     return broken
 
 
-def _raw_object(content: msgspec.Raw, subject: str) -> RawObject:
+def _raw_object(content: msgspec.Raw, object_name: str) -> RawObject:
     """The object, byte for byte. Raises SourceError MALFORMED if it is nested too deeply.
 
     The decoder may have cut such an object, and an incomplete object must not be copied.
     """
-    meta = decode(content, _RAW_FIELDS, subject).metadata
+    meta = decode(content, _RAW_FIELDS, object_name).metadata
     if is_too_deep(content):
-        raise SourceError(Reason.MALFORMED, subject, "nested too deeply to be copied")
+        raise SourceError(Reason.MALFORMED, object_name, "nested too deeply to be copied")
     ref = PodRef(meta.uid, meta.namespace, meta.name)
     # A copy: the text that was decoded is a whole page.
     return RawObject(ref, meta.resource_version, content.copy())

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 Content = bytes | msgspec.Raw
 
 
-def decode(content: Content, decoder: msgspec.json.Decoder[_T], subject: str) -> _T:
+def decode(content: Content, decoder: msgspec.json.Decoder[_T], object_name: str) -> _T:
     """The value. Raises SourceError MALFORMED."""
     try:
         try:
@@ -38,7 +38,7 @@ def decode(content: Content, decoder: msgspec.json.Decoder[_T], subject: str) ->
         except RecursionError:  # the decoder walks through skipped values, too
             return decoder.decode(pruned(bytes(content)))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(Reason.MALFORMED, subject, str(error)[:_LONGEST_DETAIL]) from error
+        raise SourceError(Reason.MALFORMED, object_name, str(error)[:_LONGEST_DETAIL]) from error
 
 
 def pruned(content: bytes) -> bytes:
@@ -79,8 +79,8 @@ def is_too_deep(content: Content) -> bool:
 
 def named(error: SourceError, namespace: str, name: str) -> SourceError:
     """The same error, with the object that it is about."""
-    object_name = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
-    return SourceError(error.reason, error.subject, f"{object_name}: {error.detail}")
+    inner_name = "/".join(part[:_LONGEST_NAME] for part in (namespace, name) if part)
+    return SourceError(error.reason, error.object_name, f"{inner_name}: {error.detail}")
 
 
 # ---------------------------------------------------------------- malformed objects

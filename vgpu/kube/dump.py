@@ -69,16 +69,16 @@ class _Labelled(msgspec.Struct, frozen=True):
 _LABELLED: Final = msgspec.json.Decoder(_Labelled)
 
 
-def labels_in_dump(content: bytes, subject: str = "dump") -> Mapping[str, Mapping[str, str]]:
+def labels_in_dump(content: bytes, object_name: str = "dump") -> Mapping[str, Mapping[str, str]]:
     """All labels of the dump's objects by UID; unreadable objects have none.
 
     Raises SourceError MALFORMED.
     """
-    decoded = decode(content, ANY_LIST, subject)
+    decoded = decode(content, ANY_LIST, object_name)
     labels: dict[str, Mapping[str, str]] = {}
     for item in (content,) if decoded.items is None else decoded.items:
         try:
-            meta = decode(item, _LABELLED, subject).metadata
+            meta = decode(item, _LABELLED, object_name).metadata
         except SourceError:
             continue
         labels[meta.uid] = meta.labels or {}
@@ -108,26 +108,26 @@ def _plural(kind: str, count: int) -> str:
     return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
-def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
+def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
     """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
 
     The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
     MALFORMED for anything else, such as the Status of a refusal, which it quotes.
     """
     try:
-        decoded = decode(content, ANY_LIST, subject)
+        decoded = decode(content, ANY_LIST, object_name)
     except SourceError as error:
         if content.lstrip()[:1] in (b"{", b""):
             raise
         start = one_line(content[:_QUOTED].decode("utf-8", "replace"))
         detail = f"it is not JSON, and begins with {start!r}"
-        raise SourceError(Reason.MALFORMED, subject, detail) from error
+        raise SourceError(Reason.MALFORMED, object_name, detail) from error
     if not decoded.kind:
-        raise SourceError(Reason.MALFORMED, subject, "not a Kubernetes object: it has no kind")
+        raise SourceError(Reason.MALFORMED, object_name, "not a Kubernetes object: it has no kind")
     if decoded.kind == "Status":
-        status = decode(content, _STATUS, subject)
+        status = decode(content, _STATUS, object_name)
         refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
-        raise SourceError(Reason.MALFORMED, subject, f"the API server refused it: {refusal}")
+        raise SourceError(Reason.MALFORMED, object_name, f"the API server refused it: {refusal}")
     items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
     kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
     nodes: list[Node] = []
@@ -138,7 +138,7 @@ def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHAR
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
     for item in items:
-        about = decode(item, ANY_OBJECT, subject)
+        about = decode(item, ANY_OBJECT, object_name)
         kind = about.kind or kind_of_all
         if about.api_version not in ("", API_VERSIONS.get(kind)):
             others[kind] += 1
@@ -147,13 +147,13 @@ def decode_dump(content: bytes, subject: str = "dump", *, keep: Keep = Keep.SHAR
             match kind:
                 case PODS.name:
                     total += 1
-                    pods += PODS.kept(item, subject, keep)
+                    pods += PODS.kept(item, object_name, keep)
                 case NODES.name:
-                    nodes += NODES.kept(item, subject, keep)
+                    nodes += NODES.kept(item, object_name, keep)
                 case SHARE_PODS.name:
-                    share_pods += SHARE_PODS.kept(item, subject, keep)
+                    share_pods += SHARE_PODS.kept(item, object_name, keep)
                 case CONFIG_MAPS.name if about.metadata.name.startswith(_UNHEALTHY):
-                    ((data, _),) = CONFIG_MAPS.kept(item, subject, keep)
+                    ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
                     unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
                 case _:
                     others[kind] += 1

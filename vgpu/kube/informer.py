@@ -78,7 +78,7 @@ class Informer(Generic[_Object]):
     def __init__(
         self,
         api: ListWatcher[_Object],
-        subject: str,
+        object_name: str,
         *,
         key: Callable[[_Object | MalformedObject], str],
         keep: Callable[[_Object], bool] = lambda _: True,
@@ -88,7 +88,7 @@ class Informer(Generic[_Object]):
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is the source that errors name.
+        """``object_name`` is the source that errors name.
 
         ``key`` identifies an object; objects that ``keep`` refuses are dropped. ``changed`` is
         called on the informer's thread after every change and failure, to wake up waiting threads;
@@ -98,7 +98,7 @@ class Informer(Generic[_Object]):
         that never go back.
         """
         self._api = api
-        self._subject = subject
+        self._object_name = object_name
         self._key = key
         self._keep = keep
         self._changed = changed
@@ -158,7 +158,7 @@ class Informer(Generic[_Object]):
                 self._fail(error)
             except Exception:
                 log.exception("following the API server failed on a defect")
-                self._fail(SourceError(Reason.INTERNAL, self._subject))
+                self._fail(SourceError(Reason.INTERNAL, self._object_name))
             if self._attempts:
                 self._pause(backoff_seconds(self._attempts, random.random()))  # noqa: S311  # jitter
 
@@ -231,7 +231,7 @@ class Informer(Generic[_Object]):
     def _note(self) -> None:
         """Note that the server has answered, which ends an earlier failure."""
         if self._failure is not None:
-            log.info("%s: the API server answers again", self._subject)
+            log.info("%s: the API server answers again", self._object_name)
         self._heard_at, self._failure = self._clock(), None
 
     def _fail(self, error: SourceError) -> None:

@@ -48,7 +48,7 @@ class ListWatch(Generic[_Object]):
 
         Events are of every object; the informer drops objects that are not kept.
         """
-        self.subject = server.server
+        self.object_name = server.server
         """The source that errors name."""
         self._server = server
         self._kind = kind
@@ -63,7 +63,7 @@ class ListWatch(Generic[_Object]):
         """
         listed: list[_Object | MalformedObject] = []
         version = ""
-        with translate_errors(self.subject, GONE):
+        with translate_errors(self.object_name, GONE):
             try:
                 for page in self._server.pages(
                     self._kind,
@@ -83,7 +83,7 @@ class ListWatch(Generic[_Object]):
 
     def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
         """Every event and bookmark from ``version`` on. Raises SourceError, or Expired."""
-        with translate_errors(self.subject, GONE, NOT_FOUND):  # a kind may be withdrawn
+        with translate_errors(self.object_name, GONE, NOT_FOUND):  # a kind may be withdrawn
             yield from self._server.watch(self._kind, version, **self._selectors)
 
 
@@ -123,11 +123,11 @@ def sharepods(server: Reader) -> ListWatch[Pod]:
 
 
 @contextmanager
-def translate_errors(subject: str, *mended: int) -> Iterator[None]:
-    """Raise the client's errors as a source's: Expired where the status is one of ``mended``."""
+def translate_errors(object_name: str, *recoverable: int) -> Iterator[None]:
+    """Raise the client's errors as a source's: Expired where the status is ``recoverable``."""
     try:
         yield
     except ClusterError as error:
-        kind = Expired if error.status in mended else SourceError
+        kind = Expired if error.status in recoverable else SourceError
         reason = REASONS.get(error.status or error.reason, Reason.UNREADABLE)
-        raise kind(reason, subject, str(error)) from error
+        raise kind(reason, object_name, str(error)) from error

@@ -60,12 +60,12 @@ def wire_shares_gpus(pod: wire.PodFields) -> bool:
     return False
 
 
-def project_pod(pod: wire.PodFields, subject: str) -> Pod:
+def project_pod(pod: wire.PodFields, object_name: str) -> Pod:
     """A pod, with the time of its status in the phases of ``_DATED``.
 
     Raises SourceError MALFORMED.
     """
-    status = decode(pod.status, _STATUS, subject)
+    status = decode(pod.status, _STATUS, object_name)
     dated = status.phase in _DATED
     status_at = _status_at(pod.metadata.managed_fields) if dated else None
     return _project(pod.metadata, pod.spec, status, _NOTHING, status_at)

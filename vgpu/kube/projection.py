@@ -17,14 +17,14 @@ from vgpu.reasons import Reason, SourceError
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
-def project_node(node: wire.NodeFields, subject: str) -> Node:
+def project_node(node: wire.NodeFields, object_name: str) -> Node:
     """A node. Raises SourceError MALFORMED for an extended resource that is no whole number."""
     meta, status = node.metadata, node.status
     capacity, broken = units(status.capacity or _NOTHING)
     allocatable, also_broken = units(status.allocatable or _NOTHING)
     for name, text in (*broken.items(), *also_broken.items()):
         detail = f"{name[:QUOTED]}: not a whole number: {text!r}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     internal = (a.address for a in status.addresses or () if a.type == "InternalIP")
     return Node(
         name=sys.intern(meta.name),

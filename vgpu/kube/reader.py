@@ -106,9 +106,9 @@ class Reader(ApiConnection):
             "timeoutSeconds": str(seconds),
             "resourceVersion": resource_version,
         }
-        subject = f"watch of {self.server}"
+        object_name = f"watch of {self.server}"
         for line in self._stream(path, query, seconds):
-            event = kind.event(line, subject)
+            event = kind.event(line, object_name)
             if event.error is not None:
                 raise ClusterError(event.error.code, event.error.reason, event.error.message)
             yield event

@@ -12,7 +12,7 @@ import msgspec
 
 from vgpu.ledger.usage import is_over
 from vgpu.model import Device
-from vgpu.units import MOST_DEVICE_MEMORY, size
+from vgpu.units import MOST_DEVICE_MEMORY, exact_size
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
@@ -25,12 +25,14 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
         most = self._most(device)
         if limit is None or limit <= most:
             return ""
-        return f"a memory limit of {size(limit)} of {device}, which has {size(most)}"
+        return f"a memory limit of {exact_size(limit)} of {device}, which has {exact_size(most)}"
 
     def use_error(self, device: str, used: int) -> str:
         """Why no container can use so many bytes of it, with the tolerance of :func:`is_over`."""
         most = self._most(device)
-        return f"{size(used)} in use of {device}, which has {size(most)}" * is_over(used, most)
+        return f"{exact_size(used)} in use of {device}, which has {exact_size(most)}" * is_over(
+            used, most
+        )
 
     def _most(self, device: str) -> int:
         return self.memory.get(device, MOST_DEVICE_MEMORY)

@@ -88,7 +88,7 @@ def without_device(
 def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iterator[Conflict]:
     """Processes on devices that belong to no container."""
     for statement in statements:
-        for device in dict.fromkeys(registry.cards(statement)):
+        for device in dict.fromkeys(registry.gpus(statement)):
             kind = ConflictKind.PROCESS_WITHOUT_ALLOCATION
             yield Conflict(kind, device, statements=(statement,))
 

@@ -10,7 +10,7 @@ from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
 from vgpu.ledger.from_kubelet import OWN_RESOURCES
 from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
-from vgpu.ledger.virtual_gpus import of_share_pods, on_cards
+from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
 from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.handles import with_handles
@@ -93,7 +93,7 @@ def _ledger(
 ) -> Ledger:
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
-        statement for pod, reading in pods for statement in on_cards(pod, reading.statements, uuids)
+        statement for pod, reading in pods for statement in on_gpus(pod, reading.statements, uuids)
     ]
     registrations, unreadable = registered(node, codecs)
     malformed = [*(fault for _, reading in pods for fault in reading.malformed), *unreadable]
@@ -135,7 +135,7 @@ def _silent_grants(
     """The only GPU of a node, which a plugin allocates without an annotation."""
     for pod, reading in pods:
         if len(gpus) == 1 and not reading.claims and not reading.malformed:
-            claim = codec.sole_card(pod, gpus)
+            claim = codec.sole_gpu(pod, gpus)
             if claim is not None:
                 yield from claim_statements(pod, claim)
 

@@ -14,7 +14,7 @@ from vgpu.reasons import Explained
 class ConflictKind(Explained):
     """The kind of a conflict; ``explanation`` is the text for people."""
 
-    CARD_DIFFERS = "card_differs", "sources name different devices for one container"
+    GPU_DIFFERS = "card_differs", "sources name different devices for one container"
     FILE_DIFFERS = (
         "file_differs",
         "a file that a tenant can write names another device, and the driver does not confirm it",

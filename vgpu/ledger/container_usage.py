@@ -122,9 +122,9 @@ class UsageBuilder:
         self._pods = pods
         self._finished = finished
 
-    def reject(self, source: Source, subject: str, reason: Reason, detail: str) -> None:
+    def reject(self, source: Source, object_name: str, reason: Reason, detail: str) -> None:
         """Refuse what ``source`` reports in a file or about a pod."""
-        self.refused.append((source, Rejection(subject, reason, detail)))
+        self.refused.append((source, Rejection(object_name, reason, detail)))
 
     def has_ended(self, place: Place) -> bool:
         """Whether the container's pod, or the init container itself, has ended."""

@@ -10,7 +10,7 @@ from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
-from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, percentage, size
+from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
 """Our resource name for Volcano's MIG slots, which the kubelet does not know."""
@@ -105,7 +105,7 @@ def _too_large(claim: Claim) -> Iterator[str]:
         for share in allocation.shares:
             kept, device = _credible(share), share.device or "a device"
             if kept.memory_bytes != share.memory_bytes:
-                amount = size(share.memory_bytes or 0)
+                amount = exact_size(share.memory_bytes or 0)
                 yield f"{holder} has {amount} of {device}, which no device has"
             if kept.cores_milli != share.cores_milli:
                 amount = percentage(share.cores_milli or 0)

@@ -28,7 +28,7 @@ _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 _OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::[0-9]{1,6})?")
 
 
-class Given(msgspec.Struct, frozen=True):
+class GrantStatements(msgspec.Struct, frozen=True):
     """The allocations to one container."""
 
     statements: tuple[Statement, ...]
@@ -50,7 +50,7 @@ class GrantReader:
         self._codecs = [_CodecRequests(codec) for codec in codecs]
         self._source = source
 
-    def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> Given:
+    def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> GrantStatements:
         """The allocations to one container."""
         grants = _ContainerGrants(PodRef(uid, "", ""), container, self._source, by_resource)
         statements = [*grants.undivided_devices()]
@@ -61,7 +61,7 @@ class GrantReader:
             except ClaimError as error:
                 scheme = codec_requests.codec.scheme
                 malformed.append(Malformed(grants.pod, container, scheme, error.detail))
-        return Given(tuple(statements), tuple(malformed))
+        return GrantStatements(tuple(statements), tuple(malformed))
 
 
 class _CodecRequests:

@@ -9,7 +9,7 @@ from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.model import Source
 
-Given = tuple[Statement, tuple[str, ...]]
+StatementDevices = tuple[Statement, tuple[str, ...]]
 """A statement with the device of each of its shares, "" where it is not known."""
 
 
@@ -23,7 +23,7 @@ class LedgerIndex:
         placements: where the ledger has each container.
         holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
         grants, own: what the checkpoints of the kubelet and of our own plugin report.
-        given: the devices that they name, by container; the kubelet's come before ours.
+        allocated: the devices that they name, by container; the kubelet's come before ours.
     """
 
     def __init__(self, evidence: Evidence, ledger: Ledger) -> None:
@@ -34,11 +34,11 @@ class LedgerIndex:
         self.holdings: dict[str, dict[str, Holding]] = {}
         for holding in ledger.holdings:
             self.holdings.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
-        self.grants = self._given(Source.CHECKPOINT, evidence)
-        self.own = self._given(Source.OWN_CHECKPOINT, evidence)
-        self.given = _by_place(self.own) | _by_place(self.grants)
+        self.grants = self._with_devices(Source.CHECKPOINT, evidence)
+        self.own = self._with_devices(Source.OWN_CHECKPOINT, evidence)
+        self.allocated = _by_place(self.own) | _by_place(self.grants)
 
-    def _given(self, source: Source, evidence: Evidence) -> list[Given]:
+    def _with_devices(self, source: Source, evidence: Evidence) -> list[StatementDevices]:
         uuid = self.registry.uuid
         return [
             (statement, tuple(uuid(share.device) for share in statement.shares))
@@ -47,10 +47,10 @@ class LedgerIndex:
         ]
 
 
-def _by_place(given: Iterable[Given]) -> dict[Place, set[str]]:
+def _by_place(statements: Iterable[StatementDevices]) -> dict[Place, set[str]]:
     """The devices by container, without statements that name no device."""
     devices: dict[Place, set[str]] = {}
-    for statement, named in given:
+    for statement, named in statements:
         if any(named):
             devices.setdefault((statement.pod.uid, statement.container), set()).update(
                 filter(None, named)

@@ -26,7 +26,7 @@ from vgpu.ledger.from_node import (
 from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_node
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
-from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_cards
+from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
 from vgpu.model import Device, Source
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.handles import with_handles
@@ -96,13 +96,13 @@ def node_evidence(
         by_source[Source.ANNOTATIONS] = [
             statement
             for pod, reading in zip(pods, readings, strict=True)
-            for statement in on_cards(pod, reading.statements, uuids)
+            for statement in on_gpus(pod, reading.statements, uuids)
         ]
     if samples.own is not None:
         by_source[Source.OWN_CHECKPOINT] = samples.own
     for source, granted in grants.items():
         real = (grant for grant in granted if grant.pod_uid not in virtual)
-        allocations = memory.given(real, all_codecs, source)
+        allocations = memory.allocations(real, all_codecs, source)
         by_source[source] = [
             statement for container in allocations for statement in container.statements
         ]

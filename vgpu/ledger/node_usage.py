@@ -20,7 +20,7 @@ from vgpu.facts import (
 )
 from vgpu.ledger.container_usage import NodeUsage, UsageBuilder
 from vgpu.ledger.from_node import bus_id
-from vgpu.ledger.index import Given, LedgerIndex
+from vgpu.ledger.index import LedgerIndex, StatementDevices
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import (
     OwnedLimit,
@@ -59,7 +59,7 @@ def node_usage(
     names = kubelet.containers if kubelet else {}
     pods = kubelet.pods if kubelet else {}
     builder = UsageBuilder(index, presence=presence, pods=pods, finished=finished, at=at)
-    regions = RegionUsage(builder, owners, names, index.given)
+    regions = RegionUsage(builder, owners, names, index.allocated)
     on_node = regions_on_node(shim)
     for file in shim.files if shim else ():
         regions.add_on_node(file, on_node[file.pod_uid, file.container])
@@ -89,7 +89,7 @@ def node_usage(
 # ---------------------------------------------------------------- allocations
 
 
-def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
+def _add_grants(builder: UsageBuilder, grants: Iterable[StatementDevices]) -> None:
     """Add what the kubelet's checkpoint has; it proves no liveness: dead entries are normal."""
     for statement, devices in grants:
         if builder.is_there((statement.pod.uid, statement.container)):
@@ -98,7 +98,7 @@ def _add_grants(builder: UsageBuilder, grants: Iterable[Given]) -> None:
                     _set_limit(builder, statement, device, limit)
 
 
-def _add_own(builder: UsageBuilder, own: Iterable[Given]) -> None:
+def _add_own(builder: UsageBuilder, own: Iterable[StatementDevices]) -> None:
     """Add what our own checkpoint has: with CDI the kubelet's does not name the device."""
     for statement, _ in own:
         if not builder.is_there((statement.pod.uid, statement.container)):

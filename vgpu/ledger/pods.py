@@ -40,27 +40,27 @@ class SupportedHolding(msgspec.Struct, frozen=True, gc=False):
     """A holding and the statements that do not contradict it, the most trusted first."""
 
     holding: Holding
-    said: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
 
     @property
     def basis(self) -> tuple[Statement, ...]:
         """The statement to show: the most trusted about an allocation, else the most trusted."""
         allocations = [
-            statement for statement in self.said if statement.source is not Source.PROCESS
+            statement for statement in self.statements if statement.source is not Source.PROCESS
         ]
-        return tuple(allocations or self.said)[:1]
+        return tuple(allocations or self.statements)[:1]
 
 
 class PodResolution(msgspec.Struct, frozen=True, gc=False):
     """The result for one pod's statements.
 
-    ``holders`` are in the order of their containers, ``said`` is all about these containers.
+    ``holders`` are in the order of their containers, ``statements`` is all about these containers.
     ``disputed`` are (device, statement); ``unproven`` are about a pod that may be alive or not, and
     ``leftovers`` are about an ended or deleted pod, or about an init container that has succeeded.
     """
 
     holders: tuple[SupportedHolding, ...] = ()
-    said: tuple[Statement, ...] = ()
+    statements: tuple[Statement, ...] = ()
     disputed: tuple[tuple[str, Statement], ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     unproven: tuple[Statement, ...] = ()
@@ -97,8 +97,8 @@ def resolve_pod(known: Known, containers: Containers, registry: Registry) -> Pod
         disputed += settled.disputed
         if resolved:
             conflicts += _conflicts(resolved, of_container, settled, registry, known)
-        elif settled.cards_differ:  # the device may be another container's, but its sources differ
-            differ = settled.cards_differ
+        elif settled.gpus_differ:  # the device may be another container's, but its sources differ
+            differ = settled.gpus_differ
             conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
     if beside:
         holders = [
@@ -167,7 +167,9 @@ def _joined(holder: SupportedHolding, vague: Sequence[Statement]) -> SupportedHo
     """The holder with statements that may be about it or another container on the same device."""
     if not vague:
         return holder
-    statements = tuple(sorted((*holder.said, *vague), key=lambda statement: RANK[statement.source]))
+    statements = tuple(
+        sorted((*holder.statements, *vague), key=lambda statement: RANK[statement.source])
+    )
     sources = tuple(dict.fromkeys([statement.source for statement in statements]))
     return SupportedHolding(msgspec.structs.replace(holder.holding, sources=sources), statements)
 
@@ -227,8 +229,8 @@ def _conflicts(
     first = holders[0]
     if known.over:
         yield _conflict(ConflictKind.OUTLIVES_POD, first, statements)
-    if settled.cards_differ:
-        yield _conflict(_differing(settled), first, settled.cards_differ)
+    if settled.gpus_differ:
+        yield _conflict(_differing(settled), first, settled.gpus_differ)
     if settled.foreign:
         meant = ", ".join(sorted({statement.node for statement in settled.foreign}))
         yield _conflict(ConflictKind.NODE_DIFFERS, first, settled.foreign, meant)
@@ -242,14 +244,14 @@ def _conflicts(
         if unallocated:
             yield _conflict(ConflictKind.PROCESS_WITHOUT_ALLOCATION, holder, statements)
         if registry.is_missing(device):
-            yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.said)
+            yield _conflict(ConflictKind.DEVICE_MISSING, holder, holder.statements)
         elif registry.is_unhealthy(device):
             yield _conflict(ConflictKind.DEVICE_UNHEALTHY, holder, holder.basis)
 
 
 def _differing(settled: Settled) -> ConflictKind:
     """The conflict of sources that name different devices."""
-    return ConflictKind.FILE_DIFFERS if settled.only_files else ConflictKind.CARD_DIFFERS
+    return ConflictKind.FILE_DIFFERS if settled.only_files else ConflictKind.GPU_DIFFERS
 
 
 def _stale(known: Known, idle: Iterable[Statement]) -> Iterator[Conflict]:

@@ -24,7 +24,7 @@ class DeviceShares(msgspec.Struct, frozen=True, gc=False):
     ``alike`` is a share that all its shares are equal to, None if they differ or there are none.
     """
 
-    said: Statement
+    statement: Statement
     shares: Mapping[str, list[Share]]
     named: frozenset[str]
     alike: Share | None
@@ -55,7 +55,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
     places: tuple[DeviceStatements, ...]
     disputed: tuple[tuple[str, Statement], ...] = ()
-    cards_differ: tuple[Statement, ...] = ()
+    gpus_differ: tuple[Statement, ...] = ()
     only_files: bool = False
     sizes_differ: tuple[Parties, ...] = ()
     limits_differ: tuple[Parties, ...] = ()
@@ -68,7 +68,7 @@ class _Amount(msgspec.Struct, frozen=True, gc=False):
     ``certain`` is whether it names that device; else its shares are meant for others.
     """
 
-    said: Statement
+    statement: Statement
     memory_bytes: int | None
     cores_milli: int | None
     certain: bool
@@ -126,7 +126,7 @@ def resolve_general(statements: Sequence[Statement], registry: Registry) -> Sett
     """Resolve any statements."""
     all_shares = [_device_shares(statement, registry) for statement in statements]
     running = frozenset[str]().union(
-        *(reported.named for reported in all_shares if reported.said.source is Source.PROCESS)
+        *(reported.named for reported in all_shares if reported.statement.source is Source.PROCESS)
     )
     foreign = tuple(
         statement for statement in statements if registry.is_for_another_node(statement)
@@ -148,7 +148,7 @@ def resolve_general(statements: Sequence[Statement], registry: Registry) -> Sett
                 slots,
                 Source.PROCESS if device in running or decider is None else decider,
                 tuple(
-                    shares.said
+                    shares.statement
                     for shares in all_shares
                     if device in shares.named or not shares.named
                 ),
@@ -163,9 +163,11 @@ def resolve_general(statements: Sequence[Statement], registry: Registry) -> Sett
     return Settled(
         places=tuple(places),
         disputed=tuple(
-            (other, shares.said) for shares in elsewhere for other in sorted(shares.named - devices)
+            (other, shares.statement)
+            for shares in elsewhere
+            for other in sorted(shares.named - devices)
         ),
-        cards_differ=tuple(shares.said for shares in all_shares if shares.named)
+        gpus_differ=tuple(shares.statement for shares in all_shares if shares.named)
         if elsewhere
         else (),
         only_files=bool(elsewhere) and not _differ_without_files(all_shares, running, registry),
@@ -177,7 +179,7 @@ def resolve_general(statements: Sequence[Statement], registry: Registry) -> Sett
 
 def _device_shares(statement: Statement, registry: Registry) -> DeviceShares:
     shares: dict[str, list[Share]] = {}
-    for share, device in zip(statement.shares, registry.cards(statement), strict=True):
+    for share, device in zip(statement.shares, registry.gpus(statement), strict=True):
         shares.setdefault(device, []).append(share)
     sizes = {(share.memory_bytes, share.cores_milli) for share in statement.shares}
     alike = statement.shares[0] if len(sizes) == 1 else None
@@ -192,9 +194,9 @@ def _allocation(all_shares: Iterable[DeviceShares]) -> tuple[Source | None, dict
     decider: Source | None = None
     slots: dict[str, int] = {}
     for reported in all_shares:
-        if reported.named and reported.said.source is not Source.PROCESS:
-            decider = decider or reported.said.source
-            if decider is reported.said.source:
+        if reported.named and reported.statement.source is not Source.PROCESS:
+            decider = decider or reported.statement.source
+            if decider is reported.statement.source:
                 slots = {device: len(reported.shares[device]) for device in reported.named} | slots
     return decider, slots
 
@@ -218,9 +220,9 @@ def _is_elsewhere(reported: DeviceShares, devices: frozenset[str], registry: Reg
     """Whether the statement names other GPUs; a GPU and its MIG instances are one GPU."""
     if not reported.named or reported.named == devices:
         return False
-    here = {registry.card(device) for device in devices}
-    there = {registry.card(device) for device in reported.named}
-    return not there <= here if reported.said.source in PARTIAL else there != here
+    here = {registry.gpu(device) for device in devices}
+    there = {registry.gpu(device) for device in reported.named}
+    return not there <= here if reported.statement.source in PARTIAL else there != here
 
 
 def _differ_without_files(
@@ -230,7 +232,7 @@ def _differ_without_files(
     trusted = [
         reported
         for reported in all_shares
-        if not is_tenants_own(reported.said) or reported.named <= running
+        if not is_tenants_own(reported.statement) or reported.named <= running
     ]
     devices = _where(running, _allocation(trusted)[1], registry)
     return any(_is_elsewhere(reported, devices, registry) for reported in trusted)
@@ -257,12 +259,14 @@ def _nowhere(statements: Sequence[Statement], registry: Registry) -> DeviceState
 
 def _amount(reported: DeviceShares, device: str, slots: int) -> _Amount | None:
     """The amounts that the statement reports for ``device``; None for a process."""
-    if reported.said.source is Source.PROCESS:
+    if reported.statement.source is Source.PROCESS:
         return None
     shares = reported.shares.get(device, [reported.alike] * slots if reported.alike else [])
     memory = _sum(share.memory_bytes for share in shares)
     cores = _sum(share.cores_milli for share in shares)
-    return _Amount(reported.said, memory, cores, device in reported.shares or not reported.named)
+    return _Amount(
+        reported.statement, memory, cores, device in reported.shares or not reported.named
+    )
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
@@ -280,9 +284,11 @@ def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None, Source | 
 
     The third value is the source of the memory, if it names this very device.
     """
-    order = sorted(amounts, key=lambda amount: (amount.said.source in LIMITS, not amount.certain))
+    order = sorted(
+        amounts, key=lambda amount: (amount.statement.source in LIMITS, not amount.certain)
+    )
     memory = (
-        (reported.memory_bytes, reported.said.source if reported.certain else None)
+        (reported.memory_bytes, reported.statement.source if reported.certain else None)
         for reported in order
         if reported.memory_bytes is not None
     )
@@ -294,29 +300,29 @@ def _best(amounts: Iterable[_Amount]) -> tuple[int | None, int | None, Source | 
 def _unequal_sizes(device: str, amounts: Iterable[_Amount]) -> list[Parties]:
     """Allocations with different sizes."""
     allocated = [
-        amount for amount in amounts if amount.certain and amount.said.source not in LIMITS
+        amount for amount in amounts if amount.certain and amount.statement.source not in LIMITS
     ]
     memory = {amount.memory_bytes for amount in allocated} - {None}
     cores = {percent(amount.cores_milli) for amount in allocated if amount.cores_milli is not None}
     unequal = len(memory) > 1 or len(cores) > 1
-    return [(device, tuple(amount.said for amount in allocated))] if unequal else []
+    return [(device, tuple(amount.statement for amount in allocated))] if unequal else []
 
 
 def _unequal_limits(device: str, amounts: Sequence[_Amount], registry: Registry) -> list[Parties]:
     """Limits that differ from the size of the allocation."""
-    allocated = [a for a in amounts if a.certain and a.said.source not in LIMITS]
+    allocated = [a for a in amounts if a.certain and a.statement.source not in LIMITS]
     memory, cores, _ = _best(allocated)
     odd = [
-        amount.said
+        amount.statement
         for amount in amounts
         if amount.certain
-        and amount.said.source in LIMITS
+        and amount.statement.source in LIMITS
         and (
             (memory is not None and not registry.limits(device, memory, amount.memory_bytes))
             or (cores is not None and _core_limit(amount.cores_milli) != _core_limit(cores))
         )
     ]
-    return [(device, tuple(a.said for a in allocated) + tuple(odd))] if odd else []
+    return [(device, tuple(a.statement for a in allocated) + tuple(odd))] if odd else []
 
 
 def _core_limit(cores_milli: int | None) -> int | None:

@@ -22,18 +22,18 @@ class RegionUsage:
         builder: UsageBuilder,
         owners: Mapping[int, ProcessOwner | None] | None,
         names: Mapping[str, ContainerName],
-        given: Mapping[Place, Collection[str]],
+        allocated: Mapping[Place, Collection[str]],
     ) -> None:
         """``names`` is by container id.
 
-        ``given`` are the devices that the kubelet or our own plugin allocated to containers.
+        ``allocated`` are the devices that the kubelet or our own plugin allocated to containers.
         """
         self.orphans: list[LeftoverRegion] = []
         self.released: list[LeftoverRegion] = []
         self._builder = builder
         self._owners = owners
         self._names = names
-        self._given = given
+        self._allocated = allocated
         self._claims: dict[tuple[str, int], set[str]] = {}
 
     def add_on_node(self, file: RegionFile, first: RegionFile) -> None:
@@ -92,7 +92,7 @@ class RegionUsage:
     def _may_have(self, file: RegionFile, device: str) -> bool:
         """Whether nothing contradicts that the region's container has the device."""
         place, builder = (file.pod_uid, file.container), self._builder
-        allocated = self._given.get(place)
+        allocated = self._allocated.get(place)
         if builder.is_missing(device):
             builder.reject(Source.SHIM, file.path, Reason.UNKNOWN_DEVICE, device)
         elif allocated is None:

@@ -54,7 +54,7 @@ class Registry:
         """The device's name in the ledger; an unknown UUID is returned as it is, else ""."""
         return self.find(name) or (name if name.startswith(_UUIDS) else "")
 
-    def cards(self, statement: Statement) -> tuple[str, ...]:
+    def gpus(self, statement: Statement) -> tuple[str, ...]:
         """The device of each share, "" where it is unknown or cannot be known.
 
         A UUID or index that is not on the node stays as it is if all the node's devices are known:
@@ -87,7 +87,7 @@ class Registry:
         """The GPU of a MIG instance; "" for a GPU."""
         return self._parents.get(name, "")
 
-    def card(self, name: str) -> str:
+    def gpu(self, name: str) -> str:
         """The GPU of the device: its parent if it is a MIG instance, else itself."""
         return self._parents.get(name, name)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from vgpu.facts import Grant
 from vgpu.kube.objects import Pod
 from vgpu.ledger.from_api import Reading, read_pod
-from vgpu.ledger.from_kubelet import Given, GrantReader, by_container
+from vgpu.ledger.from_kubelet import GrantReader, GrantStatements, by_container
 from vgpu.model import Source
 from vgpu.schemes.codec import SchemeCodec
 
@@ -19,7 +19,9 @@ class StatementCache:
 
     def __init__(self) -> None:
         self._pods: Mapping[str, tuple[Pod, Reading]] = {}
-        self._grants: dict[Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], Given]]] = {}
+        self._grants: dict[
+            Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], GrantStatements]]
+        ] = {}
 
     def readings(self, pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> list[Reading]:
         """The reading of each pod."""
@@ -34,12 +36,12 @@ class StatementCache:
         self._pods = current
         return readings
 
-    def given(
+    def allocations(
         self,
         grants: Iterable[Grant],
         codecs: Sequence[SchemeCodec],
         source: Source,
-    ) -> list[Given]:
+    ) -> list[GrantStatements]:
         """The kubelet's allocations to each container, as ``source`` reports them."""
         reader = GrantReader(codecs, source)
         before = self._grants.get(source, {})
@@ -50,4 +52,4 @@ class StatementCache:
                 known = (by_resource, reader.read(*place, by_resource))
             current[place] = known
         self._grants[source] = current
-        return [given for _, given in current.values()]
+        return [reading for _, reading in current.values()]

@@ -6,7 +6,7 @@ from operator import attrgetter
 from vgpu.effective import effective
 from vgpu.ledger.entries import Holding, HoldingSum
 from vgpu.model import ContainerKind, Device
-from vgpu.units import percentage, size
+from vgpu.units import exact_size, percentage
 
 Amount = Callable[[Holding], int]
 
@@ -50,7 +50,7 @@ def exceeded(total: HoldingSum, device: Device) -> tuple[Amount, ...]:
 def excesses(total: HoldingSum, device: Device) -> Iterator[str]:
     """The exceeded amounts as text; an amount that the device does not report has no bound."""
     amounts: tuple[tuple[str, Callable[[int], str], int, int | None], ...] = (
-        ("memory", size, total.memory_bytes, device.memory_bytes),
+        ("memory", exact_size, total.memory_bytes, device.memory_bytes),
         ("cores", percentage, total.cores_milli, device.cores_milli),
         ("shares", str, total.slots, device.slots),
     )

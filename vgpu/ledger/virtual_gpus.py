@@ -49,7 +49,7 @@ def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
     return {gpuid: uuid for gpuid, uuid in bindings if gpuid and uuid}
 
 
-def on_cards(
+def on_gpus(
     pod: Pod, statements: Iterable[Statement], uuids: Mapping[str, str]
 ) -> Iterator[Statement]:
     """A pod's annotated statements with the GPU of its virtual GPU; "" if no source reports it.

@@ -23,7 +23,7 @@ from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 class GaiaReason(StrEnum):
     """Why there are no GPUs for a container, in gpu-manager's message where it has any."""
 
-    NO_FREE_CARD = "no free node"
+    NO_FREE_GPU = "no free node"
     TOO_MUCH_MEMORY = "request memory {asked} is larger than {most}"
     SHARING_OFF = "share mode is not enabled"
     NEEDS_BOTH = "that cores or memory is zero is not permitted in share mode"
@@ -32,10 +32,10 @@ class GaiaReason(StrEnum):
 
 
 class GaiaRefusal(msgspec.Struct, frozen=True):
-    """No GPUs; ``words`` is the message for the kubelet."""
+    """No GPUs; ``message`` is the message for the kubelet."""
 
     why: GaiaReason
-    words: str
+    message: str
 
 
 Choice = tuple[TopologyGpu, ...] | GaiaRefusal
@@ -72,12 +72,10 @@ def allocate(
     if container in held:
         return tuple(held[container])
     taken = tree.holding(share for shares in held.values() for share in shares)
-    cards = choose(taken, request, rules, predicate)
-    if isinstance(cards, GaiaRefusal):
-        return cards
-    return tuple(
-        Share(str(card.minor), request.memory_bytes, request.cores_milli) for card in cards
-    )
+    gpus = choose(taken, request, rules, predicate)
+    if isinstance(gpus, GaiaRefusal):
+        return gpus
+    return tuple(Share(str(gpu.minor), request.memory_bytes, request.cores_milli) for gpu in gpus)
 
 
 def choose(
@@ -94,40 +92,38 @@ def choose(
     if part:
         return _part(tree, request, predicate)
     evaluate = fragment if request.count == 1 else link
-    return evaluate(tree, request.count) or _refused(GaiaReason.NO_FREE_CARD)
+    return evaluate(tree, request.count) or _refused(GaiaReason.NO_FREE_GPU)
 
 
 def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None) -> Choice:
     """A GPU for a part, chosen here; it must be the reserved GPU, if there is one."""
     memory = request.memory_bytes or 0
-    cards = share(tree.cards, request.cores_milli, memory)
-    most = max((card.memory_bytes for card in tree.cards), default=0)
-    if not cards and memory > most:
+    gpus = share(tree.gpus, request.cores_milli, memory)
+    most = max((gpu.memory_bytes for gpu in tree.gpus), default=0)
+    if not gpus and memory > most:
         return _refused(GaiaReason.TOO_MUCH_MEMORY, asked=memory, most=most)
-    if not cards:
-        return _refused(GaiaReason.NO_FREE_CARD)
-    if predicate is not None and [card.minor for card in cards] != list(predicate):
-        return _refused(
-            GaiaReason.MISMATCH, chosen=_nodes([cards[0].minor]), told=_nodes(predicate)
-        )
-    return cards
+    if not gpus:
+        return _refused(GaiaReason.NO_FREE_GPU)
+    if predicate is not None and [gpu.minor for gpu in gpus] != list(predicate):
+        return _refused(GaiaReason.MISMATCH, chosen=_nodes([gpus[0].minor]), told=_nodes(predicate))
+    return gpus
 
 
 def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) -> Choice:
     """The reserved GPUs, if they exist, are free enough, and as many as requested."""
-    by_minor = {card.minor: card for card in tree.cards}
-    cards = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
-    legal = len(set(predicate)) == len(predicate) == len(cards) == request.count
-    if not legal or not all(fits(card, request) for card in cards):
+    by_minor = {gpu.minor: gpu for gpu in tree.gpus}
+    gpus = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
+    legal = len(set(predicate)) == len(predicate) == len(gpus) == request.count
+    if not legal or not all(fits(gpu, request) for gpu in gpus):
         return _refused(GaiaReason.ILLEGAL_PREDICATE, told=_nodes(predicate))
-    return cards
+    return gpus
 
 
-def fits(card: TopologyGpu, request: Request) -> bool:
+def fits(gpu: TopologyGpu, request: Request) -> bool:
     """Whether one GPU is free enough for the request's part of each GPU."""
     if request.cores_milli >= WHOLE_DEVICE_MILLI:
-        return card.untouched
-    return card.free_milli >= request.cores_milli and card.free_bytes >= (request.memory_bytes or 0)
+        return gpu.untouched
+    return gpu.free_milli >= request.cores_milli and gpu.free_bytes >= (request.memory_bytes or 0)
 
 
 # ---------------------------------------------------------------- the evaluators
@@ -168,34 +164,34 @@ def fragment(tree: TopologyTree, count: int) -> tuple[TopologyGpu, ...]:
 
 
 def share(
-    cards: Sequence[TopologyGpu], cores_milli: int, memory_bytes: int
+    gpus: Sequence[TopologyGpu], cores_milli: int, memory_bytes: int
 ) -> tuple[TopologyGpu, ...]:
     """The GPU with the least free that has this much; none if there is none."""
     enough = (
-        card
-        for card in least_free(cards)
-        if card.free_milli >= cores_milli and card.free_bytes >= memory_bytes
+        gpu
+        for gpu in least_free(gpus)
+        if gpu.free_milli >= cores_milli and gpu.free_bytes >= memory_bytes
     )
-    return tuple(card for card in [next(enough, None)] if card is not None)
+    return tuple(gpu for gpu in [next(enough, None)] if gpu is not None)
 
 
-def least_free(cards: Sequence[TopologyGpu]) -> list[TopologyGpu]:
+def least_free(gpus: Sequence[TopologyGpu]) -> list[TopologyGpu]:
     """The GPUs by free cores, free memory in whole blocks, processes and minor number."""
     return sorted(
-        cards,
-        key=lambda card: (
-            card.free_milli,
-            card.free_bytes // GAIA_MEMORY_BLOCK,
-            len(card.pids),
-            card.minor,
+        gpus,
+        key=lambda gpu: (
+            gpu.free_milli,
+            gpu.free_bytes // GAIA_MEMORY_BLOCK,
+            len(gpu.pids),
+            gpu.minor,
         ),
     )
 
 
 def _least(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
     """Groups by free GPUs, processes and first GPU; memory the original counts for none."""
-    pids = sum(len(tree.cards[at].pids) for at in group.cards)
-    return len(tree.available(group)), pids, group.cards[0]
+    pids = sum(len(tree.gpus[at].pids) for at in group.gpus)
+    return len(tree.available(group)), pids, group.gpus[0]
 
 
 def _first(tree: TopologyTree, group: TopologyNode, count: int) -> tuple[TopologyGpu, ...]:

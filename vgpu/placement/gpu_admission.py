@@ -21,12 +21,12 @@ from vgpu.schemes.gaia.codec import PREDICATE_NODE, Gaia
 from vgpu.topology import TopologyGpu, holding
 from vgpu.units import WHOLE_DEVICE_MILLI
 
-NO_CARDS = "no GPU device"
+NO_GPUS = "no GPU device"
 PLACED_ELSEWHERE = "pod {uid} has already been matched to another node"
 DOES_NOT_FIT = "pod {uid} does not match with this node"
 PREDICATED = "pod {name} had been predicated!"
 
-Cards = tuple[TopologyGpu, ...]
+Gpus = tuple[TopologyGpu, ...]
 
 
 class AdmissionVerdict(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def _promise(gaia: Gaia, pod: Pod) -> Claim | None:
 
 def _free(
     gaia: Gaia, nodes: Sequence[Node], pods: Iterable[Pod]
-) -> tuple[dict[str, Cards], dict[str, str]]:
+) -> tuple[dict[str, Gpus], dict[str, str]]:
     """Each node's GPUs with what is taken of them; and why other nodes are refused."""
     tenants: dict[str, list[Pod]] = {}
     for pod in filter(holds_devices, pods):
@@ -95,49 +95,49 @@ def _free(
     free, refused = {}, {}
     for node in nodes:
         try:
-            cards = _cards(gaia, node, tenants.get(node.name, ()))
+            gpus = _gpus(gaia, node, tenants.get(node.name, ()))
         except ClaimError as error:
             refused[node.name] = str(error)
             continue
-        if cards:
-            free[node.name] = cards
+        if gpus:
+            free[node.name] = gpus
         else:
-            refused[node.name] = NO_CARDS
+            refused[node.name] = NO_GPUS
     return free, refused
 
 
-def _cards(gaia: Gaia, node: Node, tenants: Iterable[Pod]) -> Cards:
+def _gpus(gaia: Gaia, node: Node, tenants: Iterable[Pod]) -> Gpus:
     """Raises ClaimError."""
-    cards = [
+    gpus = [
         TopologyGpu(index, index, memory_bytes=device.memory_bytes or 0)
         for index, device in enumerate(gaia.devices(node))
         if device.healthy
     ]
     claims = [claim for tenant in tenants if (claim := gaia.claim(tenant))]
     allocations = [allocation for claim in claims for allocation in claim.allocations]
-    return holding(cards, (share for allocation in allocations for share in allocation.shares))
+    return holding(gpus, (share for allocation in allocations for share in allocation.shares))
 
 
 def _kept(
-    promise: Claim | None, free: Mapping[str, Cards], requests: Sequence[Request]
+    promise: Claim | None, free: Mapping[str, Gpus], requests: Sequence[Request]
 ) -> Claim | None:
     """The reservation, if all of it is still free and fits exactly these requests."""
     if promise is None or promise.node not in free:
         return None
-    cards = free[promise.node]
+    gpus = free[promise.node]
     shares = {allocation.container: allocation.shares for allocation in promise.allocations}
     for request in requests:
         asked = shares.get(request.container, ())
         names = {part.device for part in asked}
-        chosen = [card for card in cards if str(card.minor) in names and fits(card, request)]
+        chosen = [gpu for gpu in gpus if str(gpu.minor) in names and fits(gpu, request)]
         if not len(chosen) == len(asked) == request.count:
             return None
-        cards = holding(cards, asked)
+        gpus = holding(gpus, asked)
     return promise
 
 
 def _new(
-    pod: Pod, free: Mapping[str, Cards], requests: Sequence[Request], now: float
+    pod: Pod, free: Mapping[str, Gpus], requests: Sequence[Request], now: float
 ) -> Claim | None:
     """A reservation on the fullest node that can serve all requests; None if there is none."""
     for name in sorted(free, key=lambda name: (*_left(free[name]), name)):
@@ -147,24 +147,24 @@ def _new(
     return None
 
 
-def _left(cards: Cards) -> tuple[int, int]:
-    return sum(card.free_milli for card in cards), sum(card.free_bytes for card in cards)
+def _left(gpus: Gpus) -> tuple[int, int]:
+    return sum(gpu.free_milli for gpu in gpus), sum(gpu.free_bytes for gpu in gpus)
 
 
-def _placed(cards: Cards, requests: Sequence[Request]) -> tuple[Allocation, ...] | None:
+def _placed(gpus: Gpus, requests: Sequence[Request]) -> tuple[Allocation, ...] | None:
     """GPUs for all requests, one after another; None if one cannot be served."""
     allocations = []
     for request in requests:
         if request.cores_milli >= WHOLE_DEVICE_MILLI:
-            whole = [card for card in least_free(cards) if card.untouched][: request.count]
+            whole = [gpu for gpu in least_free(gpus) if gpu.untouched][: request.count]
             chosen = whole if len(whole) == request.count else []
         else:
-            chosen = list(share(cards, request.cores_milli, request.memory_bytes or 0))
+            chosen = list(share(gpus, request.cores_milli, request.memory_bytes or 0))
         if not chosen:
             return None
         shares = tuple(
-            Share(str(card.minor), request.memory_bytes, request.cores_milli) for card in chosen
+            Share(str(gpu.minor), request.memory_bytes, request.cores_milli) for gpu in chosen
         )
         allocations.append(Allocation(request.container, shares, Phase.ASSUMED))
-        cards = holding(cards, shares)
+        gpus = holding(gpus, shares)
     return tuple(allocations)

@@ -42,29 +42,29 @@ class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.total - self.used)
 
 
-def refusal(node: str, cards: Iterable[GpushareGpu], asked: int) -> GpushareRefusal | None:
+def refusal(node: str, gpus: Iterable[GpushareGpu], asked: int) -> GpushareRefusal | None:
     """The extender's filter: why the node cannot take a pod that asks for so much; None if it can.
 
     What matters is the free memory of single GPUs, not their sum.
     """
-    cards = tuple(cards)
-    if not any(card.total > 0 for card in cards):
+    gpus = tuple(gpus)
+    if not any(gpu.total > 0 for gpu in gpus):
         return _refused(GpushareReason.NOT_SHARED, node=node)
-    return None if _candidates(cards, asked) else _refused(GpushareReason.NO_ROOM)
+    return None if _candidates(gpus, asked) else _refused(GpushareReason.NO_ROOM)
 
 
 def choose(
-    node: str, cards: Iterable[GpushareGpu], asked: int, pod: PodRef
+    node: str, gpus: Iterable[GpushareGpu], asked: int, pod: PodRef
 ) -> GpushareGpu | GpushareRefusal:
     """The extender's bind: the GPU for the pod. A pod that asks for nothing gets none."""
-    candidates = _candidates(cards, asked)
+    candidates = _candidates(gpus, asked)
     if asked <= 0 or not candidates:
         return _refused(GpushareReason.NOT_PLACED, node=node, pod=pod)
-    return min(candidates, key=lambda card: (card.free, card.index))
+    return min(candidates, key=lambda gpu: (gpu.free, gpu.index))
 
 
-def _candidates(cards: Iterable[GpushareGpu], asked: int) -> list[GpushareGpu]:
-    return [card for card in cards if card.healthy and card.free >= asked]
+def _candidates(gpus: Iterable[GpushareGpu], asked: int) -> list[GpushareGpu]:
+    return [gpu for gpu in gpus if gpu.healthy and gpu.free >= asked]
 
 
 def _refused(reason: GpushareReason, **about: str | PodRef) -> GpushareRefusal:

@@ -42,7 +42,7 @@ def admit(
     return pool, ErrorCode.OK if pool.uuids[gpuid] else ErrorCode.WAIT_FOR_HOLDER
 
 
-def holder_said(pool: Pool, gpuid: str, uuid: str) -> Pool:
+def holder_reported(pool: Pool, gpuid: str, uuid: str) -> Pool:
     """The pool after a holder reported its GPU. An unknown virtual GPU changes nothing."""
     if gpuid not in pool.uuids:
         return pool

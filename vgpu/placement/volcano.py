@@ -119,7 +119,7 @@ class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str
-    cards: tuple[VolcanoGpu, ...]
+    gpus: tuple[VolcanoGpu, ...]
     mode: str = HAMI_CORE
 
 
@@ -142,7 +142,7 @@ class RefusalReason(Enum):
     """Why a node is refused, in the scheduler's own message."""
 
     MODE = "pod required sharing mode {mode} is not the same as the node mode {node_mode}"
-    CARDS = "no enough gpu cards on node {node}"
+    GPUS = "no enough gpu cards on node {node}"
     UUIDS = (
         f'no GPU matches UUID constraints {USE_UUID}="{{use}}", {AVOID_UUID}="{{avoid}}"'
         " on node {node}"
@@ -163,7 +163,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
     """The placement of a pod: its containers' shares, the GPUs with them, the node's score."""
 
     allocations: tuple[Allocation, ...]
-    cards: tuple[VolcanoGpu, ...]
+    gpus: tuple[VolcanoGpu, ...]
     score: float
 
 
@@ -172,21 +172,21 @@ class NodeChoice(msgspec.Struct, frozen=True):
 
 def wishes(pod: Pod) -> Wishes:
     """The wishes in the pod's annotations; words are joined by commas, empty ones are ignored."""
-    told = pod.annotations
-    group = next(filter(None, map(told.get, GROUP_NAMES)), "")
+    annotations = pod.annotations
+    group = next(filter(None, map(annotations.get, GROUP_NAMES)), "")
     return Wishes(
-        mode=told.get(MODE),
-        use_types=_words(told, USE_TYPE),
-        avoid_types=_words(told, AVOID_TYPE),
-        use_uuids=_words(told, USE_UUID),
-        avoid_uuids=_words(told, AVOID_UUID),
+        mode=annotations.get(MODE),
+        use_types=_words(annotations, USE_TYPE),
+        avoid_types=_words(annotations, AVOID_TYPE),
+        use_uuids=_words(annotations, USE_UUID),
+        avoid_uuids=_words(annotations, AVOID_UUID),
         group=f"{pod.ref.namespace}/{group}" if group else "",
-        alone_in_group=told.get(GROUP_POLICY) == "spread",
+        alone_in_group=annotations.get(GROUP_POLICY) == "spread",
     )
 
 
-def book(
-    cards: tuple[VolcanoGpu, ...], held: Iterable[tuple[Claim, str]]
+def reserve(
+    gpus: tuple[VolcanoGpu, ...], held: Iterable[tuple[Claim, str]]
 ) -> tuple[VolcanoGpu, ...]:
     """The GPUs with the claims' shares taken, each with the PodGroup of its pod.
 
@@ -194,39 +194,39 @@ def book(
     allocation records, so that it overcommits: that is a defect of its own.) Shares of other GPUs
     are left out.
     """
-    books = {card.device.uuid: card for card in cards}
+    books = {gpu.device.uuid: gpu for gpu in gpus}
     for claim, group in held:
         for share in (share for each in claim.allocations for share in each.shares):
-            card = books.get(physical(share.device))
-            if card is not None:
-                books[card.device.uuid] = _take(card, share, group)
+            gpu = books.get(physical(share.device))
+            if gpu is not None:
+                books[gpu.device.uuid] = _take(gpu, share, group)
     return tuple(books.values())
 
 
-def _take(card: VolcanoGpu, share: Share, group: str = "") -> VolcanoGpu:
+def _take(gpu: VolcanoGpu, share: Share, group: str = "") -> VolcanoGpu:
     """The GPU with one more share; a MIG slot is taken with all its memory."""
     slot = mig_slot(share.device)
-    memory = _slot_memory(card, slot) if slot else share.memory_bytes
+    memory = _slot_memory(gpu, slot) if slot else share.memory_bytes
     if memory is None:
-        memory = card.capacity_bytes if share.memory_bytes is None else share.memory_bytes
+        memory = gpu.capacity_bytes if share.memory_bytes is None else share.memory_bytes
     return structs.replace(
-        card,
-        users=card.users + 1,
-        memory_bytes=card.memory_bytes + memory,
-        cores_milli=card.cores_milli + (share.cores_milli or 0),
-        groups=card.groups | {group} if group else card.groups,
-        mig_slots=card.mig_slots | {slot} if slot else card.mig_slots,
+        gpu,
+        users=gpu.users + 1,
+        memory_bytes=gpu.memory_bytes + memory,
+        cores_milli=gpu.cores_milli + (share.cores_milli or 0),
+        groups=gpu.groups | {group} if group else gpu.groups,
+        mig_slots=gpu.mig_slots | {slot} if slot else gpu.mig_slots,
     )
 
 
-def _slot_memory(card: VolcanoGpu, named: tuple[str, int]) -> int | None:
+def _slot_memory(gpu: VolcanoGpu, named: tuple[str, int]) -> int | None:
     """A MIG slot's memory in bytes; None if no geometry has it."""
-    known = (slot for geometry in card.geometries for slot in slots(geometry))
+    known = (slot for geometry in gpu.geometries for slot in slots(geometry))
     return next((each.memory_bytes for each in known if (each.group, each.position) == named), None)
 
 
-def _words(told: Mapping[str, str], key: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, told.get(key, "").split(","))))
+def _words(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, annotations.get(key, "").split(","))))
 
 
 # ---------------------------------------------------------------- the choice
@@ -248,28 +248,28 @@ def place(
     """
     if wanted.mode is not None and wanted.mode != node.mode:
         return _refusal(RefusalReason.MODE, node, wanted)
-    cards = list(node.cards)
+    gpus = list(node.gpus)
     touched: set[int] = set()
     allocations = []
     score = 0.0
     for request in (each for each in requests if each.kind is ContainerKind.APP):
-        if request.count > len(cards):
-            return _refusal(RefusalReason.CARDS, node, wanted, request.container)
+        if request.count > len(gpus):
+            return _refusal(RefusalReason.GPUS, node, wanted, request.container)
         shares: list[Share] = []
         skipped: list[tuple[str, GpuSkip]] = []
-        for index in _order(cards, policy):
+        for index in _order(gpus, policy):
             if len(shares) == request.count:
                 break
-            card = cards[index]
-            memory = _memory(request, card, unit_bytes)
-            fitting = _fit(card, request, memory, mode=node.mode, wanted=wanted, rules=rules)
+            gpu = gpus[index]
+            memory = _memory(request, gpu, unit_bytes)
+            fitting = _fit(gpu, request, memory, mode=node.mode, wanted=wanted, rules=rules)
             if isinstance(fitting, GpuSkip):
-                skipped.append((card.device.name, fitting))
+                skipped.append((gpu.device.name, fitting))
                 continue
             shares.append(Share(fitting, memory, request.cores_milli))
-            cards[index] = _take(card, shares[-1])
+            gpus[index] = _take(gpu, shares[-1])
             touched.add(index)
-            score += _score(card, cards[index], policy, rules)
+            score += _score(gpu, gpus[index], policy, rules)
         if len(shares) < request.count:
             excluded = not shares and all(skip is GpuSkip.UUID for _, skip in skipped)
             reason = RefusalReason.UUIDS if excluded else RefusalReason.FITTING
@@ -277,31 +277,31 @@ def place(
         allocations.append(Allocation(request.container, tuple(shares), Phase.ASSUMED))
     group = frozenset({wanted.group} - {""})
     for index in touched:
-        cards[index] = structs.replace(cards[index], groups=cards[index].groups | group)
-    return NodeChoice(tuple(allocations), tuple(cards), score * rules.weight)
+        gpus[index] = structs.replace(gpus[index], groups=gpus[index].groups | group)
+    return NodeChoice(tuple(allocations), tuple(gpus), score * rules.weight)
 
 
-def _order(cards: list[VolcanoGpu], policy: SchedulingPolicy) -> list[int]:
+def _order(gpus: list[VolcanoGpu], policy: SchedulingPolicy) -> list[int]:
     """The GPUs' positions as they are tried; among equals the first comes first."""
-    positions = range(len(cards))
+    positions = range(len(gpus))
     if policy is SchedulingPolicy.BINPACK:
-        return sorted(positions, key=lambda position: -cards[position].memory_bytes)
+        return sorted(positions, key=lambda position: -gpus[position].memory_bytes)
     if policy is SchedulingPolicy.SPREAD:
-        return sorted(positions, key=lambda position: cards[position].users)
+        return sorted(positions, key=lambda position: gpus[position].users)
     return list(reversed(positions))
 
 
-def _memory(request: Request, card: VolcanoGpu, unit_bytes: int) -> int:
+def _memory(request: Request, gpu: VolcanoGpu, unit_bytes: int) -> int:
     """Bytes of this GPU: as many as asked, or that percentage of it in whole units."""
     if request.memory_bytes is not None:
         return request.memory_bytes
     percentage = WHOLE_DEVICE_PERCENT if request.memory_percent is None else request.memory_percent
-    units = card.capacity_bytes // unit_bytes
+    units = gpu.capacity_bytes // unit_bytes
     return units * percentage // WHOLE_DEVICE_PERCENT * unit_bytes
 
 
 def _fit(
-    card: VolcanoGpu,
+    gpu: VolcanoGpu,
     request: Request,
     memory: int,
     *,
@@ -310,20 +310,20 @@ def _fit(
     rules: VolcanoRules,
 ) -> str | GpuSkip:
     """The device that the container would get of this GPU, or why it gets none."""
-    for skip, applies in _checks(card, request, memory, wanted, rules):
+    for skip, applies in _checks(gpu, request, memory, wanted, rules):
         if applies:
             return skip
     if mode != MIG:
-        return card.device.uuid
-    slot = choose(card.geometries, card.mig_slots, memory)
-    return f"{card.device.uuid}[{slot.group}-{slot.position}]" if slot else GpuSkip.MIG_SLOT
+        return gpu.device.uuid
+    slot = choose(gpu.geometries, gpu.mig_slots, memory)
+    return f"{gpu.device.uuid}[{slot.group}-{slot.position}]" if slot else GpuSkip.MIG_SLOT
 
 
 def _checks(
-    card: VolcanoGpu, request: Request, memory: int, wanted: Wishes, rules: VolcanoRules
+    gpu: VolcanoGpu, request: Request, memory: int, wanted: Wishes, rules: VolcanoRules
 ) -> tuple[tuple[GpuSkip, bool], ...]:
     """Everything that can be wrong with a GPU, in the scheduler's order."""
-    device, cores = card.device, request.cores_milli
+    device, cores = gpu.device, request.cores_milli
     type_ = (VENDOR + device.model).upper()
     uses = any(word.upper() in type_ for word in wanted.use_types)
     avoids = any(word.upper() in type_ for word in wanted.avoid_types)
@@ -331,12 +331,12 @@ def _checks(
     return (
         (GpuSkip.UUID, excluded or device.uuid in wanted.avoid_uuids),
         (GpuSkip.UNHEALTHY, rules.skip_unhealthy and not device.healthy),
-        (GpuSkip.SLOTS, device.slots is not None and device.slots <= card.users),
-        (GpuSkip.GROUP, wanted.alone_in_group and wanted.group in card.groups),
-        (GpuSkip.MEMORY, card.capacity_bytes - card.memory_bytes < memory),
-        (GpuSkip.CORES, card.cores_milli + cores > WHOLE_DEVICE_MILLI),
-        (GpuSkip.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and card.users > 0),
-        (GpuSkip.CORES_GONE, card.cores_milli == WHOLE_DEVICE_MILLI and cores == 0),
+        (GpuSkip.SLOTS, device.slots is not None and device.slots <= gpu.users),
+        (GpuSkip.GROUP, wanted.alone_in_group and wanted.group in gpu.groups),
+        (GpuSkip.MEMORY, gpu.capacity_bytes - gpu.memory_bytes < memory),
+        (GpuSkip.CORES, gpu.cores_milli + cores > WHOLE_DEVICE_MILLI),
+        (GpuSkip.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and gpu.users > 0),
+        (GpuSkip.CORES_GONE, gpu.cores_milli == WHOLE_DEVICE_MILLI and cores == 0),
         (GpuSkip.TYPE, not uses if wanted.use_types else avoids),
     )
 

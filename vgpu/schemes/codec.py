@@ -34,13 +34,13 @@ class ClaimError(SourceError):
     """A text of a pod, node or ConfigMap does not follow the scheme's format.
 
     Attributes:
-        subject: the object: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
+        object_name: the object: ``<namespace>/<pod>``, ``node <name>`` or ``configmap …``.
         key: the annotation, label, resource or field.
         text: the wrong text, unchanged.
     """
 
-    def __init__(self, subject: str, key: str, text: str, detail: str) -> None:
-        super().__init__(Reason.MALFORMED, subject, remark(key, detail, text))
+    def __init__(self, object_name: str, key: str, text: str, detail: str) -> None:
+        super().__init__(Reason.MALFORMED, object_name, remark(key, detail, text))
         self.key = key
         self.text = text
 
@@ -199,7 +199,7 @@ class SchemeCodec(Protocol):
         """What the plugin injects into a container for its allocation. Raises ClaimError."""
         ...
 
-    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
+    def sole_gpu(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
         """What the plugin allocates to a pod without writing it anywhere: its node's only GPU.
 
         ``devices`` are the node's. None if the pod is no such case. Raises ClaimError.
@@ -242,7 +242,7 @@ class BaseCodec(msgspec.Struct, frozen=True):
         """None: scheduler and plugin have no heartbeat."""
         return None
 
-    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:  # noqa: ARG002
+    def sole_gpu(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:  # noqa: ARG002
         """None: the plugin writes an annotation for whatever it allocates."""
         return None
 

@@ -89,7 +89,7 @@ class SchemeRegistry:
             keys.update(pod.annotations, pod.labels)
             for container in pod.containers:
                 keys.update(container.limits, container.broken)
-        return tuple(codec for codec in codecs if _any_starts(keys, self.row(codec).keys.spoken))
+        return tuple(codec for codec in codecs if _any_starts(keys, self.row(codec).keys.evidence))
 
     # ------------------------------------------------------------ keys
 

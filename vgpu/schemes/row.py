@@ -23,7 +23,7 @@ class KeyPrefixes(msgspec.Struct, frozen=True):
         resources: extended resources that are kept; asking for one is sharing GPUs.
         marks: annotations and labels that are kept; a pod that has one shares GPUs.
         kept: annotations and labels that are kept of objects that are kept in any case.
-        spoken: annotations, labels and resources that show that the system is in use.
+        evidence: annotations, labels and resources that show that the system is in use.
         passing: annotations of nodes that change all the time and name no GPU.
         share_pods: annotations and labels that show that its SharePods are in use.
     """
@@ -31,7 +31,7 @@ class KeyPrefixes(msgspec.Struct, frozen=True):
     resources: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    spoken: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
     passing: tuple[str, ...] = ()
     share_pods: tuple[str, ...] = ()
 

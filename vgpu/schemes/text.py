@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _PER_SECOND: Final = 10**9
 
 
-def subject_of(pod: Pod | PodRef) -> str:
+def object_name_of(pod: Pod | PodRef) -> str:
     """The pod's name in an error."""
     ref = pod.ref if isinstance(pod, Pod) else pod
     return f"{ref.namespace}/{ref.name}"
@@ -40,11 +40,11 @@ def seconds(nanoseconds: str) -> float | None:
     return None if value is None else value / _PER_SECOND
 
 
-def nanoseconds(unix_seconds: float, subject: str, key: str) -> str:
+def nanoseconds(unix_seconds: float, object_name: str, key: str) -> str:
     """Exact, so that :func:`seconds` gives the same float again. Raises ClaimError."""
     value = round(Fraction(unix_seconds) * _PER_SECOND) if isfinite(unix_seconds) else -1
     if not 0 <= value <= MOST_NANOSECONDS:
-        raise ClaimError(subject, key, str(unix_seconds), "not a time")
+        raise ClaimError(object_name, key, str(unix_seconds), "not a time")
     return str(value)
 
 
@@ -54,7 +54,7 @@ def amount(pod: Pod, container: Container, resource: str, most: int) -> int:
     if resource in container.broken or not 0 <= units <= most:
         text = container.broken.get(resource, str(units))
         detail = f"container {container.name}: not a number of 0 to {most}"
-        raise ClaimError(subject_of(pod), resource, text, detail)
+        raise ClaimError(object_name_of(pod), resource, text, detail)
     return units
 
 

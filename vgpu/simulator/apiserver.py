@@ -277,8 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
-        for type_, subject in events:
-            line = msgspec.json.encode({"type": type_, "object": subject}) + b"\n"
+        for type_, document in events:
+            line = msgspec.json.encode({"type": type_, "object": document}) + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
             self.wfile.flush()
             if time.monotonic() >= deadline:

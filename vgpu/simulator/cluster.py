@@ -57,15 +57,15 @@ class SimulatedCluster:
         """What ``kubectl get pods -A -o json`` prints now."""
         return pods_file(self.store.list(PODS).items)
 
-    def _create(self, kind: ApiKind[Any], subject: Json) -> None:
-        meta = subject["metadata"]
+    def _create(self, kind: ApiKind[Any], document: Json) -> None:
+        meta = document["metadata"]
         called = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-        self.store.create(kind, merged(subject, self._deviations.get(called, {})))
+        self.store.create(kind, merged(document, self._deviations.get(called, {})))
 
-    def _gone(self, subject: Json) -> None:
+    def _gone(self, document: Json) -> None:
         """The kubelet ends the pod, and its controller makes another one on the same node."""
         t = time.time() - self._start
-        meta = subject["metadata"]
+        meta = document["metadata"]
         heir = self._heirs.get(f"{meta['namespace']}/{meta['name']}")
         for name, node in self._nodes.items():
             if not any(pod.ref.uid == meta["uid"] for pod in node.pods):

@@ -92,10 +92,10 @@ def make_pod(
     )
 
 
-def make_share(card: SimulatedGpu, gib: int, cores: int | None = None) -> Share:
+def make_share(gpu: SimulatedGpu, gib: int, cores: int | None = None) -> Share:
     """A share of a GPU: GiB, and percent of its cores."""
     return Share(
-        device=card.uuid,
+        device=gpu.uuid,
         memory_bytes=gib * GIB,
         cores_milli=None if cores is None else cores * MILLI_PER_PERCENT,
     )
@@ -125,7 +125,7 @@ _CHAT = make_pod(
     (
         Process(
             pid=1184201,
-            card=1,
+            gpu=1,
             context=420 * MIB,
             data=_gib(11, 14, 90),
             sm=_sm(0, 0.25, 120, _BURST),
@@ -133,7 +133,7 @@ _CHAT = make_pod(
         Process(
             pid=1184377,
             container_pid=64,
-            card=1,
+            gpu=1,
             data=_gib(2, 3.5, 45, _SAW),
             sm=_sm(0, 0.08, 120, _BURST),
         ),
@@ -150,7 +150,7 @@ _EMBEDDINGS = make_pod(
     (
         Process(
             pid=1190022,
-            card=1,
+            gpu=1,
             data=_gib(4.5, 6, 75),
             sm=_sm(0, 0.22, 120, _BURST, phase=60),
         ),
@@ -166,7 +166,7 @@ _DETECTOR = make_pod(
         Process(
             pid=1171530,
             container_pid=7,
-            card=0,
+            gpu=0,
             data=_gib(1.5, 4, 60, _SAW),
             sm=_sm(0.05, 0.28, 40),
         ),
@@ -183,7 +183,7 @@ _FINETUNE = make_pod(
         Process(
             pid=1180907,
             container_pid=31,
-            card=0,
+            gpu=0,
             data=_gib(4.1, 4.5, 30),
             hidden=1792 * MIB,
             sm=_sm(0.2, 0.38, 25),
@@ -191,7 +191,7 @@ _FINETUNE = make_pod(
         Process(
             pid=1180908,
             container_pid=32,
-            card=1,
+            gpu=1,
             data=_gib(3.2, 3.6, 30),
             hidden=512 * MIB,
             sm=_sm(0.15, 0.3, 25, phase=5),
@@ -220,7 +220,7 @@ _NOTEBOOK_BAO = make_pod(
         Process(
             pid=1158813,
             container_pid=97,
-            card=0,
+            gpu=0,
             data=constant(2 * GIB),
             sm=constant(0.1),
             since=-1800,
@@ -235,7 +235,7 @@ _WHISPER = make_pod(
     "speech/whisper-6d5c7f9b8-4wq7n/asr",
     Scheme.GPUSHARE,
     (make_share(A10, 4),),
-    (Process(pid=1166041, card=0, data=_gib(2, 3, 50), sm=_sm(0, 0.2, 35, _SAW)),),
+    (Process(pid=1166041, gpu=0, data=_gib(2, 3, 50), sm=_sm(0, 0.2, 35, _SAW)),),
     owner="ReplicaSet/whisper-6d5c7f9b8",
 )
 _RANKER = make_pod(
@@ -246,7 +246,7 @@ _RANKER = make_pod(
         Process(
             pid=1168455,
             container_pid=12,
-            card=1,
+            gpu=1,
             data=_gib(2.5, 3.5, 80),
             sm=_sm(0.04, 0.18, 55),
         ),
@@ -257,7 +257,7 @@ _LAB = make_pod(
     "teaching/lab-17/lab",
     Scheme.KUBESHARE,
     (make_share(L40S, 3, 20),),
-    (Process(pid=1169713, card=1, data=_gib(1, 2.5, 65, _SAW), sm=_sm(0.02, 0.15, 45)),),
+    (Process(pid=1169713, gpu=1, data=_gib(1, 2.5, 65, _SAW), sm=_sm(0.02, 0.15, 45)),),
     cores_request_percent=10,
 )
 # The kubelet refused it for good; it holds nothing, and no controller removes it.
@@ -278,7 +278,7 @@ _COMPLETED = make_pod(
     "batch/dataprep-29361480-m4s8j/prepare",
     Scheme.VOLCANO,
     (make_share(A10, 3, 20),),
-    (Process(pid=1102338, card=0, data=constant(GIB), sm=constant(0.2), since=-7200, until=-3600),),
+    (Process(pid=1102338, gpu=0, data=constant(GIB), sm=constant(0.2), since=-7200, until=-3600),),
     shim=make_shim("v1.1", OLD_VOLCANO_ROOT),
     phase="Succeeded",
     owner="Job/dataprep-29361480",
@@ -290,7 +290,7 @@ _DELETED = make_pod(
     (
         Process(
             pid=904411,
-            card=0,
+            gpu=0,
             data=constant(6 * GIB),
             sm=constant(0.3),
             since=-172800,
@@ -308,7 +308,7 @@ def demo() -> Scenario:
     anna = _NOTEBOOK_ANNA.containers[0]
     return Scenario(
         node="gpu-node-1",
-        cards=(A10, L40S),
+        gpus=(A10, L40S),
         pods=(
             _CHAT,
             _EMBEDDINGS,
@@ -323,7 +323,7 @@ def demo() -> Scenario:
             _COMPLETED,
             _DELETED,
         ),
-        host_processes=(Process(pid=2207, card=0, data=constant(640 * MIB), sm=_sm(0, 0.04, 20)),),
-        xids=(Xid(card=0, xid=31, at=20),),
+        host_processes=(Process(pid=2207, gpu=0, data=constant(640 * MIB), sm=_sm(0, 0.04, 20)),),
+        xids=(Xid(gpu=0, xid=31, at=20),),
         damages=(Damage(container_id=anna.id, since=60, until=90),),
     )

@@ -37,7 +37,7 @@ _DAY = -86400.0
 
 def _gpu(node: str, index: int) -> SimulatedGpu:
     return SimulatedGpu(
-        uuid=f"GPU-{identity(f'{node}/card/{index}')}",
+        uuid=f"GPU-{identity(f'{node}/gpu/{index}')}",
         index=index,
         name="NVIDIA A100-SXM4-80GB",
         pci_bus_id=f"00000000:{0x07 + 0x40 * index:02X}:00.0",
@@ -90,7 +90,7 @@ _TTS_HEIR = make_pod(
     (
         Process(
             pid=1201338,
-            card=L40S.index,
+            gpu=L40S.index,
             data=Waveform(low=0.8 * GIB, high=1.2 * GIB, period=40),
             sm=Waveform(low=0, high=0.1, period=30, shape=Shape.SAW),
         ),
@@ -153,7 +153,7 @@ def demo_cluster(start: float) -> Story:
             structs.replace(node, pods=(*node.pods, _RANKER, _TTS)),
             Scenario(
                 node="gpu-node-2",
-                cards=_A100S,
+                gpus=_A100S,
                 pods=(
                     _RERANK,
                     _retrieval("t6r8d", created=_DAY),
@@ -163,7 +163,7 @@ def demo_cluster(start: float) -> Story:
                     _KEPT,
                 ),
             ),
-            Scenario(node="gpu-node-3", cards=_FAR, pods=(_FAR_AWAY,)),
+            Scenario(node="gpu-node-3", gpus=_FAR, pods=(_FAR_AWAY,)),
         ),
         deviations={
             "gpu-node-1": _marks({HAMI.locks[0]: lock_text(start + _OLD, gone)}),

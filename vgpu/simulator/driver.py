@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from vgpu.facts import CallCost, Gpu, GpuProcess, GpuSample, XidCount
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.simulator.scenario import Scenario, SimulatedGpu
-from vgpu.simulator.state import CardState, cards_at, uses_at
+from vgpu.simulator.state import GpuState, gpus_at, uses_at
 from vgpu.sources.nvml_queries import CLOCK_EVENTS
 from vgpu.units import GIB, MIB
 
@@ -45,9 +45,9 @@ _STEADY: Mapping[tuple[str, ...], float] = {
 }
 
 
-def readings(state: CardState) -> dict[tuple[str, ...], float]:
+def readings(state: GpuState) -> dict[tuple[str, ...], float]:
     """What the driver reports of a GPU, rounded as NVML rounds it."""
-    gpu = state.card
+    gpu = state.gpu
     busy = state.sm_percent > 0
     sm_hertz = gpu.sm_hertz if busy else _IDLE_SM_HERTZ
     return {
@@ -75,12 +75,12 @@ def readings(state: CardState) -> dict[tuple[str, ...], float]:
     }
 
 
-def info(card: SimulatedGpu) -> dict[str, str]:
+def info(gpu: SimulatedGpu) -> dict[str, str]:
     """The constant info of a GPU."""
     return {
-        "name": card.name,
-        "pci_bus_id": card.pci_bus_id,
-        "minor": str(card.index),
+        "name": gpu.name,
+        "pci_bus_id": gpu.pci_bus_id,
+        "minor": str(gpu.index),
         "driver_version": DRIVER_VERSION,
         "cuda_version": CUDA_VERSION,
     }
@@ -99,7 +99,7 @@ class SimulatedDriver:
         self._scenario = scenario
         self._start = start
         self._clock = clock or (lambda: time.time() - start)
-        self._info = {gpu.uuid: info(gpu) for gpu in scenario.cards}
+        self._info = {gpu.uuid: info(gpu) for gpu in scenario.gpus}
         self._opened = self._clock()  # earlier events are not reported, as by the real driver
         self._closed = threading.Event()
         self._xids: tuple[XidCount, ...] = ()
@@ -149,23 +149,23 @@ class SimulatedDriver:
 
     def _read(self, t: float, lost: frozenset[str]) -> GpuSample:
         scenario = self._scenario
-        uses = [use for use in uses_at(scenario, t) if use.card not in lost]
-        states = [state for state in cards_at(scenario, t) if state.card.uuid not in lost]
-        answering = frozenset(state.card.uuid for state in states)
+        uses = [use for use in uses_at(scenario, t) if use.gpu not in lost]
+        states = [state for state in gpus_at(scenario, t) if state.gpu.uuid not in lost]
+        answering = frozenset(state.gpu.uuid for state in states)
         return GpuSample(
             gpus=tuple(
                 Gpu(
-                    uuid=state.card.uuid,
-                    index=state.card.index,
-                    info=self._info[state.card.uuid],
+                    uuid=state.gpu.uuid,
+                    index=state.gpu.index,
+                    info=self._info[state.gpu.uuid],
                     readings=readings(state),
                 )
                 for state in states
             ),
-            lost=tuple(card.uuid for card in scenario.cards if card.uuid in lost),
-            processes=tuple(GpuProcess(use.pid, use.card, use.used_bytes) for use in uses),
+            lost=tuple(gpu.uuid for gpu in scenario.gpus if gpu.uuid in lost),
+            processes=tuple(GpuProcess(use.pid, use.gpu, use.used_bytes) for use in uses),
             processes_known=answering,
-            utilization={(use.pid, use.card): use.sm_percent / 100 for use in uses},
+            utilization={(use.pid, use.gpu): use.sm_percent / 100 for use in uses},
             utilization_known=answering,
             rejections=tuple(Rejection(uuid, Reason.GPU_LOST) for uuid in sorted(lost)),
         )
@@ -180,7 +180,7 @@ class SimulatedDriver:
         times: dict[tuple[str, int], list[float]] = {}
         for event in self._scenario.xids:
             if self._opened <= event.at <= arrived:
-                key = self._scenario.cards[event.card].uuid, event.xid
+                key = self._scenario.gpus[event.gpu].uuid, event.xid
                 times.setdefault(key, []).append(self._start + event.at)
         self._xids = tuple(
             XidCount(device, xid, len(at), max(at)) for (device, xid), at in times.items()
@@ -193,7 +193,7 @@ class SimulatedDriver:
 
     def xids_watched(self) -> frozenset[str]:
         """All GPUs."""
-        return frozenset(card.uuid for card in self._scenario.cards)
+        return frozenset(gpu.uuid for gpu in self._scenario.gpus)
 
     def calls(self) -> Mapping[str, CallCost]:
         """What ``sample`` and ``wait_xids`` cost, under these names: no NVML is called."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from vgpu.model import Device
-from vgpu.schemes.gpushare.node import CARDS
+from vgpu.schemes.gpushare.node import GPUS
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
 from vgpu.simulator.scheme_objects import (
@@ -120,8 +120,8 @@ def node_object(scenario: Scenario) -> Json:
     :mod:`vgpu.simulator.scheme_objects`.
     """
     devices = tuple(
-        Device(card.uuid, card.index, card.memory_bytes, slots=SPLIT, model=card.name)
-        for card in scenario.cards
+        Device(gpu.uuid, gpu.index, gpu.memory_bytes, slots=SPLIT, model=gpu.name)
+        for gpu in scenario.gpus
     )
     systems = {claim.system for claim in claims(scenario, 0)}
     marks: dict[str, str] = {}
@@ -131,7 +131,7 @@ def node_object(scenario: Scenario) -> Json:
         marks |= Volcano(VOLCANO, GIB // MIB).register(devices)
     offered = {name: str(len(ids)) for name, ids in registered(scenario).items()}
     if System.GPUSHARE in systems:
-        offered[CARDS] = str(len(devices))
+        offered[GPUS] = str(len(devices))
     quantities = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
     return {
         "apiVersion": "v1",

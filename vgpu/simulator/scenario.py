@@ -41,12 +41,12 @@ class End(StrEnum):
 
 
 class Process(msgspec.Struct, frozen=True, gc=False):
-    """One process, on one GPU or (``card`` None) on none.
+    """One process, on one GPU or (``gpu`` None) on none.
 
     Attributes:
         pid: on the host.
         container_pid: in its container.
-        ``card``: the GPU's index; None without a GPU.
+        ``gpu``: the GPU's index; None without a GPU.
         context: bytes of the CUDA context.
         module: bytes of loaded code.
         data: bytes that it allocated.
@@ -59,7 +59,7 @@ class Process(msgspec.Struct, frozen=True, gc=False):
 
     pid: int
     container_pid: int = 1
-    card: int | None = None
+    gpu: int | None = None
     context: int = 300 * MIB
     module: int = 12 * MIB
     data: Waveform = constant(0)
@@ -165,7 +165,7 @@ class SimulatedGpu(msgspec.Struct, frozen=True, gc=False):
 class Xid(msgspec.Struct, frozen=True, gc=False):
     """An error that a GPU reports once."""
 
-    card: int
+    gpu: int
     xid: int
     at: float
 
@@ -183,7 +183,7 @@ class Scenario(msgspec.Struct, frozen=True, gc=False):
     """A node: its GPUs, its pods, processes outside any container, and what goes wrong when."""
 
     node: str
-    cards: tuple[SimulatedGpu, ...]
+    gpus: tuple[SimulatedGpu, ...]
     pods: tuple[SimulatedPod, ...]
     host_processes: tuple[Process, ...] = ()
     xids: tuple[Xid, ...] = ()

@@ -30,14 +30,14 @@ _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 class SimulatedClaim(msgspec.Struct, frozen=True):
     """One container that has a share, with everything that the systems write about it.
 
-    ``cards`` are the GPUs of its shares, in their order; ``start`` is when it was scheduled, in
+    ``gpus`` are the GPUs of its shares, in their order; ``start`` is when it was scheduled, in
     unix seconds.
     """
 
     node: str
     pod: SimulatedPod
     container: SimulatedContainer
-    cards: tuple[SimulatedGpu, ...]
+    gpus: tuple[SimulatedGpu, ...]
     start: int
 
     @property
@@ -63,7 +63,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
         return "".join(
             f"{gpu.uuid},NVIDIA,{(share.memory_bytes or 0) // unit},"
             f"{(share.cores_milli or 0) // MILLI_PER_PERCENT}:"
-            for gpu, share in zip(self.cards, self.container.shares, strict=True)
+            for gpu, share in zip(self.gpus, self.container.shares, strict=True)
         )
 
 
@@ -79,13 +79,13 @@ class System(StrEnum):
 
 def claims(scenario: Scenario, start: float) -> tuple[SimulatedClaim, ...]:
     """Every container that has a share and whose pod still exists."""
-    gpus = {gpu.uuid: gpu for gpu in scenario.cards}
+    gpus = {gpu.uuid: gpu for gpu in scenario.gpus}
     return tuple(
         SimulatedClaim(
             node=scenario.node,
             pod=pod,
             container=container,
-            cards=tuple(gpus[share.device] for share in container.shares),
+            gpus=tuple(gpus[share.device] for share in container.shares),
             start=int(start + pod.created),
         )
         for pod, container in scenario.containers()
@@ -108,7 +108,7 @@ class Resource(msgspec.Struct, frozen=True):
 def _vgpus(name: str) -> Resource:
     return Resource(
         name,
-        lambda claim: len(claim.cards),
+        lambda claim: len(claim.gpus),
         lambda _: SPLIT,
         lambda gpu, j: f"{gpu.uuid}-{j}",
     )
@@ -207,16 +207,16 @@ _ANNOTATIONS: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
         "volcano.sh/bind-phase": _bind_phase(claim),
     },
     System.GPUSHARE: lambda claim: {
-        "ALIYUN_COM_GPU_MEM_IDX": str(claim.cards[0].index),
+        "ALIYUN_COM_GPU_MEM_IDX": str(claim.gpus[0].index),
         "ALIYUN_COM_GPU_MEM_POD": str(claim.memory // GIB),
-        "ALIYUN_COM_GPU_MEM_DEV": str(claim.cards[0].memory_bytes // GIB),
+        "ALIYUN_COM_GPU_MEM_DEV": str(claim.gpus[0].memory_bytes // GIB),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": str(claim.pod.admitted).lower(),
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(claim.start * 10**9),
     },
     System.GAIA: lambda claim: {
         "tencent.com/predicate-node": claim.node,
         "tencent.com/predicate-time": str(claim.start * 10**9),
-        "tencent.com/predicate-gpu-idx-0": str(claim.cards[0].index),
+        "tencent.com/predicate-gpu-idx-0": str(claim.gpus[0].index),
         "tencent.com/gpu-assigned": str(claim.pod.admitted).lower(),
     },
     System.KUBESHARE: lambda claim: {
@@ -237,7 +237,7 @@ def annotations(claim: SimulatedClaim) -> dict[str, str]:
 
 
 def _shim_environment(claim: SimulatedClaim) -> dict[str, str]:
-    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.cards)}
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.gpus)}
     for number, share in enumerate(claim.container.shares):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] = f"{(share.memory_bytes or 0) // MIB}m"
     env["CUDA_DEVICE_SM_LIMIT"] = str(claim.cores)
@@ -252,15 +252,15 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
     System.HAMI: _shim_environment,
     System.VOLCANO: _shim_environment,
     System.GPUSHARE: lambda claim: {
-        "NVIDIA_VISIBLE_DEVICES": str(claim.cards[0].index),
-        "ALIYUN_COM_GPU_MEM_IDX": str(claim.cards[0].index),
+        "NVIDIA_VISIBLE_DEVICES": str(claim.gpus[0].index),
+        "ALIYUN_COM_GPU_MEM_IDX": str(claim.gpus[0].index),
         "ALIYUN_COM_GPU_MEM_POD": str(claim.memory // GIB),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(claim.memory // GIB),
-        "ALIYUN_COM_GPU_MEM_DEV": str(claim.cards[0].memory_bytes // GIB),
+        "ALIYUN_COM_GPU_MEM_DEV": str(claim.gpus[0].memory_bytes // GIB),
     },
     System.GAIA: lambda claim: {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
-        "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.cards),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.gpus),
     },
 }
 
@@ -276,9 +276,7 @@ def grants(scenario: Scenario) -> Iterator[Grant]:
         if not claim.pod.admitted:
             continue
         for position, resource in enumerate(_RESOURCES[claim.system]):
-            gpus = [
-                claim.cards[unit % len(claim.cards)] for unit in range(resource.quantity(claim))
-            ]
+            gpus = [claim.gpus[unit % len(claim.gpus)] for unit in range(resource.quantity(claim))]
             yield Grant(
                 pod_uid=claim.pod.ref.uid,
                 container=claim.container.name,
@@ -299,7 +297,7 @@ def registered(scenario: Scenario) -> dict[str, list[str]]:
     return {
         resource.name: [
             resource.device_id(gpu, unit)
-            for gpu in scenario.cards
+            for gpu in scenario.gpus
             for unit in range(resource.units(gpu))
         ]
         for system in System

@@ -19,15 +19,15 @@ class Use(msgspec.Struct, frozen=True, gc=False):
     """One living process's use of one GPU (by UUID), as the driver reports it."""
 
     pid: int
-    card: str
+    gpu: str
     used_bytes: int
     sm_percent: int
 
 
-class CardState(msgspec.Struct, frozen=True, gc=False):
+class GpuState(msgspec.Struct, frozen=True, gc=False):
     """One GPU at a time; used + free + reserved is the GPU's memory. Energy since second 0."""
 
-    card: SimulatedGpu
+    gpu: SimulatedGpu
     used_bytes: int
     free_bytes: int
     sm_percent: int
@@ -40,12 +40,12 @@ def uses_at(scenario: Scenario, t: float) -> tuple[Use, ...]:
     return tuple(
         Use(
             pid=process.pid,
-            card=scenario.cards[process.card].uuid,
+            gpu=scenario.gpus[process.gpu].uuid,
             used_bytes=process.used_bytes(t),
             sm_percent=process.sm_percent(t),
         )
         for process in scenario.processes()
-        if process.card is not None and process.alive(t)
+        if process.gpu is not None and process.alive(t)
     )
 
 
@@ -54,32 +54,32 @@ def alive_at(scenario: Scenario, t: float) -> frozenset[int]:
     return frozenset(process.pid for process in scenario.processes() if process.alive(t))
 
 
-def cards_at(scenario: Scenario, t: float) -> tuple[CardState, ...]:
+def gpus_at(scenario: Scenario, t: float) -> tuple[GpuState, ...]:
     """The GPUs: sums over their living processes, and power with its exact integral."""
-    used = [gpu.baseline_bytes for gpu in scenario.cards]
-    percent = [0 for _ in scenario.cards]
-    load = [0.0 for _ in scenario.cards]
-    work = [0.0 for _ in scenario.cards]
+    used = [gpu.baseline_bytes for gpu in scenario.gpus]
+    percent = [0 for _ in scenario.gpus]
+    load = [0.0 for _ in scenario.gpus]
+    work = [0.0 for _ in scenario.gpus]
     for process in scenario.processes():
-        if process.card is None:
+        if process.gpu is None:
             continue
         if process.alive(t):
-            used[process.card] += process.used_bytes(t)
-            percent[process.card] += process.sm_percent(t)
-            load[process.card] += process.sm.value(t)
+            used[process.gpu] += process.used_bytes(t)
+            percent[process.gpu] += process.sm_percent(t)
+            load[process.gpu] += process.sm.value(t)
         begin, end = max(process.since, 0.0), min(process.until, t)
         if begin < end:
-            work[process.card] += process.sm.integral(begin, end)
+            work[process.gpu] += process.sm.integral(begin, end)
     return tuple(
-        CardState(
-            card=gpu,
+        GpuState(
+            gpu=gpu,
             used_bytes=used[gpu.index],
             free_bytes=gpu.memory_bytes - gpu.reserved_bytes - used[gpu.index],
             sm_percent=min(percent[gpu.index], 100),
             watts=gpu.idle_watts + _load_watts(gpu) * load[gpu.index],
             joules=gpu.idle_watts * max(t, 0.0) + _load_watts(gpu) * work[gpu.index],
         )
-        for gpu in scenario.cards
+        for gpu in scenario.gpus
     )
 
 
@@ -108,7 +108,7 @@ def regions_at(scenario: Scenario, t: float, start: float = 0.0) -> dict[str, Re
 def _region(
     scenario: Scenario, container: SimulatedContainer, shim: Shim, t: float, start: float
 ) -> Region:
-    processes = [p for p in container.processes if p.card is not None and p.since <= t]
+    processes = [p for p in container.processes if p.gpu is not None and p.since <= t]
     running = [process for process in processes if process.sm_percent(t) > 0]
     kernels = [process.sm.last_active(min(t, process.until)) for process in processes]
     last_kernel = max((kernel for kernel in kernels if kernel is not None), default=shim.created)
@@ -153,10 +153,10 @@ def _slot(
     none = RegionUse(context=0, module=0, data=0, offset=0, total=0, sm_util=0)
     if LAYOUTS[shim.layout].util is None:
         use, none = (msgspec.structs.replace(value, sm_util=None) for value in (use, none))
-    card = None if process.card is None else scenario.cards[process.card].uuid
+    gpu = None if process.gpu is None else scenario.gpus[process.gpu].uuid
     return RegionProcess(
         pid=0 if exited else process.container_pid,
         host_pid=process.pid,
         status=0 if exited else 1,
-        used=tuple(use if share.device == card else none for share in container.shares),
+        used=tuple(use if share.device == gpu else none for share in container.shares),
     )

@@ -58,13 +58,13 @@ class Selector(msgspec.Struct, frozen=True):
     fields: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
 
-    def chooses(self, subject: Json) -> bool:
+    def chooses(self, document: Json) -> bool:
         """Whether it selects the object; a missing field is empty."""
-        meta = subject["metadata"]
+        meta = document["metadata"]
         labels = meta.get("labels") or {}
         return (
             self.namespace in ("", meta.get("namespace"))
-            and all(_field(subject, path) == text for path, text in self.fields.items())
+            and all(_field(document, path) == text for path, text in self.fields.items())
             and all(labels.get(key) == text for key, text in self.labels.items())
         )
 
@@ -205,10 +205,10 @@ class ObjectStore:
 
     # ------------------------------------------------------------ writes
 
-    def create(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
+    def create(self, kind: _Kind, document: Json, *, dry_run: bool = False) -> Json:
         """Create an object, and return it. Raises StoreError AlreadyExists."""
         with self._changed:
-            made = copy.deepcopy(subject)
+            made = copy.deepcopy(document)
             meta = made["metadata"]
             key = (kind.plural, meta.get("namespace", ""), meta["name"])
             if key in self._objects:
@@ -219,13 +219,13 @@ class ObjectStore:
             meta.setdefault("creationTimestamp", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
             return self._keep(kind, key, None, made, dry_run=dry_run)
 
-    def replace(self, kind: _Kind, subject: Json, *, dry_run: bool = False) -> Json:
+    def replace(self, kind: _Kind, document: Json, *, dry_run: bool = False) -> Json:
         """Replace the object. Raises StoreError NotFound, Conflict, Invalid."""
         with self._changed:
-            meta = subject["metadata"]
+            meta = document["metadata"]
             before = self.get(kind, meta.get("namespace", ""), meta["name"])
             kept = {key: before["metadata"][key] for key in ("uid", "creationTimestamp")}
-            whole = subject | {"metadata": kept | meta}
+            whole = document | {"metadata": kept | meta}
             return self._update(kind, before, copy.deepcopy(whole), dry_run=dry_run)
 
     def patch(
@@ -337,8 +337,8 @@ def _event(change: _Change, kind: _Kind, selector: Selector) -> tuple[str, Json]
     return "DELETED", merged(change.before, {"metadata": {"resourceVersion": str(change.version)}})
 
 
-def _field(subject: Json, path: str) -> str:
-    value: Any = subject
+def _field(document: Json, path: str) -> str:
+    value: Any = document
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return "" if value is None else str(value)

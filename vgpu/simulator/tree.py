@@ -84,7 +84,7 @@ def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
     for claim in all_claims:
         if not claim.pod.admitted:
             continue
-        ref, gpu = claim.pod.ref, claim.cards[0]
+        ref, gpu = claim.pod.ref, claim.gpus[0]
         if claim.container.scheme is Scheme.GAIA:
             config = vcuda_config.VcudaConfig(
                 pod_uid=ref.uid,

@@ -171,7 +171,9 @@ class Collector(Generic[T]):
                 self._work_well(wall)
             else:
                 self._failures[exhausted.reason] += 1
-                self._fail(exhausted.reason, f"{exhausted.subject}: {exhausted.reason.explanation}")
+                self._fail(
+                    exhausted.reason, f"{exhausted.object_name}: {exhausted.reason.explanation}"
+                )
             self._note(rejections, self._rejected)
             self._rejected = rejections
 
@@ -193,8 +195,8 @@ class Collector(Generic[T]):
     def _note(self, rejections: tuple[Rejection, ...], before: tuple[Rejection, ...]) -> None:
         """Count what was refused, and log what was not refused ``before``."""
         self._rejections.update(r.reason for r in rejections)
-        reported = {(r.subject, r.reason) for r in before}
-        fresh = [r for r in rejections if (r.subject, r.reason) not in reported]
+        reported = {(r.object_name, r.reason) for r in before}
+        fresh = [r for r in rejections if (r.object_name, r.reason) not in reported]
         for rejection in fresh[:MAX_EXAMPLES]:
             log.warning(
                 "input refused: %s",
@@ -208,4 +210,4 @@ class Collector(Generic[T]):
 def describe(rejection: Rejection) -> str:
     """One line for a log or a page; the object may hold anything, so it is shown as repr."""
     detail = f" ({rejection.detail})" if rejection.detail else ""
-    return f"{rejection.subject!a}: {rejection.reason.explanation}{detail}"
+    return f"{rejection.object_name!a}: {rejection.reason.explanation}{detail}"

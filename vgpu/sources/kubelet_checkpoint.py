@@ -79,7 +79,7 @@ def decode_answer(text: msgspec.Raw | bytes) -> bytes:
 
 
 def parse_checkpoint(
-    content: bytes, subject: str = "checkpoint"
+    content: bytes, object_name: str = "checkpoint"
 ) -> tuple[tuple[Grant, ...], tuple[Rejection, ...]]:
     """The grants of a checkpoint, in its order, with each entry's device IDs sorted.
 
@@ -95,20 +95,20 @@ def parse_checkpoint(
         entries = None if data is None or data.entries is None else list(_decoded(data.entries))
         registered = None if data is None else _REGISTERED.decode(data.registered)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(Reason.MALFORMED, subject, str(error)) from error
+        raise SourceError(Reason.MALFORMED, object_name, str(error)) from error
     if data is None or checksum is None:
-        raise SourceError(Reason.MALFORMED, subject, "it has no data, or no checksum")
+        raise SourceError(Reason.MALFORMED, object_name, "it has no data, or no checksum")
     expected = fnv1a_32(_spew_data(entries, registered).encode())
     if checksum != expected:
         detail = f"its checksum is {checksum}, but its content gives {expected}"
-        raise SourceError(Reason.CHECKSUM_MISMATCH, subject, detail)
+        raise SourceError(Reason.CHECKSUM_MISMATCH, object_name, detail)
     grants, rejections = [], []
     for entry, device_ids, answer in entries or ():
         env: Mapping[str, str] = {}
         try:
             env = environment(answer or b"")
         except WireError as error:
-            where = f"{subject}: {entry.pod_uid}/{entry.container}/{entry.resource}"
+            where = f"{object_name}: {entry.pod_uid}/{entry.container}/{entry.resource}"
             rejections.append(Rejection(where, Reason.MALFORMED, f"AllocResp: {error}"))
         grants.append(
             Grant(

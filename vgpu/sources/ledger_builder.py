@@ -22,7 +22,7 @@ from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
 
-Cards = tuple[tuple[Device, ...], tuple[Malformed, ...]]
+Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
 
 
 class LedgerBuilder:
@@ -34,7 +34,7 @@ class LedgerBuilder:
         self._node = node
         self._memory = StatementCache()
         self._object: Node | None = None
-        self._registered_gpus: Cards = ((), ())
+        self._registered_gpus: Gpus = ((), ())
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
@@ -77,7 +77,7 @@ class LedgerBuilder:
                 limits=observation.limits,
                 held=kubelet.held if kubelet else None,
                 own=observation.own.statements if observation.own else None,
-                pods=None if pods is None else believed(pods, observation.process),
+                pods=None if pods is None else possibly_running(pods, observation.process),
                 pods_complete=pods is not None and pods.complete,
                 registered=gpus,
                 incomplete=incomplete_sources(observation),
@@ -87,7 +87,7 @@ class LedgerBuilder:
         malformed = (*evidence.malformed, *illegible)
         return msgspec.structs.replace(evidence, malformed=malformed)
 
-    def _registered(self, node: Node | None) -> Cards:
+    def _registered(self, node: Node | None) -> Gpus:
         """The GPUs that the node's plugins registered at the API server, and what is unreadable."""
         if node is None:
             return ((), ())
@@ -98,7 +98,7 @@ class LedgerBuilder:
         return self._registered_gpus
 
 
-def believed(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:
+def possibly_running(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:
     """The pods, without those that run only in an old dump: they have no cgroup."""
     live = process.live_pods if process else None
     if sample.complete or live is None:

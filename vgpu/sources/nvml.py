@@ -21,12 +21,12 @@ from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.nvml_calls import GONE, LOST, CallError, Code
 from vgpu.sources.nvml_device import GpuReader, GpuReading
 from vgpu.sources.nvml_processes import PROCESS, PROCESS_R530, SAMPLE
-from vgpu.sources.nvml_queries import CARD, CARD_HEALTH, CARD_WITH_PCIE_THROUGHPUT, DRIVER_INFO
+from vgpu.sources.nvml_queries import DRIVER_INFO, GPU, GPU_HEALTH, GPU_WITH_PCIE_THROUGHPUT
 from vgpu.sources.nvml_xids import DOUBLE_BIT_ECC_ERROR, XidWatch
 
 log = logging.getLogger(__name__)
 
-MOST_CARDS = 256
+MOST_GPUS = 256
 MOST_ENTRIES = 65536  # of a list that the driver fills
 LONGEST_PATIENCE = 256  # samples between two attempts to get a lost GPU back
 LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the GPU
@@ -173,12 +173,12 @@ class NvmlSource:
         double-bit ECC events as well, and looks for a lost GPU more often.
         """
         self._slow_every = slow_every
-        self._tables = CARD_WITH_PCIE_THROUGHPUT if pcie_throughput else CARD
+        self._tables = GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU
         self._longest_patience = LONGEST_PATIENCE
         self._binding = NvmlBinding()
         self._watch = XidWatch(self._binding)
         if health_only:
-            self._tables = CARD_HEALTH
+            self._tables = GPU_HEALTH
             self._longest_patience = LONGEST_PATIENCE_FOR_HEALTH
             self._watch = XidWatch(self._binding, also=DOUBLE_BIT_ECC_ERROR)
         self._generation: _Generation | None = None
@@ -289,7 +289,7 @@ class NvmlSource:
                 uuid for reading in readings for uuid in reading.utilization_known
             ),
             generation=generation.number,
-            complete=all(subject in self._seen for subject in generation.refused),
+            complete=all(object_name in self._seen for object_name in generation.refused),
             rejections=(
                 *refused.values(),
                 *(rejection for reading in readings for rejection in reading.rejections),
@@ -333,8 +333,8 @@ class NvmlSource:
                 error.unless_fatal()
         gpus: dict[str, GpuReader] = {}
         refused: dict[str, Rejection] = {}
-        for index in range(min(count, MOST_CARDS)):
-            subject = f"GPU at index {index}"
+        for index in range(min(count, MOST_GPUS)):
+            object_name = f"GPU at index {index}"
             try:
                 handle = self._binding.call("nvmlDeviceGetHandleByIndex", index)
                 uuid: str = self._binding.call("nvmlDeviceGetUUID", handle)
@@ -342,17 +342,17 @@ class NvmlSource:
                 if error.code in GONE:
                     raise
                 reason = Reason.GPU_LOST if error.code in LOST else Reason.DRIVER_ERROR
-                refused[subject] = Rejection(subject, reason, str(error))
+                refused[object_name] = Rejection(object_name, reason, str(error))
                 continue
             if uuid in gpus:
-                refused[subject] = Rejection(subject, Reason.DUPLICATE_UUID, uuid)
+                refused[object_name] = Rejection(object_name, Reason.DUPLICATE_UUID, uuid)
                 continue
             gpus[uuid] = GpuReader(self._binding, (uuid, index, handle), self._tables, info)
         # A GPU that had this index before, and is at no other now, is the one refused.
         for uuid, index in self._seen.items():
             rejection = refused.get(f"GPU at index {index}")
             if rejection is not None and uuid not in gpus:
-                del refused[rejection.subject]
+                del refused[rejection.object_name]
                 refused[uuid] = Rejection(uuid, rejection.reason, rejection.detail)
         return list(gpus.values()), refused
 

@@ -289,7 +289,7 @@ PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
 Info = Mapping[str, tuple[str, Callable[[Any], str]]]
 """Key in ``Gpu.info`` -> the call, and how to read its answer; "" is no entry."""
 
-CARD_INFO: Info = {
+GPU_INFO: Info = {
     "name": ("nvmlDeviceGetName", str),
     "pci_bus_id": ("nvmlDeviceGetPciInfo", attrgetter("busId")),
     "serial": ("nvmlDeviceGetSerial", str),
@@ -325,9 +325,9 @@ class Tables(msgspec.Struct, frozen=True):
     processes: bool = True
 
 
-CARD = Tables(FAST, SLOW, CARD_INFO)
-CARD_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, CARD_INFO)
-CARD_HEALTH = Tables(
+GPU = Tables(FAST, SLOW, GPU_INFO)
+GPU_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, GPU_INFO)
+GPU_HEALTH = Tables(
     (
         _MEMORY,
         Query("nvmlDeviceGetTotalEccErrors", {ECC_UNCORRECTED: _number()}, (1, 0)),
@@ -336,7 +336,7 @@ CARD_HEALTH = Tables(
         _MIG,
     ),
     (),
-    CARD_INFO,
+    GPU_INFO,
     processes=False,
 )
 """Only what there is to share, and the health of the GPU."""

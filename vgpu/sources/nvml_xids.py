@@ -60,10 +60,10 @@ class XidWatch:
         self.heard: frozenset[str] = frozenset()
         """The GPUs that the present event set hears."""
 
-    def attach(self, cards: Sequence[tuple[str, Any]]) -> None:
+    def attach(self, gpus: Sequence[tuple[str, Any]]) -> None:
         """Watch these (UUID, handle) from the next ``wait`` on."""
         with self._lock:
-            self._events = _Events(cards)
+            self._events = _Events(gpus)
 
     def detach(self) -> None:
         """Release the driver, after a short wait for the waiter to leave it."""

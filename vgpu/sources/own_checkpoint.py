@@ -35,7 +35,7 @@ def boot_id(procfs: str = "/proc") -> str:
         if error.reason is Reason.EXHAUSTED:
             raise
         # Never as if there were nothing to read it for.
-        raise SourceError(Reason.UNREADABLE, error.subject, error.detail) from error
+        raise SourceError(Reason.UNREADABLE, error.object_name, error.detail) from error
     if not boot:
         raise SourceError(Reason.UNREADABLE, printable(path), "it is empty")
     return boot

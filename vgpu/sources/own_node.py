@@ -31,16 +31,16 @@ class NodeWatch:
         self,
         pods: ListWatcher[Pod],
         read: Callable[[], Node],
-        subject: str,
+        object_name: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``pods`` are the node's, ``read`` asks for the node and raises SourceError.
 
-        ``subject`` is the object of the watch's failures; ``clock`` returns seconds.
+        ``object_name`` is the object of the watch's failures; ``clock`` returns seconds.
         """
         self._both = _Both(pods, read, clock)
-        self._watch = PodWatch(self._both, subject)
+        self._watch = PodWatch(self._both, object_name)
 
     def sample(self, now: float) -> NodeSample:
         """Pods and node as of now; ``now`` is unix seconds. Raises as :meth:`PodWatch.sample`."""

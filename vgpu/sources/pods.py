@@ -50,11 +50,11 @@ class PodFile:
 
 def _load(path: str, node: str) -> PodSample:
     # A ConfigMap's files are symlinks, and this path is the operator's own.
-    content, subject = read_file(path, FILE_LIMIT, follow=True), printable(path)
-    page = PODS.page(content, subject, keep=Keep.ALL, node=node)
+    content, object_name = read_file(path, FILE_LIMIT, follow=True), printable(path)
+    page = PODS.page(content, object_name, keep=Keep.ALL, node=node)
     if page.total and not page.objects and not page.malformed:
         detail = f"none of its {page.total} pods is on node {node!r} (--node-name)"
-        raise SourceError(Reason.ABSENT, subject, detail)
+        raise SourceError(Reason.ABSENT, object_name, detail)
     pods = {pod.ref.uid: pod for pod in page.objects}.values()
     return pod_sample(pods, complete=False, malformed=page.malformed)
 
@@ -68,15 +68,15 @@ class PodWatch:
     def __init__(
         self,
         api: ListWatcher[Pod],
-        subject: str,
+        object_name: str,
         *,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``subject`` is the object of failures; the rest as of a :class:`Informer`."""
-        self._subject = subject
+        """``object_name`` is the object of failures; the rest as of a :class:`Informer`."""
+        self._object_name = object_name
         key = attrgetter("ref.uid")
-        self._informer = Informer(api, subject, key=key, pause=pause, clock=clock)
+        self._informer = Informer(api, object_name, key=key, pause=pause, clock=clock)
         self._made: tuple[Mapping[str, Pod], tuple[MalformedObject, ...], PodSample] | None = None
 
     def sample(self, now: float) -> PodSample:
@@ -91,12 +91,12 @@ class PodWatch:
         silent, failure = state.silent, state.failure
         if silent is None or not state.synced:
             if failure is not None:
-                raise SourceError(failure.reason, failure.subject, failure.detail)
+                raise SourceError(failure.reason, failure.object_name, failure.detail)
             duration = "" if silent is None else f" for {silent:.0f} s"
-            raise SourceError(Reason.TIMEOUT, self._subject, f"no answer{duration}")
+            raise SourceError(Reason.TIMEOUT, self._object_name, f"no answer{duration}")
         if not state.objects and not state.malformed:
             detail = "no pod is on this node (--node-name)"
-            raise SourceError(Reason.ABSENT, self._subject, detail)
+            raise SourceError(Reason.ABSENT, self._object_name, detail)
         made = self._made
         if made is None or made[0] is not state.objects or made[1] != state.malformed:
             pods = state.objects.values()

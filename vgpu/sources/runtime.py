@@ -264,5 +264,5 @@ def _folders(path: str) -> list[str]:
             return []
         raise
     for rejection in too_many:
-        raise SourceError(rejection.reason, rejection.subject, rejection.detail)
+        raise SourceError(rejection.reason, rejection.object_name, rejection.detail)
     return [folder.path for folder in folders]

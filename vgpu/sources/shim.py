@@ -99,13 +99,13 @@ def read_bare(proc_root: str, pid: int) -> Region:
         os.close(folder_fd)
 
 
-def _open(path: str, flags: int, dir_fd: int | None = None, subject: str = "") -> int:
+def _open(path: str, flags: int, dir_fd: int | None = None, object_name: str = "") -> int:
     try:
         return os.open(path, flags, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ENOTDIR:  # the error of O_DIRECTORY for a symlink, too
-            raise SourceError(Reason.NOT_REGULAR_FILE, subject or path) from error
-        raise translated(error, subject or path) from error
+            raise SourceError(Reason.NOT_REGULAR_FILE, object_name or path) from error
+        raise translated(error, object_name or path) from error
 
 
 def _read_once(fd: int, frame: hami_core.Frame, path: str) -> Region:
@@ -216,7 +216,7 @@ class ShimSource:
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         for failure in broken:
-            this_pass.refuse(failure, failure.subject)
+            this_pass.refuse(failure, failure.object_name)
         return ShimSample(tuple(this_pass.files), tuple(this_pass.rejections))
 
     def _read_root(

@@ -38,7 +38,7 @@ _DECODER = msgspec.json.Decoder(_Checkpoint)
 
 
 def parse_checkpoint(
-    content: bytes, subject: str = FILE_NAME
+    content: bytes, object_name: str = FILE_NAME
 ) -> Mapping[str, tuple[Allocation, ...]]:
     """What each pod holds, by UID; GPUs by the number of their device node, ascending.
 
@@ -47,11 +47,11 @@ def parse_checkpoint(
     try:
         pods = _DECODER.decode(content).pods or {}
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise SourceError(Reason.MALFORMED, subject, str(error)) from error
+        raise SourceError(Reason.MALFORMED, object_name, str(error)) from error
     return {
         uid: tuple(
             Allocation(
-                name, _shares(info, f"{subject}: {uid[:64]!r}/{name[:64]!r}"), Phase.ASSIGNED
+                name, _shares(info, f"{object_name}: {uid[:64]!r}/{name[:64]!r}"), Phase.ASSIGNED
             )
             for name, info in containers.items()
         )
@@ -59,16 +59,18 @@ def parse_checkpoint(
     }
 
 
-def _shares(info: _Info, subject: str) -> tuple[Share, ...]:
+def _shares(info: _Info, object_name: str) -> tuple[Share, ...]:
     """Raises SourceError for GPUs and cores that do not belong together."""
     matches = [_DEVICE.fullmatch(device) for device in info.devices]
     numbers = sorted({int(match[1]) for match in matches if match})
     if len(numbers) < len(matches):
-        raise SourceError(Reason.MALFORMED, subject, f"no GPUs, or one twice: {info.devices}"[:200])
+        raise SourceError(
+            Reason.MALFORMED, object_name, f"no GPUs, or one twice: {info.devices}"[:200]
+        )
     whole, part = divmod(info.cores, WHOLE_DEVICE_PERCENT)
     if (whole and part) or len(numbers) != max(whole, 1):
         detail = f"{len(numbers)} GPUs for {info.cores} cores"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     if whole:
         return tuple(Share(str(number), None, WHOLE_DEVICE_MILLI) for number in numbers)
     return (Share(str(numbers[0]), info.memory, info.cores * MILLI_PER_PERCENT),)

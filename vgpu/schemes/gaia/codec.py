@@ -28,7 +28,7 @@ from vgpu.schemes.gaia import grant as gaia_grant
 from vgpu.schemes.gaia import node as gaia_node
 from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_BLOCKS
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES
-from vgpu.schemes.text import amount, nanoseconds, positions, seconds, subject_of
+from vgpu.schemes.text import amount, nanoseconds, object_name_of, positions, seconds
 from vgpu.units import (
     GAIA_MEMORY_BLOCK,
     MILLI_PER_PERCENT,
@@ -131,29 +131,31 @@ class Gaia(BaseCodec, frozen=True):
         in the spec's order. Raises ClaimError for phases that differ, a GPU without an index, and
         a container that is not there.
         """
-        subject = subject_of(claim.pod)
+        object_name = object_name_of(claim.pod)
         flag = _flag(claim)
         numbers = positions(containers)
         annotations = {}
         for allocation in claim.allocations:
             if allocation.container not in numbers:
                 detail = "not one of the pod's app containers"
-                raise ClaimError(subject, PREDICATE_INDEX, allocation.container, detail)
+                raise ClaimError(object_name, PREDICATE_INDEX, allocation.container, detail)
             annotations[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
-                str(gaia_grant.card_of(subject, share, devices).index)
-                for share in gaia_grant.checked(subject, allocation)
+                str(gaia_grant.gpu_of(object_name, share, devices).index)
+                for share in gaia_grant.checked(object_name, allocation)
             )
         if len(annotations) < len(claim.allocations):
-            raise ClaimError(subject, PREDICATE_INDEX, str(len(annotations)), "a container twice")
+            raise ClaimError(
+                object_name, PREDICATE_INDEX, str(len(annotations)), "a container twice"
+            )
         if claim.node:
             annotations[PREDICATE_NODE] = claim.node
         if claim.assumed_at is not None:
-            annotations[PREDICATE_TIME] = nanoseconds(claim.assumed_at, subject, PREDICATE_TIME)
+            annotations[PREDICATE_TIME] = nanoseconds(claim.assumed_at, object_name, PREDICATE_TIME)
         return annotations | {ASSIGNED: flag}
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
-        return gaia_node.cards(node)
+        return gaia_node.gpus(node)
 
     def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on every node
         """True: gpu-manager marks a pod when its container starts.
@@ -175,7 +177,7 @@ class Gaia(BaseCodec, frozen=True):
     ) -> ContainerEdits:
         """gpu-manager's answer to Allocate, see :func:`gaia_grant.edits`. Raises ClaimError."""
         return gaia_grant.edits(
-            subject_of(pod),
+            object_name_of(pod),
             allocation,
             devices,
             driver_folder=self.driver_path,
@@ -210,13 +212,13 @@ def _request(pod: Pod, container: Container, cores: int, blocks: int, limit: int
     count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
     if count and rest:
         detail = f"container {container.name}: cores are greater than 100, must be multiple of 100"
-        raise ClaimError(subject_of(pod), CORE, str(cores), detail)
+        raise ClaimError(object_name_of(pod), CORE, str(cores), detail)
     if count:
         return Request(container.name, count, cores_milli=WHOLE_DEVICE_MILLI, kind=container.kind)
     if not cores or not blocks:
         key = MEMORY if cores else CORE
         detail = f"container {container.name}: a part of a GPU needs cores and memory"
-        raise ClaimError(subject_of(pod), key, "0", detail)
+        raise ClaimError(object_name_of(pod), key, "0", detail)
     return Request(
         container.name,
         count=1,
@@ -233,7 +235,7 @@ def _core_limit(pod: Pod) -> int | None:
     if text is None:
         return None
     if not _PERCENT.fullmatch(text):
-        raise ClaimError(subject_of(pod), CORE_LIMIT, text, "not a percentage")
+        raise ClaimError(object_name_of(pod), CORE_LIMIT, text, "not a percentage")
     return min(int(text), WHOLE_DEVICE_PERCENT) * MILLI_PER_PERCENT
 
 
@@ -250,10 +252,10 @@ def _shares(pod: Pod, number: int, request: Request) -> tuple[Share, ...]:
     key = f"{PREDICATE_INDEX}{number}"
     text = pod.annotations[key]
     if not _INDICES.fullmatch(text):
-        raise ClaimError(subject_of(pod), key, text, "not indices of GPUs")
+        raise ClaimError(object_name_of(pod), key, text, "not indices of GPUs")
     indices = [str(int(index)) for index in text.split(",")]
     if len(set(indices)) < len(indices):
-        raise ClaimError(subject_of(pod), key, text, "a GPU twice")
+        raise ClaimError(object_name_of(pod), key, text, "a GPU twice")
     return tuple(Share(index, request.memory_bytes, request.cores_milli) for index in indices)
 
 
@@ -309,6 +311,6 @@ def _flag(claim: Claim) -> str:
     if claim.scheme is not Scheme.GAIA or claim.failed or claim.unserved or not flags:
         text = f"{claim.scheme}: {', '.join(sorted(phases))}"
         raise ClaimError(
-            subject_of(claim.pod), ASSIGNED, text, "not one phase of a gpu-manager pod"
+            object_name_of(claim.pod), ASSIGNED, text, "not one phase of a gpu-manager pod"
         )
     return flags[0]

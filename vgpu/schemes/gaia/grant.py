@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from vgpu.model import Allocation, Device, PodRef, Share
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
-from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_CARDS
+from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_GPUS
 from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.text import object_name_of
 from vgpu.units import (
     GAIA_MEMORY_BLOCK,
     MILLI_PER_PERCENT,
@@ -19,7 +19,7 @@ from vgpu.units import (
     WHOLE_DEVICE_PERCENT,
 )
 
-CARDS = "tencent.com/vcuda-device"
+GPUS = "tencent.com/vcuda-device"
 """The container's annotation in the answer to Allocate that names its GPUs."""
 
 DEVICE_NODE = "/dev/nvidia"
@@ -32,31 +32,31 @@ LIMITS_FOLDER = "/etc/vcuda"
 _MOST_INDEX = 999  # three digits in an annotation
 
 
-def checked(subject: str, allocation: Allocation) -> tuple[Share, ...]:
+def checked(object_name: str, allocation: Allocation) -> tuple[Share, ...]:
     """The allocation's shares, if gpu-manager knows such: a part of one GPU, or whole GPUs.
 
     Raises ClaimError.
     """
     shares = allocation.shares
     part = len(shares) == 1 and _is_part(shares[0])
-    whole = 0 < len(shares) <= MOST_CARDS and all(_is_whole(share) for share in shares)
+    whole = 0 < len(shares) <= MOST_GPUS and all(_is_whole(share) for share in shares)
     if not (part or whole) or len({share.device for share in shares}) < len(shares):
         text = ", ".join(share.device for share in shares)
         detail = "neither a part of one GPU nor whole GPUs"
-        raise ClaimError(subject, allocation.container, text, detail)
+        raise ClaimError(object_name, allocation.container, text, detail)
     return shares
 
 
-def card_of(subject: str, share: Share, devices: Mapping[str, Device]) -> Device:
+def gpu_of(object_name: str, share: Share, devices: Mapping[str, Device]) -> Device:
     """The share's GPU, whose index is then known. Raises ClaimError."""
     gpu = devices.get(share.device)
     if gpu is None or gpu.index is None or not 0 <= gpu.index <= _MOST_INDEX:
-        raise ClaimError(subject, CARDS, share.device, "no GPU of this node with an index")
+        raise ClaimError(object_name, GPUS, share.device, "no GPU of this node with an index")
     return gpu
 
 
 def edits(
-    subject: str,
+    object_name: str,
     allocation: Allocation,
     devices: Mapping[str, Device],
     *,
@@ -66,11 +66,11 @@ def edits(
     compat32: bool = False,
 ) -> ContainerEdits:
     """The answer to Allocate; the folders are the host's. Raises ClaimError."""
-    shares = checked(subject, allocation)
-    gpus = [card_of(subject, share, devices) for share in shares]
+    shares = checked(object_name, allocation)
+    gpus = [gpu_of(object_name, share, devices) for share in shares]
     nodes = tuple(f"{DEVICE_NODE}{gpu.index}" for gpu in gpus)
     if not all(gpu.uuid for gpu in gpus):
-        raise ClaimError(subject, CARDS, ",".join(nodes), "a GPU of unknown UUID")
+        raise ClaimError(object_name, GPUS, ",".join(nodes), "a GPU of unknown UUID")
     flavour = "origin" if _is_whole(shares[0]) else "nvidia"
     return ContainerEdits(
         env={
@@ -85,7 +85,7 @@ def edits(
         annotations={
             CORE: str(_percent(shares)),
             MEMORY: str(_bytes(shares)),
-            CARDS: ",".join(nodes),
+            GPUS: ",".join(nodes),
         },
     )
 
@@ -102,7 +102,7 @@ def limits(
     ``driver`` is the driver's version, major and minor; ``limit_milli`` is that of the request.
     gpu-manager leaves ``bus_id`` empty. Raises ClaimError.
     """
-    shares = checked(subject_of(pod), allocation)
+    shares = checked(object_name_of(pod), allocation)
     return VcudaConfig(
         pod_uid=pod.uid,
         limit_percent=(limit_milli or 0) // MILLI_PER_PERCENT,

@@ -21,7 +21,7 @@ CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"
 """The resource: blocks of 256 MiB."""
 
-MOST_CARDS = MOST_CORES // WHOLE_DEVICE_PERCENT
+MOST_GPUS = MOST_CORES // WHOLE_DEVICE_PERCENT
 MOST_BLOCKS = MOST_MEMORY // GAIA_MEMORY_BLOCK
 """Maximum number of blocks of a container or GPU that gpu-manager writes."""
 
@@ -33,7 +33,7 @@ _SPACE = re.compile(r"[\t\n\f\r ]+")
 _LABEL = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,61}[0-9A-Za-z])?")
 
 
-def cards(node: Node) -> tuple[Device, ...]:
+def gpus(node: Node) -> tuple[Device, ...]:
     """The GPUs that the node's capacity counts, all of one size, without UUID.
 
     All are unhealthy while nothing is allocatable: no plugin serves the resource. Raises
@@ -41,11 +41,11 @@ def cards(node: Node) -> tuple[Device, ...]:
     """
     cores = node.capacity.get(CORE, 0)
     count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
-    if rest or not 0 <= count <= MOST_CARDS:
-        detail = f"not 0 to {MOST_CARDS} GPUs of {WHOLE_DEVICE_PERCENT}"
+    if rest or not 0 <= count <= MOST_GPUS:
+        detail = f"not 0 to {MOST_GPUS} GPUs of {WHOLE_DEVICE_PERCENT}"
         raise ClaimError(f"node {node.name}", CORE, str(cores), detail)
     blocks = node.capacity.get(MEMORY)
-    if blocks is not None and not 0 <= blocks <= MOST_BLOCKS * MOST_CARDS:
+    if blocks is not None and not 0 <= blocks <= MOST_BLOCKS * MOST_GPUS:
         raise ClaimError(f"node {node.name}", MEMORY, str(blocks), "no such amount of memory")
     return tuple(
         Device(
@@ -58,12 +58,12 @@ def cards(node: Node) -> tuple[Device, ...]:
     )
 
 
-def model_label(card_name: str) -> str:
+def model_label(gpu_name: str) -> str:
     """The node's label ``gaia.tencent.com/gpu-model``; "" where gpu-manager sets none.
 
     The second word of the first GPU's name, if that has more than two.
     """
-    parts = _SPACE.split(card_name)
+    parts = _SPACE.split(gpu_name)
     return parts[1] if len(parts) > 2 and _LABEL.fullmatch(parts[1]) else ""
 
 

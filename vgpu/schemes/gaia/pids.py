@@ -17,29 +17,29 @@ PIDS_LIMIT = 4 * MOST_PIDS
 _MOST_PID = 2**31 - 1
 
 
-def decode(content: bytes, subject: str = "pids.config") -> tuple[int, ...]:
+def decode(content: bytes, object_name: str = "pids.config") -> tuple[int, ...]:
     """The pids, each once and ascending, however gpu-manager left them.
 
     Raises SourceError MALFORMED.
     """
     if len(content) % 4 or len(content) > PIDS_LIMIT:
         detail = f"{len(content)} bytes are not 0 to {MOST_PIDS} pids"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     pids = struct.unpack(f"<{len(content) // 4}i", content)
-    return _checked(pids, subject)
+    return _checked(pids, object_name)
 
 
-def encode(pids: Iterable[int], subject: str = "pids.config") -> bytes:
+def encode(pids: Iterable[int], object_name: str = "pids.config") -> bytes:
     """The file's bytes, sorted. Raises SourceError MALFORMED for what is no pid, and too many."""
-    checked = _checked(pids, subject)
+    checked = _checked(pids, object_name)
     return struct.pack(f"<{len(checked)}i", *checked)
 
 
-def _checked(pids: Iterable[int], subject: str) -> tuple[int, ...]:
+def _checked(pids: Iterable[int], object_name: str) -> tuple[int, ...]:
     ascending = tuple(sorted(set(pids)))
     if len(ascending) > MOST_PIDS:
-        raise SourceError(Reason.MALFORMED, subject, f"{len(ascending)} pids, over {MOST_PIDS}")
+        raise SourceError(Reason.MALFORMED, object_name, f"{len(ascending)} pids, over {MOST_PIDS}")
     if ascending and not (ascending[0] > 0 and ascending[-1] <= _MOST_PID):
         detail = f"no pids: {ascending[0]} to {ascending[-1]}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     return ascending

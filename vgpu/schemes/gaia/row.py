@@ -37,7 +37,7 @@ GAIA_ROW: Final = SchemeRow(
         resources=("tencent.com/vcuda-",),
         marks=("tencent.com/",),
         kept=("gaia.tencent.com/", "nvidia-device-enable", "clusterName"),
-        spoken=("tencent.com/",),
+        evidence=("tencent.com/",),
     ),
     evidence=NodeEvidence(
         limits=LimitFiles(

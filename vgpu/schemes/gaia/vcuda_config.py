@@ -61,30 +61,30 @@ class VcudaConfig(msgspec.Struct, frozen=True, gc=False):
         return self.utilization_percent if self.hard_limit else self.limit_percent
 
 
-def decode(content: bytes, subject: str = "vcuda.config") -> VcudaConfig:
+def decode(content: bytes, object_name: str = "vcuda.config") -> VcudaConfig:
     """The config in these bytes; what follows a string's NUL is not looked at.
 
     Raises SourceError: MALFORMED.
     """
     if len(content) != CONFIG_SIZE:
         detail = f"{len(content)} bytes, not {CONFIG_SIZE}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     pod_uid, limit, container, bus_id, memory, utilization, hard, major, minor, enable = (
         _CONFIG.unpack(content)
     )
     if not (0 <= limit <= MOST_CORES and 0 <= utilization <= MOST_CORES):
         detail = f"cores outside 0..{MOST_CORES}: {limit}, {utilization}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     if memory > MOST_MEMORY:
-        raise SourceError(Reason.MALFORMED, subject, f"memory limit of {memory} bytes")
-    name = _text(container, subject)
+        raise SourceError(Reason.MALFORMED, object_name, f"memory limit of {memory} bytes")
+    name = _text(container, object_name)
     if not _CONTAINER.fullmatch(name):
-        raise SourceError(Reason.MALFORMED, subject, f"no container is named {name[:64]!r}")
-    bus_text = _text(bus_id, subject)
+        raise SourceError(Reason.MALFORMED, object_name, f"no container is named {name[:64]!r}")
+    bus_text = _text(bus_id, object_name)
     if not _BUS_ID.fullmatch(bus_text):
-        raise SourceError(Reason.MALFORMED, subject, f"bus id {bus_text!r}")
+        raise SourceError(Reason.MALFORMED, object_name, f"bus id {bus_text!r}")
     return VcudaConfig(
-        pod_uid=_text(pod_uid, subject),
+        pod_uid=_text(pod_uid, object_name),
         limit_percent=limit,
         container=name,
         bus_id=bus_text,
@@ -118,11 +118,11 @@ def encode(config: VcudaConfig) -> bytes:
         raise SourceError(Reason.MALFORMED, "vcuda.config", str(error)) from error
 
 
-def _text(field: bytes, subject: str) -> str:
+def _text(field: bytes, object_name: str) -> str:
     """The C string in a field that it may fill to the last byte."""
     text = field.partition(b"\0")[0]
     if not text.isascii() or not (shown := text.decode()).isprintable():
-        raise SourceError(Reason.MALFORMED, subject, f"not a name: {text[:32]!r}")
+        raise SourceError(Reason.MALFORMED, object_name, f"not a name: {text[:32]!r}")
     return shown
 
 

@@ -14,12 +14,12 @@ import msgspec
 from vgpu.kube.objects import Pod
 from vgpu.model import Phase
 from vgpu.schemes.codec import ClaimError, remark
-from vgpu.schemes.gpushare.node import MEMORY, MOST_UNITS, card_number
-from vgpu.schemes.text import nanoseconds, number, seconds, subject_of
+from vgpu.schemes.gpushare.node import MEMORY, MOST_UNITS, gpu_number
+from vgpu.schemes.text import nanoseconds, number, object_name_of, seconds
 
 INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
 POD_TOTAL: Final = "ALIYUN_COM_GPU_MEM_POD"
-CARD_TOTAL: Final = "ALIYUN_COM_GPU_MEM_DEV"
+GPU_TOTAL: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 CHANGED_AT: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
@@ -28,7 +28,7 @@ ACK_ASSIGNED: Final = "scheduler.framework.gpushare.assigned"
 ACK_CHANGED_AT: Final = "scheduler.framework.gpushare.assume-time"
 
 ANNOTATIONS: Final = (
-    *(INDEX, POD_TOTAL, CARD_TOTAL, ASSIGNED, CHANGED_AT),
+    *(INDEX, POD_TOTAL, GPU_TOTAL, ASSIGNED, CHANGED_AT),
     *(ALLOCATION, ACK_ASSIGNED, ACK_CHANGED_AT),
 )
 """All of them; a claim is withdrawn by removing every one."""
@@ -118,7 +118,7 @@ def _by_index(pod: Pod, requested: Mapping[str, int]) -> Units:
 
 
 def _gpu_index(pod: Pod, key: str, index: str, text: str) -> int:
-    number = card_number(index)
+    number = gpu_number(index)
     if number is None:
         raise _refusal(pod, key, text, "not a GPU's index")
     return number
@@ -155,43 +155,43 @@ def _contradictions(
         limits = ", ".join(f"{name} {units}" for name, units in requested.items())
         yield remark(ALLOCATION, f"the limits are {limits or 'none'}", annotations[ALLOCATION])
     gpus = {gpu for amounts in units.values() for gpu in amounts}
-    if INDEX in annotations and {card_number(annotations[INDEX])} != gpus:
+    if INDEX in annotations and {gpu_number(annotations[INDEX])} != gpus:
         yield remark(INDEX, f"{ALLOCATION} names {sorted(gpus)}", annotations[INDEX])
     total = sum(requested.values())
     if POD_TOTAL in annotations and number(annotations[POD_TOTAL], total) != total:
         yield remark(POD_TOTAL, f"the limits add up to {total}", annotations[POD_TOTAL])
-    if CARD_TOTAL in annotations and number(annotations[CARD_TOTAL], MOST_UNITS) is None:
-        yield remark(CARD_TOTAL, "not a number of units", annotations[CARD_TOTAL])
+    if GPU_TOTAL in annotations and number(annotations[GPU_TOTAL], MOST_UNITS) is None:
+        yield remark(GPU_TOTAL, "not a number of units", annotations[GPU_TOTAL])
 
 
 def _refusal(pod: Pod, key: str, text: str, detail: str) -> ClaimError:
-    return ClaimError(subject_of(pod), key, text, detail)
+    return ClaimError(object_name_of(pod), key, text, detail)
 
 
 # ---------------------------------------------------------------- writing
 
 
-def write_one_card(
-    claim: GpushareAnnotations, card: int, card_total: int, subject: str
+def write_one_gpu(
+    claim: GpushareAnnotations, gpu: int, gpu_total: int, object_name: str
 ) -> dict[str, str]:
-    """The extender's form. ``card_total`` is the GPU's size in units. Raises ClaimError."""
-    total = sum(units[card] for units in claim.units.values())
+    """The extender's form. ``gpu_total`` is the GPU's size in units. Raises ClaimError."""
+    total = sum(units[gpu] for units in claim.units.values())
     return {
-        INDEX: str(card),
-        CARD_TOTAL: str(card_total),
+        INDEX: str(gpu),
+        GPU_TOTAL: str(gpu_total),
         POD_TOTAL: str(total),
-        **_write_state(_STATES[0], claim, subject),
+        **_write_state(_STATES[0], claim, object_name),
     }
 
 
 def write_by_container(
-    claim: GpushareAnnotations, numbers: Mapping[str, int], subject: str
+    claim: GpushareAnnotations, numbers: Mapping[str, int], object_name: str
 ) -> dict[str, str]:
     """ACK's form. ``numbers`` has every container's, of the app containers. Raises ClaimError."""
     numbered = {str(numbers[name]): amounts for name, amounts in claim.units.items()}
     return {
         ALLOCATION: msgspec.json.encode(numbered).decode(),
-        **_write_state(_STATES[1], claim, subject),
+        **_write_state(_STATES[1], claim, object_name),
     }
 
 
@@ -206,13 +206,15 @@ def assigned(pod: Pod, now: float) -> dict[str, str]:
     written: dict[str, str] = {}
     for flag, at in states:
         if annotations.get(flag) != "true":
-            written |= {flag: "true", at: nanoseconds(now, subject_of(pod), at)}
+            written |= {flag: "true", at: nanoseconds(now, object_name_of(pod), at)}
     return written
 
 
-def _write_state(keys: tuple[str, str], claim: GpushareAnnotations, subject: str) -> dict[str, str]:
+def _write_state(
+    keys: tuple[str, str], claim: GpushareAnnotations, object_name: str
+) -> dict[str, str]:
     flag, at = keys
     assigned = {flag: "true" if claim.phase is Phase.ASSIGNED else "false"}
     if claim.changed_at is None:
         return assigned
-    return assigned | {at: nanoseconds(claim.changed_at, subject, at)}
+    return assigned | {at: nanoseconds(claim.changed_at, object_name, at)}

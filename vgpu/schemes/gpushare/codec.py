@@ -33,11 +33,11 @@ from vgpu.schemes.gpushare.annotations import (
     GpushareAnnotations,
     read,
     write_by_container,
-    write_one_card,
+    write_one_gpu,
 )
 from vgpu.schemes.gpushare.env import environment, limits_from_env
-from vgpu.schemes.gpushare.node import CARDS, MEMORY, MOST_CARDS, MOST_UNITS
-from vgpu.schemes.text import amount, number, positions, subject_of
+from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS, MOST_UNITS
+from vgpu.schemes.text import amount, number, object_name_of, positions
 from vgpu.units import GIB
 
 __all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
@@ -86,7 +86,7 @@ class Gpushare(BaseCodec, frozen=True):
             units = amount(pod, container, MEMORY, MOST_UNITS)
             if units % count:
                 detail = f"{container.name} asks for {units} of {MEMORY}, which it does not divide"
-                raise ClaimError(subject_of(pod), CARDS, str(count), detail)
+                raise ClaimError(object_name_of(pod), GPUS, str(count), detail)
             if units:
                 memory = units // count * self.memory_unit
                 requests.append(
@@ -121,7 +121,7 @@ class Gpushare(BaseCodec, frozen=True):
         """The annotations of both forms."""
         return tuple(sorted(pod.annotations.keys() & set(ANNOTATIONS)))
 
-    def sole_card(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
+    def sole_gpu(self, pod: Pod, devices: tuple[Device, ...]) -> Claim | None:
         """What a bound pod without annotations gets on a node with exactly one GPU.
 
         The original plugin grants that GPU and writes nothing on the pod, so no annotation will
@@ -160,40 +160,40 @@ class Gpushare(BaseCodec, frozen=True):
         The time when it was assumed is lost with an assigned claim, as with the original plugin;
         the node is where the pod is bound. Raises ClaimError.
         """
-        subject = subject_of(claim.pod)
-        phase, changed_at = _state(claim, subject)
+        object_name = object_name_of(claim.pod)
+        phase, changed_at = _state(claim, object_name)
         units: dict[str, dict[int, int]] = {}
         gpus: dict[int, Device] = {}
         for allocation in claim.allocations:
-            slices = self._slices(allocation, devices, subject)
+            slices = self._slices(allocation, devices, object_name)
             gpus |= {index: gpu for index, gpu, _ in slices}
             units[allocation.container] = {index: amount for index, _, amount in slices}
         if len(units) != len(claim.allocations):
-            raise ClaimError(subject, INDEX, ", ".join(units), "a container twice")
+            raise ClaimError(object_name, INDEX, ", ".join(units), "a container twice")
         annotations = GpushareAnnotations(units, phase, changed_at)
         if len(gpus) == 1:
             ((index, gpu),) = gpus.items()
-            card_total = (gpu.memory_bytes or 0) // self.memory_unit
-            return write_one_card(annotations, index, card_total, subject)
+            gpu_total = (gpu.memory_bytes or 0) // self.memory_unit
+            return write_one_gpu(annotations, index, gpu_total, object_name)
         numbers = positions(containers)
         if not units.keys() <= numbers.keys():
             names = ", ".join(units)
-            raise ClaimError(subject, INDEX, names, "several GPUs, and not the app containers")
-        return write_by_container(annotations, numbers, subject)
+            raise ClaimError(object_name, INDEX, names, "several GPUs, and not the app containers")
+        return write_by_container(annotations, numbers, object_name)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs by index, all of the average size. Raises ClaimError."""
-        return gpushare_node.cards(node, self.memory_unit)
+        return gpushare_node.gpus(node, self.memory_unit)
 
     def marks_late(self, node: Node | None) -> bool:
         """True on a node with one GPU: the plugin may allocate it without annotations."""
-        return node is not None and node.capacity.get(CARDS) == 1
+        return node is not None and node.capacity.get(GPUS) == 1
 
     def with_health(
         self, devices: tuple[Device, ...], unhealthy: str, node: str
     ) -> tuple[Device, ...]:
         """The devices, unhealthy those whose index the text has. Raises ClaimError."""
-        return gpushare_node.with_health(devices, gpushare_node.unhealthy_cards(unhealthy, node))
+        return gpushare_node.with_health(devices, gpushare_node.unhealthy_gpus(unhealthy, node))
 
     def slot(self, resource: str, device_id: str) -> Slot:
         """What ``<UUID>-_-<unit>`` stands for. Raises ClaimError."""
@@ -207,7 +207,7 @@ class Gpushare(BaseCodec, frozen=True):
         self, pod: PodRef, allocation: Allocation, devices: Mapping[str, Device]
     ) -> ContainerEdits:
         """The environment of Allocate, see :func:`gpushare_env.environment`. Raises ClaimError."""
-        slices = self._slices(allocation, devices, subject_of(pod))
+        slices = self._slices(allocation, devices, object_name_of(pod))
         gpus = [gpu for _, gpu, _ in slices]
         units = sum(amount for _, _, amount in slices)
         return ContainerEdits(environment(gpus, units, self.memory_unit, isolation=self.isolation))
@@ -233,12 +233,12 @@ class Gpushare(BaseCodec, frozen=True):
             for allocation in claim.allocations
         }
         numbers = positions(apps)
-        subject = subject_of(claim.pod)
+        object_name = object_name_of(claim.pod)
         if not units.keys() <= numbers.keys():
-            raise ClaimError(subject, ALLOCATION, ", ".join(units), "not the app containers")
+            raise ClaimError(object_name, ALLOCATION, ", ".join(units), "not the app containers")
         phase = claim.allocations[0].phase
         at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
-        return write_by_container(GpushareAnnotations(units, phase, at), numbers, subject)
+        return write_by_container(GpushareAnnotations(units, phase, at), numbers, object_name)
 
     def _shares(self, amounts: Mapping[int, int]) -> tuple[Share, ...]:
         return tuple(
@@ -246,24 +246,26 @@ class Gpushare(BaseCodec, frozen=True):
         )
 
     def _slices(
-        self, allocation: Allocation, devices: Mapping[str, Device], subject: str
+        self, allocation: Allocation, devices: Mapping[str, Device], object_name: str
     ) -> list[tuple[int, Device, int]]:
         """Index, GPU and units of each share. Raises ClaimError for what gpushare cannot share."""
         slices: list[tuple[int, Device, int]] = []
         for share in allocation.shares:
             gpu = devices.get(share.device)
             if gpu is None or gpu.index is None or gpu.memory_bytes is None:
-                raise ClaimError(subject, INDEX, share.device, "a GPU of unknown index or memory")
+                raise ClaimError(
+                    object_name, INDEX, share.device, "a GPU of unknown index or memory"
+                )
             units, rest = divmod(share.memory_bytes or 0, self.memory_unit)
             if rest or not 0 < units <= MOST_UNITS:
                 detail = f"not a number of units of {self.memory_unit} bytes"
-                raise ClaimError(subject, POD_TOTAL, str(share.memory_bytes), detail)
+                raise ClaimError(object_name, POD_TOTAL, str(share.memory_bytes), detail)
             if share.cores_milli is not None:
-                raise ClaimError(subject, INDEX, str(share.cores_milli), "cores are not shared")
+                raise ClaimError(object_name, INDEX, str(share.cores_milli), "cores are not shared")
             slices.append((gpu.index, gpu, units))
         indices = [index for index, _, _ in slices]
         if not indices or indices != sorted(set(indices)):
-            raise ClaimError(subject, INDEX, str(indices), "not GPUs in ascending order")
+            raise ClaimError(object_name, INDEX, str(indices), "not GPUs in ascending order")
         return slices
 
 
@@ -295,24 +297,24 @@ def _requested_together(pod: Pod) -> dict[str, int]:
 
 def _requested_gpus(pod: Pod) -> int:
     """ACK's pod label; 1 where there is none. Raises ClaimError."""
-    text = pod.labels.get(CARDS, "1")
-    count = number(text, MOST_CARDS)
+    text = pod.labels.get(GPUS, "1")
+    count = number(text, MOST_GPUS)
     if count is None:
-        raise ClaimError(subject_of(pod), CARDS, text, "not a number of GPUs")
+        raise ClaimError(object_name_of(pod), GPUS, text, "not a number of GPUs")
     return count or 1
 
 
-def _state(claim: Claim, subject: str) -> tuple[Phase, float | None]:
+def _state(claim: Claim, object_name: str) -> tuple[Phase, float | None]:
     """Phase and time of a claim, if annotations can express it. Raises ClaimError."""
     phases = {allocation.phase for allocation in claim.allocations}
     if claim.scheme is not Scheme.GPUSHARE or claim.failed or claim.unserved:
         raise ClaimError(
-            subject, ASSIGNED, claim.scheme, "gpushare's annotations cannot express this"
+            object_name, ASSIGNED, claim.scheme, "gpushare's annotations cannot express this"
         )
     if len(phases) != 1 or Phase.RELEASED in phases:
-        raise ClaimError(subject, ASSIGNED, ", ".join(sorted(phases)), "not one phase for all")
+        raise ClaimError(object_name, ASSIGNED, ", ".join(sorted(phases)), "not one phase for all")
     phase = phases.pop()
     at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
     if at is None and phase is Phase.ASSUMED:
-        raise ClaimError(subject, CHANGED_AT, "", "missing, and the plugin needs it")
+        raise ClaimError(object_name, CHANGED_AT, "", "missing, and the plugin needs it")
     return phase, at

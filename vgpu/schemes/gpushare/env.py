@@ -62,9 +62,9 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 
 
 def environment(
-    cards: Sequence[Device], container_units: int, memory_unit: int, *, isolation: bool
+    gpus: Sequence[Device], container_units: int, memory_unit: int, *, isolation: bool
 ) -> dict[str, str]:
-    """The environment for a share of ``cards``, whose index and memory are known.
+    """The environment for a share of ``gpus``, whose index and memory are known.
 
     GPUs are named by UUID where it is known: the original has named them by index, which moves
     to another GPU when one falls off the bus. The pod's total is the container's, as in the
@@ -73,11 +73,11 @@ def environment(
     its part of each GPU.
     """
     env = {
-        VISIBLE_DEVICES: ",".join(gpu.name for gpu in cards),
-        DEVICE_INDEX: ",".join(str(gpu.index) for gpu in cards),
+        VISIBLE_DEVICES: ",".join(gpu.name for gpu in gpus),
+        DEVICE_INDEX: ",".join(str(gpu.index) for gpu in gpus),
         POD_UNITS: str(container_units),
         CONTAINER_UNITS: str(container_units),
-        DEVICE_UNITS: str(sum((gpu.memory_bytes or 0) // memory_unit for gpu in cards)),
+        DEVICE_UNITS: str(sum((gpu.memory_bytes or 0) // memory_unit for gpu in gpus)),
     }
     return env if isolation else env | {NO_ISOLATION: "true"}
 

@@ -18,10 +18,10 @@ from vgpu.schemes.text import number
 MEMORY = "aliyun.com/gpu-mem"
 """The resource: units of memory, GiB unless the operator chose another."""
 
-CARDS = "aliyun.com/gpu-count"
+GPUS = "aliyun.com/gpu-count"
 """Number of GPUs: the plugin writes it into the node's status; the kubelet has no such resource."""
 
-MOST_CARDS = 1024
+MOST_GPUS = 1024
 """Maximum number of GPUs of a node that gpushare writes."""
 
 MOST_UNITS = 10**9 - 1
@@ -37,22 +37,22 @@ _NO_ISOLATION_LABEL = "cgpu.disable.isolation"
 _ID = re.compile(r"([A-Za-z0-9-]{1,64})-_-(0|[1-9][0-9]{0,8})")
 
 
-def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
+def gpus(node: Node, memory_unit: int) -> tuple[Device, ...]:
     """The node's GPUs by index, without UUID; none if gpushare is not there.
 
     Sizes are those of the capacity. Nothing new may go to any GPU if nothing is allocatable;
     which GPUs are unhealthy otherwise only the ConfigMap reports. Memory is unknown where the
     kubelet has forgotten the resource and only the count is left. Raises ClaimError.
     """
-    count = node.capacity.get(CARDS, 0)
+    count = node.capacity.get(GPUS, 0)
     units = node.capacity.get(MEMORY, 0)
-    subject = f"node {node.name}"
-    if not 0 <= units <= MOST_UNITS * MOST_CARDS:
-        raise ClaimError(subject, MEMORY, str(units), "no such amount of memory")
-    if not 0 <= count <= MOST_CARDS:
-        raise ClaimError(subject, CARDS, str(count), "no such number of GPUs")
+    object_name = f"node {node.name}"
+    if not 0 <= units <= MOST_UNITS * MOST_GPUS:
+        raise ClaimError(object_name, MEMORY, str(units), "no such amount of memory")
+    if not 0 <= count <= MOST_GPUS:
+        raise ClaimError(object_name, GPUS, str(count), "no such number of GPUs")
     if units and not count:
-        raise ClaimError(subject, CARDS, str(count), f"no GPUs, but {units} of {MEMORY}")
+        raise ClaimError(object_name, GPUS, str(count), f"no GPUs, but {units} of {MEMORY}")
     memory = units // count * memory_unit if units else None
     healthy = node.allocatable.get(MEMORY, units) > 0
     return tuple(
@@ -60,9 +60,9 @@ def cards(node: Node, memory_unit: int) -> tuple[Device, ...]:
     )
 
 
-def card_number(text: str) -> int | None:
+def gpu_number(text: str) -> int | None:
     """A GPU's index; None if the text is none."""
-    return number(text, MOST_CARDS - 1)
+    return number(text, MOST_GPUS - 1)
 
 
 def isolation(node: Node) -> bool:
@@ -75,17 +75,17 @@ def unhealthy_name(node: str) -> str:
     return f"unhealthy-gpu-{node}"
 
 
-def unhealthy_cards(text: str, node: str) -> frozenset[int]:
+def unhealthy_gpus(text: str, node: str) -> frozenset[int]:
     """The GPUs by index that the node's ConfigMap declares unhealthy: ``0,2``; "" is none.
 
     Raises ClaimError for anything that is no index. The original takes that for GPU 0.
     """
     indices = set()
     for token in text.split(",") if text else ():
-        index = card_number(token.strip(" "))
+        index = gpu_number(token.strip(" "))
         if index is None:
-            subject = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
-            raise ClaimError(subject, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a GPU")
+            object_name = f"configmap {UNHEALTHY_NAMESPACE}/{unhealthy_name(node)}"
+            raise ClaimError(object_name, UNHEALTHY_KEY, text, f"{token[:16]!r} is not a GPU")
         indices.add(index)
     return frozenset(indices)
 

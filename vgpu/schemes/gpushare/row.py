@@ -9,7 +9,7 @@ from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import (
-    CARDS,
+    GPUS,
     MEMORY,
     UNHEALTHY_KEY,
     UNHEALTHY_NAMESPACE,
@@ -37,7 +37,7 @@ def _codec(unit_bytes: int | None) -> SchemeCodec:
 
 
 def _has_devices(node: Node) -> bool:
-    return bool(node.capacity.get(CARDS))
+    return bool(node.capacity.get(GPUS))
 
 
 def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
@@ -48,7 +48,7 @@ def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
     """
     sizes: dict[str, int] = {}
     for node in nodes:
-        count = node.capacity.get(CARDS, 0)
+        count = node.capacity.get(GPUS, 0)
         if count > 0 and node.capacity.get(MEMORY, 0) > 0:
             sizes[node.name] = node.capacity[MEMORY] // count
     if not sizes:
@@ -72,8 +72,8 @@ GPUSHARE_ROW: Final = SchemeRow(
     keys=KeyPrefixes(
         resources=("aliyun.com/gpu",),
         marks=("ALIYUN_COM_GPU_MEM_", "scheduler.framework.gpushare."),
-        kept=("gpushare", "cgpu.disable.isolation", CARDS),
-        spoken=("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare."),
+        kept=("gpushare", "cgpu.disable.isolation", GPUS),
+        evidence=("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare."),
     ),
     unit=UnitSetting(_FLAG, GIB, assumed=_assumed_unit),
     repair=AnnotationRepair(

@@ -25,7 +25,7 @@ from vgpu.schemes.kubeshare import labels as kubeshare_labels
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.node import GPU_INFO, parse_gpu_info
 from vgpu.schemes.kubeshare.text import UUID, resolve
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.text import object_name_of
 
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 """What a holder pod requests of NVIDIA's plugin; the IDs are UUIDs, time-sliced ``<uuid>::<i>``."""
@@ -95,15 +95,15 @@ class KubeShare(BaseCodec, frozen=True):
         user's), in release 1 that the claim is served (in the SharePod's status), in release 2
         the request (a label). Raises ClaimError for a claim that is not KubeShare's to make.
         """
-        subject = subject_of(claim.pod)
+        object_name = object_name_of(claim.pod)
         if len(claim.allocations) != 1 or claim.allocations[0].container:
-            raise ClaimError(subject, "allocations", "", "KubeShare shares with whole pods")
+            raise ClaimError(object_name, "allocations", "", "KubeShare shares with whole pods")
         allocation = claim.allocations[0]
         if not allocation.shares or allocation.phase is Phase.RELEASED:
-            raise ClaimError(subject, "allocations", "", "KubeShare has no word for released")
+            raise ClaimError(object_name, "allocations", "", "KubeShare has no word for released")
         if self.release is Release.LABELS:
-            return kubeshare_labels.written(allocation.shares, devices, subject)
-        return kubeshare_sharepod.written(allocation.shares, devices, subject)
+            return kubeshare_labels.written(allocation.shares, devices, object_name)
+        return kubeshare_sharepod.written(allocation.shares, devices, object_name)
 
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs that release 1 reports the node has, without the names of its virtual GPUs.
@@ -132,12 +132,12 @@ class KubeShare(BaseCodec, frozen=True):
         Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a GPU's
         UUID is not known.
         """
-        subject = subject_of(pod)
+        object_name = object_name_of(pod)
         uuids = []
         for share in allocation.shares:
-            device = resolve(share, devices, subject, "device")
+            device = resolve(share, devices, object_name, "device")
             if not device.uuid:
-                raise ClaimError(subject, "device", share.device, "its UUID is not known")
+                raise ClaimError(object_name, "device", share.device, "its UUID is not known")
             uuids.append(device.uuid)
         env = {
             VISIBLE_DEVICES: ",".join(uuids),
@@ -146,7 +146,7 @@ class KubeShare(BaseCodec, frozen=True):
         if len(uuids) > 1:
             return ContainerEdits(env)
         env["LD_PRELOAD"] = f"{self.library}/libgemhook.so.1"
-        env["POD_NAME"] = subject
+        env["POD_NAME"] = object_name
         return ContainerEdits(env, (Mount(self.library, self.library, read_only=False),))
 
 

@@ -53,7 +53,7 @@ class ErrorCode(IntEnum):
     OTHER = 255
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The text in its log and events."""
         return _WORDS[self]
 
@@ -82,7 +82,7 @@ class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
     port: int
 
 
-class CardTenants(msgspec.Struct, frozen=True):
+class GpuTenants(msgspec.Struct, frozen=True):
     """The tenants of one GPU; none once its virtual GPU is gone."""
 
     uuid: str
@@ -95,50 +95,50 @@ def format_hello(hello: Hello) -> str:
     return f"hostname:{hello.pod}\n{format_gpu_info(hello.devices, hello.pod)}\n"
 
 
-def parse_hello(text: str, subject: str = "daemon") -> Hello:
+def parse_hello(text: str, object_name: str = "daemon") -> Hello:
     """The daemon's first two lines. Raises SourceError MALFORMED, for GPUs a ClaimError."""
     lines = text.split("\n", 3)
     if len(lines) != 3 or lines[2]:
-        raise SourceError(Reason.MALFORMED, subject, "not two whole lines")
+        raise SourceError(Reason.MALFORMED, object_name, "not two whole lines")
     key, _, pod = lines[0].partition(":")
     if key != "hostname" or not _POD_NAME.fullmatch(pod):
-        raise SourceError(Reason.MALFORMED, subject, f"line 1: {lines[0][:64]!r}")
-    return Hello(pod, parse_gpu_info(lines[1], subject))
+        raise SourceError(Reason.MALFORMED, object_name, f"line 1: {lines[0][:64]!r}")
+    return Hello(pod, parse_gpu_info(lines[1], object_name))
 
 
-def format_tenants(card: CardTenants) -> str:
+def format_tenants(gpu: GpuTenants) -> str:
     """The manager's line."""
-    pods = "".join(f"{gemini_config.format_line(pod)}," for pod in card.pods)
-    ports = "".join(f"{_port_line(tenant)}," for tenant in card.ports)
-    return f"{card.uuid}:{pods}:{ports}\n"
+    pods = "".join(f"{gemini_config.format_line(pod)}," for pod in gpu.pods)
+    ports = "".join(f"{_port_line(tenant)}," for tenant in gpu.ports)
+    return f"{gpu.uuid}:{pods}:{ports}\n"
 
 
-def parse_tenants(line: str, subject: str = "manager") -> CardTenants:
+def parse_tenants(line: str, object_name: str = "manager") -> GpuTenants:
     """The manager's line. Raises SourceError MALFORMED."""
     parts = line.removesuffix("\n").split(":", 3)
     if not line.endswith("\n") or len(parts) != 3 or not is_uuid(parts[0]):
         detail = "not <UUID>:<tenants>:<ports> and the end of a line"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     uuid, pods, ports = parts
-    return CardTenants(
+    return GpuTenants(
         uuid,
         tuple(
-            gemini_config.parse_line(text, f"pod {number}", subject)
-            for number, text in enumerate(_entries(pods, subject), start=1)
+            gemini_config.parse_line(text, f"pod {number}", object_name)
+            for number, text in enumerate(_entries(pods, object_name), start=1)
         ),
         tuple(
-            _tenant_port(text, f"port {number}", subject)
-            for number, text in enumerate(_entries(ports, subject), start=1)
+            _tenant_port(text, f"port {number}", object_name)
+            for number, text in enumerate(_entries(ports, object_name), start=1)
         ),
     )
 
 
-def _entries(text: str, subject: str) -> list[str]:
+def _entries(text: str, object_name: str) -> list[str]:
     """The entries of a text, each of which ends in a comma."""
     entries = text.split(",", _MOST_PODS)
     if entries.pop():
         detail = f"an entry without a comma, or more than {_MOST_PODS}"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     return entries
 
 
@@ -148,16 +148,17 @@ def format_ports(ports: Iterable[TenantPort]) -> bytes:
     return "".join([f"{len(lines)}\n", *lines]).encode()
 
 
-def parse_ports(content: bytes, subject: str = "ports") -> tuple[TenantPort, ...]:
+def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort, ...]:
     """The file of a GPU's ports. Raises SourceError MALFORMED, naming the line."""
     first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PODS + 2)
     if lines and lines[-1] == "":
         del lines[-1]
     if first != str(len(lines)):
         detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     return tuple(
-        _tenant_port(line, f"line {number}", subject) for number, line in enumerate(lines, start=2)
+        _tenant_port(line, f"line {number}", object_name)
+        for number, line in enumerate(lines, start=2)
     )
 
 
@@ -165,10 +166,10 @@ def _port_line(tenant: TenantPort) -> str:
     return f"{tenant.namespace}/{tenant.pod} {tenant.port}"
 
 
-def _tenant_port(text: str, where: str, subject: str) -> TenantPort:
+def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
     matched = _TENANT_PORT.fullmatch(text)
     if matched is None or int(matched[3]) > _MOST_PORT:
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: {text[:64]!r}")
+        raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
     return TenantPort(matched[1], matched[2], int(matched[3]))
 
 

@@ -33,7 +33,7 @@ class SharedPod(msgspec.Struct, frozen=True, gc=False, order=True):
     memory_bytes: int
 
 
-def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ...]:
+def parse_config(content: bytes, object_name: str = "config") -> tuple[SharedPod, ...]:
     """The pods of one GPU, in the file's order.
 
     Raises SourceError MALFORMED, whose detail begins with the line's number.
@@ -43,37 +43,37 @@ def parse_config(content: bytes, subject: str = "config") -> tuple[SharedPod, ..
         del lines[-1]
     first = lines[0] if lines else ""
     if not first.isdigit() or not first.isascii() or len(first) > 4:
-        raise SourceError(Reason.MALFORMED, subject, "line 1: not the number of pods")
+        raise SourceError(Reason.MALFORMED, object_name, "line 1: not the number of pods")
     if int(first) != len(lines) - 1:
         detail = f"line 1: {first} pods announced, {len(lines) - 1} lines follow"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     pods: dict[tuple[str, str], SharedPod] = {}
     for number, line in enumerate(lines[1:], start=2):
-        pod = parse_line(line, f"line {number}", subject)
+        pod = parse_line(line, f"line {number}", object_name)
         if (pod.namespace, pod.pod) in pods:
             detail = f"line {number}: a pod that was named before"
-            raise SourceError(Reason.MALFORMED, subject, detail)
+            raise SourceError(Reason.MALFORMED, object_name, detail)
         pods[pod.namespace, pod.pod] = pod
     return tuple(pods.values())
 
 
-def parse_line(line: str, where: str, subject: str) -> SharedPod:
+def parse_line(line: str, where: str, object_name: str) -> SharedPod:
     """One pod's line. Raises SourceError MALFORMED, whose detail begins with ``where``."""
     columns = line.split(" ")
     shapes = (_POD, _DECIMAL, _DECIMAL, _BYTES)
     if len(columns) != len(shapes):
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: {len(columns)} columns, not 4")
+        raise SourceError(Reason.MALFORMED, object_name, f"{where}: {len(columns)} columns, not 4")
     for column, shape in zip(columns, shapes, strict=True):
         if not shape.fullmatch(column):
-            raise SourceError(Reason.MALFORMED, subject, f"{where}: {column[:64]!r}")
+            raise SourceError(Reason.MALFORMED, object_name, f"{where}: {column[:64]!r}")
     name, request, limit, memory = columns
     namespace, _, pod = name.partition("/")
     shared = SharedPod(namespace, pod, milli(request), milli(limit), int(memory))
     if shared.limit_milli > WHOLE_DEVICE_MILLI:
-        raise SourceError(Reason.MALFORMED, subject, f"{where}: a limit above the whole GPU")
+        raise SourceError(Reason.MALFORMED, object_name, f"{where}: a limit above the whole GPU")
     if shared.request_milli > shared.limit_milli:
         detail = f"{where}: request {request} above limit {limit}; columns of KubeShare 2?"
-        raise SourceError(Reason.MALFORMED, subject, detail)
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     return shared
 
 

@@ -17,12 +17,12 @@ from vgpu.schemes.kubeshare.text import (
     MEMORY,
     MOST_GPUS,
     REQUEST,
-    asked,
     byte_count,
     is_uuid,
+    parse_numbers,
     resolve,
 )
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.text import object_name_of
 from vgpu.units import WHOLE_DEVICE_MILLI, count, percent, percentage
 
 PREFIX: Final = "sharedgpu/"
@@ -42,25 +42,25 @@ def requests(pod: Pod) -> tuple[Request, ...]:
     Without ``gpu_mem`` a pod gets the request's part of the GPU's memory, in whole percents,
     rounded up. Raises ClaimError.
     """
-    subject = subject_of(pod.ref)
-    numbers = asked(pod.labels, PREFIX, subject)
-    if not numbers.given:
+    object_name = object_name_of(pod.ref)
+    numbers = parse_numbers(pod.labels, PREFIX, object_name)
+    if not numbers.is_set:
         return ()
     if numbers.limit_milli is None:
-        raise ClaimError(subject, PREFIX + LIMIT, "", "missing beside the others")
+        raise ClaimError(object_name, PREFIX + LIMIT, "", "missing beside the others")
     request, limit = numbers.request_milli or 0, numbers.limit_milli
     if request == limit == 0:
         return ()
     if request > limit:
         text = pod.labels[PREFIX + REQUEST]
-        raise ClaimError(subject, PREFIX + REQUEST, text, "above the limit")
+        raise ClaimError(object_name, PREFIX + REQUEST, text, "above the limit")
     if limit <= WHOLE_DEVICE_MILLI:
         part = percent(request) if numbers.memory_bytes is None else None
         return (Request("", 1, numbers.memory_bytes, part, request, limit),)
     count, rest = divmod(limit, WHOLE_DEVICE_MILLI)
     if rest or request != limit or count > MOST_GPUS:
         detail = f"above 1.0 it is a whole number up to {MOST_GPUS}, and so is the request"
-        raise ClaimError(subject, PREFIX + LIMIT, pod.labels[PREFIX + LIMIT], detail)
+        raise ClaimError(object_name, PREFIX + LIMIT, pod.labels[PREFIX + LIMIT], detail)
     return (Request("", count, cores_milli=WHOLE_DEVICE_MILLI, limit_milli=WHOLE_DEVICE_MILLI),)
 
 
@@ -69,48 +69,48 @@ def claim(pod: Pod) -> Claim | None:
     text = pod.annotations.get(GPU_UUID, "")
     if not text:
         return None
-    subject = subject_of(pod.ref)
+    object_name = object_name_of(pod.ref)
     uuids = tuple(text.removesuffix(",").split(",", MOST_GPUS))
-    _check(uuids, text, subject)
-    numbers = asked(pod.labels, PREFIX, subject)
+    _check(uuids, text, object_name)
+    numbers = parse_numbers(pod.labels, PREFIX, object_name)
     request = numbers.request_milli or 0
     if max(request, WHOLE_DEVICE_MILLI) != len(uuids) * WHOLE_DEVICE_MILLI:
         detail = f"{count(len(uuids), 'GPU')} for a request of {percentage(request)} of one GPU"
-        raise ClaimError(subject, GPU_UUID, text, detail)
+        raise ClaimError(object_name, GPU_UUID, text, detail)
     if len(uuids) > 1:
         shares = tuple(Share(uuid, None, WHOLE_DEVICE_MILLI) for uuid in uuids)
     else:
-        memory = byte_count(pod.annotations, PREFIX + MEMORY, subject)
+        memory = byte_count(pod.annotations, PREFIX + MEMORY, object_name)
         shares = (Share(uuids[0], numbers.memory_bytes if memory is None else memory, request),)
     allocation = Allocation("", shares, Phase.ASSIGNED if pod.node else Phase.ASSUMED)
     return Claim(Scheme.KUBESHARE, pod.ref, pod.node, (allocation,))
 
 
 def written(
-    shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
+    shares: tuple[Share, ...], devices: Mapping[str, Device], object_name: str
 ) -> dict[str, str]:
     """The annotations for shares of GPUs; the cores are in the user's label.
 
     Raises ClaimError.
     """
-    gpus = [resolve(share, devices, subject, GPU_UUID) for share in shares]
+    gpus = [resolve(share, devices, object_name, GPU_UUID) for share in shares]
     uuids = tuple(gpu.uuid for gpu in gpus)
-    _check(uuids, ",".join(uuids), subject)
+    _check(uuids, ",".join(uuids), object_name)
     if len(shares) == 1:
         memory, text = shares[0].memory_bytes, uuids[0]
     else:
         for share in shares:
             if share.memory_bytes is not None or share.cores_milli != WHOLE_DEVICE_MILLI:
                 detail = "a part of a GPU beside another GPU"
-                raise ClaimError(subject, GPU_UUID, share.device, detail)
+                raise ClaimError(object_name, GPU_UUID, share.device, detail)
         sizes = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
         memory = sum(sizes) if len(sizes) == len(gpus) else None
         text = "".join(f"{uuid}," for uuid in uuids)
     if memory is None:
-        raise ClaimError(subject, PREFIX + MEMORY, "", "the memory is not known")
+        raise ClaimError(object_name, PREFIX + MEMORY, "", "the memory is not known")
     return {GPU_UUID: text, PREFIX + MEMORY: str(memory)}
 
 
-def _check(uuids: tuple[str, ...], text: str, subject: str) -> None:
+def _check(uuids: tuple[str, ...], text: str, object_name: str) -> None:
     if not all(map(is_uuid, uuids)) or len(set(uuids)) != len(uuids) or len(uuids) > MOST_GPUS:
-        raise ClaimError(subject, GPU_UUID, text, "not a list of different UUIDs")
+        raise ClaimError(object_name, GPU_UUID, text, "not a list of different UUIDs")

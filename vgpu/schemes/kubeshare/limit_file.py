@@ -6,15 +6,15 @@ from vgpu.schemes.kubeshare.gemini_config import parse_config
 from vgpu.units import percent
 
 
-def read_limits(content: bytes, path: str, subject: str) -> tuple[LimitFile, ...]:
+def read_limits(content: bytes, path: str, object_name: str) -> tuple[LimitFile, ...]:
     """The limits of the pods that may use the GPU after which the file is named.
 
-    ``subject`` is the path as messages have it. Raises SourceError.
+    ``object_name`` is the path as messages have it. Raises SourceError.
     """
     return tuple(
         LimitFile(
             scheme=Scheme.KUBESHARE,
-            path=subject,
+            path=object_name,
             namespace=pod.namespace,
             pod=pod.pod,
             device=path.rpartition("/")[2],
@@ -22,5 +22,5 @@ def read_limits(content: bytes, path: str, subject: str) -> tuple[LimitFile, ...
             cores_percent=percent(pod.limit_milli),
             cores_request_percent=percent(pod.request_milli),
         )
-        for pod in parse_config(content, subject)
+        for pod in parse_config(content, object_name)
     )

@@ -16,7 +16,7 @@ from vgpu.model import Device, PodRef
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 from vgpu.schemes.kubeshare.text import MOST_GPUS, is_number, is_uuid
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.text import object_name_of
 from vgpu.units import MIB
 
 GPU_INFO: Final = PREFIX + "gpu_info"
@@ -54,7 +54,7 @@ def holder(pod: Pod) -> HolderPod | None:
     rest = pod.ref.name.removeprefix(begin) if pod.ref.name.startswith(begin) else ""
     gpuid = pod.labels.get(GPUID) or rest
     if not gpuid:
-        raise ClaimError(subject_of(pod.ref), GPUID, "", "a holder pod without virtual GPU")
+        raise ClaimError(object_name_of(pod.ref), GPUID, "", "a holder pod without virtual GPU")
     return HolderPod(node, gpuid, pod.ref)
 
 
@@ -68,31 +68,31 @@ def holder_labels(node: str, gpuid: str) -> dict[str, str]:
     return {ROLE: HOLDER_ROLE, NODE_NAME: node, GPUID: gpuid}
 
 
-def uuid_from_log(log: str, subject: str) -> str:
+def uuid_from_log(log: str, object_name: str) -> str:
     """The UUID that a holder has reported. Raises ClaimError, also while it has reported none."""
     uuid = log.strip(" \n\t")
     if not is_uuid(uuid):
-        raise ClaimError(subject, "log", uuid, "not a UUID")
+        raise ClaimError(object_name, "log", uuid, "not a UUID")
     return uuid
 
 
-def parse_gpu_info(text: str, subject: str) -> tuple[Device, ...]:
+def parse_gpu_info(text: str, object_name: str) -> tuple[Device, ...]:
     """The GPUs of ``<uuid>:<MiB>,<uuid>:<MiB>,`` in its order. Raises ClaimError."""
     devices: dict[str, Device] = {}
     entries = text.removesuffix(",").split(",", MOST_GPUS) if text else []
     if len(entries) > MOST_GPUS:
-        raise ClaimError(subject, GPU_INFO, text, f"more than {MOST_GPUS} GPUs")
+        raise ClaimError(object_name, GPU_INFO, text, f"more than {MOST_GPUS} GPUs")
     for entry in entries:
         uuid, _, size = entry.partition(":")
         if not is_uuid(uuid) or not is_number(size):
-            raise ClaimError(subject, GPU_INFO, text, "not UUIDs with their MiB")
+            raise ClaimError(object_name, GPU_INFO, text, "not UUIDs with their MiB")
         if uuid in devices:
-            raise ClaimError(subject, GPU_INFO, text, "the same UUID twice")
+            raise ClaimError(object_name, GPU_INFO, text, "the same UUID twice")
         devices[uuid] = Device(uuid, memory_bytes=int(size) * MIB)
     return tuple(devices.values())
 
 
-def format_gpu_info(devices: Iterable[Device], subject: str) -> str:
+def format_gpu_info(devices: Iterable[Device], object_name: str) -> str:
     """The text for these GPUs; memory is rounded down to MiB, as KubeShare does.
 
     Raises ClaimError for a GPU without UUID or memory.
@@ -100,6 +100,6 @@ def format_gpu_info(devices: Iterable[Device], subject: str) -> str:
     entries = []
     for device in devices:
         if not is_uuid(device.uuid) or device.memory_bytes is None:
-            raise ClaimError(subject, GPU_INFO, device.name, "a GPU without UUID or memory")
+            raise ClaimError(object_name, GPU_INFO, device.name, "a GPU without UUID or memory")
         entries.append(f"{device.uuid}:{device.memory_bytes // MIB},")
     return "".join(entries)

@@ -37,7 +37,7 @@ KUBESHARE_ROW: Final = SchemeRow(
     keys=KeyPrefixes(
         marks=("kubeshare/", "sharedgpu/"),
         kept=("SharedGPU", "component"),
-        spoken=("kubeshare/", "sharedgpu/"),
+        evidence=("kubeshare/", "sharedgpu/"),
         share_pods=(PREFIX,),  # release 2 has no SharePods
     ),
     evidence=NodeEvidence(

@@ -17,8 +17,16 @@ from msgspec import structs
 from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
 from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.kubeshare.text import LIMIT, MEMORY, REQUEST, asked, decimal, is_uuid, resolve
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.kubeshare.text import (
+    LIMIT,
+    MEMORY,
+    REQUEST,
+    decimal,
+    is_uuid,
+    parse_numbers,
+    resolve,
+)
+from vgpu.schemes.text import object_name_of
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 PREFIX: Final = "kubeshare/"
@@ -58,9 +66,9 @@ def requests(pod: Pod) -> tuple[Request, ...]:
 
     Raises ClaimError.
     """
-    subject = subject_of(pod.ref)
-    numbers = asked(pod.annotations, PREFIX, subject)
-    if not numbers.given and not pod.annotations.get(GPUID):
+    object_name = object_name_of(pod.ref)
+    numbers = parse_numbers(pod.annotations, PREFIX, object_name)
+    if not numbers.is_set and not pod.annotations.get(GPUID):
         return ()
     request, limit, memory = numbers.request_milli, numbers.limit_milli, numbers.memory_bytes
     if request is None or limit is None or memory is None:
@@ -69,15 +77,15 @@ def requests(pod: Pod) -> tuple[Request, ...]:
             for name, number in ((REQUEST, request), (LIMIT, limit), (MEMORY, memory))
             if number is None
         )
-        raise ClaimError(subject, PREFIX + missing, "", "missing beside the others")
+        raise ClaimError(object_name, PREFIX + missing, "", "missing beside the others")
     if request == limit == memory == 0:
         return ()
     if not 0 < limit <= WHOLE_DEVICE_MILLI:
         text = pod.annotations[PREFIX + LIMIT]
-        raise ClaimError(subject, PREFIX + LIMIT, text, "not above 0 and at most 1.0")
+        raise ClaimError(object_name, PREFIX + LIMIT, text, "not above 0 and at most 1.0")
     if request > limit:
         text = pod.annotations[PREFIX + REQUEST]
-        raise ClaimError(subject, PREFIX + REQUEST, text, "above the limit")
+        raise ClaimError(object_name, PREFIX + REQUEST, text, "above the limit")
     return (Request("", 1, memory, cores_milli=request, limit_milli=limit),)
 
 
@@ -90,21 +98,21 @@ def claim(pod: Pod) -> Claim | None:
     gpuid = pod.annotations.get(GPUID, "")
     if not gpuid or not pod.node:
         return None
-    subject = subject_of(pod.ref)
+    object_name = object_name_of(pod.ref)
     if not _GPUID.fullmatch(gpuid):
-        raise ClaimError(subject, GPUID, gpuid, "not the name of a virtual GPU")
-    numbers = asked(pod.annotations, PREFIX, subject)
+        raise ClaimError(object_name, GPUID, gpuid, "not the name of a virtual GPU")
+    numbers = parse_numbers(pod.annotations, PREFIX, object_name)
     if numbers.request_milli is None or numbers.memory_bytes is None:
         missing = REQUEST if numbers.request_milli is None else MEMORY
-        raise ClaimError(subject, PREFIX + missing, "", "missing beside the GPUID")
+        raise ClaimError(object_name, PREFIX + missing, "", "missing beside the GPUID")
     if numbers.request_milli > WHOLE_DEVICE_MILLI:
         text = pod.annotations[PREFIX + REQUEST]
-        raise ClaimError(subject, PREFIX + REQUEST, text, "above 1.0")
+        raise ClaimError(object_name, PREFIX + REQUEST, text, "above 1.0")
     if not any((numbers.request_milli, numbers.limit_milli, numbers.memory_bytes)):
         return None
     bound = pod.annotations.get(BOUND_DEVICE, "")
     if bound and not is_uuid(bound):
-        raise ClaimError(subject, "status.BoundDeviceID", bound, "not a UUID")
+        raise ClaimError(object_name, "status.BoundDeviceID", bound, "not a UUID")
     served = bound or (pod.owner is not None and pod.owner.kind == OWNER)
     share = Share(bound or gpuid, numbers.memory_bytes, numbers.request_milli)
     allocation = Allocation("", (share,), Phase.ASSIGNED if served else Phase.ASSUMED)
@@ -112,21 +120,21 @@ def claim(pod: Pod) -> Claim | None:
 
 
 def written(
-    shares: tuple[Share, ...], devices: Mapping[str, Device], subject: str
+    shares: tuple[Share, ...], devices: Mapping[str, Device], object_name: str
 ) -> dict[str, str]:
     """The annotations that say one share of a virtual GPU. Raises ClaimError."""
     share = shares[0]
     if len(shares) > 1 or share.memory_bytes is None or share.cores_milli is None:
-        raise ClaimError(subject, GPUID, share.device, "not one share with cores and memory")
+        raise ClaimError(object_name, GPUID, share.device, "not one share with cores and memory")
     if not 0 <= share.cores_milli <= WHOLE_DEVICE_MILLI:
         text = str(share.cores_milli)
-        raise ClaimError(subject, PREFIX + REQUEST, text, "not thousandths of one GPU")
+        raise ClaimError(object_name, PREFIX + REQUEST, text, "not thousandths of one GPU")
     if share.cores_milli == share.memory_bytes == 0:
-        raise ClaimError(subject, GPUID, share.device, "a share of nothing")
-    handles = resolve(share, devices, subject, GPUID).handles
+        raise ClaimError(object_name, GPUID, share.device, "a share of nothing")
+    handles = resolve(share, devices, object_name, GPUID).handles
     gpuids = (share.device,) if share.device in handles else handles
     if len(gpuids) != 1 or not _GPUID.fullmatch(gpuids[0]):
-        raise ClaimError(subject, GPUID, ",".join(gpuids), "not the name of one virtual GPU")
+        raise ClaimError(object_name, GPUID, ",".join(gpuids), "not the name of one virtual GPU")
     return {
         PREFIX + REQUEST: decimal(share.cores_milli),
         PREFIX + MEMORY: str(share.memory_bytes),

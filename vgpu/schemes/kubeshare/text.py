@@ -29,7 +29,7 @@ UUID: Final = r"(?:GPU|MIG)-[-A-Za-z0-9]{1,80}"
 _UUID = re.compile(UUID)
 
 
-class NumbersAsked(msgspec.Struct, frozen=True, gc=False):
+class SharePodNumbers(msgspec.Struct, frozen=True, gc=False):
     """The three numbers as they were set; None was not set, nor was an empty text."""
 
     request_milli: int | None = None
@@ -37,30 +37,30 @@ class NumbersAsked(msgspec.Struct, frozen=True, gc=False):
     memory_bytes: int | None = None
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         """Whether any of them was."""
-        return self != NumbersAsked()
+        return self != SharePodNumbers()
 
 
-def asked(texts: Mapping[str, str], prefix: str, subject: str) -> NumbersAsked:
+def parse_numbers(texts: Mapping[str, str], prefix: str, object_name: str) -> SharePodNumbers:
     """The numbers under their keys. Raises ClaimError."""
 
     def thousandths(name: str) -> int | None:
         text = texts.get(prefix + name, "")
         if text and not _DECIMAL.fullmatch(text):
-            raise ClaimError(subject, prefix + name, text, "not a decimal number")
+            raise ClaimError(object_name, prefix + name, text, "not a decimal number")
         return milli(text) if text else None
 
-    return NumbersAsked(
-        thousandths(REQUEST), thousandths(LIMIT), byte_count(texts, prefix + MEMORY, subject)
+    return SharePodNumbers(
+        thousandths(REQUEST), thousandths(LIMIT), byte_count(texts, prefix + MEMORY, object_name)
     )
 
 
-def byte_count(texts: Mapping[str, str], key: str, subject: str) -> int | None:
+def byte_count(texts: Mapping[str, str], key: str, object_name: str) -> int | None:
     """A number of bytes, None if not set. Raises ClaimError."""
     text = texts.get(key, "")
     if text and not is_number(text):
-        raise ClaimError(subject, key, text, "not a number of bytes")
+        raise ClaimError(object_name, key, text, "not a number of bytes")
     return int(text) if text else None
 
 
@@ -80,8 +80,8 @@ def decimal(thousandths: int) -> str:
     return f"{whole}.{f'{rest:03}'.rstrip('0') or '0'}"
 
 
-def resolve(share: Share, devices: Mapping[str, Device], subject: str, key: str) -> Device:
+def resolve(share: Share, devices: Mapping[str, Device], object_name: str, key: str) -> Device:
     """The device that a share is of. Raises ClaimError."""
     if share.device not in devices:
-        raise ClaimError(subject, key, share.device, "names no device of the node")
+        raise ClaimError(object_name, key, share.device, "names no device of the node")
     return devices[share.device]

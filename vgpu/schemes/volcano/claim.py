@@ -16,7 +16,7 @@ from vgpu.kube.objects import Container, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Scheme, Share
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.mig import is_device, mig_slot
-from vgpu.schemes.text import number, subject_of
+from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import KeySet
 from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32
 from vgpu.units import MILLI_PER_PERCENT
@@ -103,14 +103,14 @@ def _share(pod: Pod, key: str, entry: str, unit: int) -> Share | None:
     """One device; None for another vendor's. Fields beyond the fourth are ignored."""
     fields = entry.split(",")
     if len(fields) < _FIELDS:
-        raise ClaimError(subject_of(pod), key, entry, "not <UUID>,<type>,<memory>,<cores>")
+        raise ClaimError(object_name_of(pod), key, entry, "not <UUID>,<type>,<memory>,<cores>")
     if VENDOR not in fields[1]:
         return None
     if not is_device(fields[0]):
-        raise ClaimError(subject_of(pod), key, entry, "not a device")
+        raise ClaimError(object_name_of(pod), key, entry, "not a device")
     memory, cores = int32(fields[2]), int32(fields[3])
     if memory is None or cores is None:
-        raise ClaimError(subject_of(pod), key, entry, "not numbers of memory and cores")
+        raise ClaimError(object_name_of(pod), key, entry, "not numbers of memory and cores")
     return Share(fields[0], memory * unit, cores * MILLI_PER_PERCENT)
 
 
@@ -133,7 +133,7 @@ def _containers(pod: Pod, key: str, count: int, asking: Sequence[Container]) -> 
         f"{count} segments with devices, where {len(apps)} app containers ask"
         f" and {len(before)} init containers or sidecars"
     )
-    raise ClaimError(subject_of(pod), key, pod.annotations.get(key, ""), detail)
+    raise ClaimError(object_name_of(pod), key, pod.annotations.get(key, ""), detail)
 
 
 def _containers_by_position(
@@ -163,7 +163,7 @@ def _containers_by_position(
         f" Volcano), or of any among {_some(every)} (HAMi from 2.9);"
         " no container requests a resource that would decide it"
     )
-    raise ClaimError(subject_of(pod), key, text, detail)
+    raise ClaimError(object_name_of(pod), key, text, detail)
 
 
 def _of_several_vendors(pod: Pod) -> bool:
@@ -231,24 +231,26 @@ def write(
     containers in the spec's order, behind those of its init containers if one of them asks. Raises
     ClaimError for what these annotations cannot express.
     """
-    subject = subject_of(claim.pod)
+    object_name = object_name_of(claim.pod)
     shares = {allocation.container: allocation.shares for allocation in claim.allocations}
     names = tuple(containers) if key_set.for_all else tuple(shares)
     if len(set(names)) != len(names) or [name for name in names if name in shares] != [*shares]:
-        raise ClaimError(subject, key_set.devices, ", ".join(shares), "not the pod's containers")
+        raise ClaimError(
+            object_name, key_set.devices, ", ".join(shares), "not the pod's containers"
+        )
     if len(shares) != len(claim.allocations) or not all(shares.values()):
         detail = "a container twice or without devices"
-        raise ClaimError(subject, key_set.devices, ", ".join(shares), detail)
+        raise ClaimError(object_name, key_set.devices, ", ".join(shares), detail)
     served = len(shares) - len(claim.unserved)
     if claim.unserved != tuple(shares)[max(served, 0) :]:
         detail = "not the last containers"
-        raise ClaimError(subject, key_set.to_allocate, ", ".join(claim.unserved), detail)
-    bind_phase = _bind_phase_of(claim, key_set.bind_phase, subject)
+        raise ClaimError(object_name, key_set.to_allocate, ", ".join(claim.unserved), detail)
+    bind_phase = _bind_phase_of(claim, key_set.bind_phase, object_name)
 
     def segments(named: Collection[str]) -> str:
         texts = (
             "".join(
-                _entry(share, unit, devices, subject, key_set.devices)
+                _entry(share, unit, devices, object_name, key_set.devices)
                 for share in shares.get(name, ())
                 if name in named
             )
@@ -265,7 +267,9 @@ def write(
         written[key_set.node] = claim.node
     if claim.assumed_at is not None:
         if not 0 <= claim.assumed_at <= MOST_SECONDS:
-            raise ClaimError(subject, key_set.time, str(claim.assumed_at), "not a time to write")
+            raise ClaimError(
+                object_name, key_set.time, str(claim.assumed_at), "not a time to write"
+            )
         written[key_set.time] = written[key_set.bind_time] = str(int(claim.assumed_at))
     if key_set.time_ends and bind_phase != ALLOCATING:
         written[key_set.time] = str(ENDED)
@@ -306,11 +310,11 @@ def _is_ours(entry: str) -> bool:
     return len(fields) > 1 and VENDOR in fields[1]
 
 
-def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
+def _bind_phase_of(claim: Claim, key: str, object_name: str) -> str:
     """The phase, if it is that of every container. Raises ClaimError."""
     phases = [allocation.phase for allocation in claim.allocations]
     if claim.scheme is not Scheme.VOLCANO or not phases:
-        raise ClaimError(subject, key, claim.scheme, f"{len(phases)} containers")
+        raise ClaimError(object_name, key, claim.scheme, f"{len(phases)} containers")
     if not claim.failed and set(phases) == {Phase.ASSIGNED}:
         return SUCCESS
     unserved = frozenset(claim.unserved)
@@ -320,20 +324,22 @@ def _bind_phase_of(claim: Claim, key: str, subject: str) -> str:
     ]
     if phases != waiting:
         detail = "exactly the shares that Allocate has not served yet must be assumed"
-        raise ClaimError(subject, key, ", ".join(phases), detail)
+        raise ClaimError(object_name, key, ", ".join(phases), detail)
     return FAILED if claim.failed else ALLOCATING
 
 
-def _entry(share: Share, unit: int, devices: Mapping[str, Device], subject: str, key: str) -> str:
+def _entry(
+    share: Share, unit: int, devices: Mapping[str, Device], object_name: str, key: str
+) -> str:
     """One device, under its UUID. Raises ClaimError."""
     device = devices.get(share.device)
     name = device.uuid if device and device.uuid and not mig_slot(share.device) else share.device
     if not is_device(name):
-        raise ClaimError(subject, key, name, "not a device")
+        raise ClaimError(object_name, key, name, "not a device")
     amounts = []
     for amount, size in ((share.memory_bytes, unit), (share.cores_milli, MILLI_PER_PERCENT)):
         units, rest = divmod(-1 if amount is None else amount, size)
         if rest or not 0 <= units <= MOST:
-            raise ClaimError(subject, key, f"{name}: {amount}", f"not a whole number of {size}")
+            raise ClaimError(object_name, key, f"{name}: {amount}", f"not a whole number of {size}")
         amounts.append(units)
     return f"{name},{VENDOR},{amounts[0]},{amounts[1]}:"

@@ -10,7 +10,7 @@ from typing import Final
 from vgpu.model import Allocation, Device, PodRef, Share
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
 from vgpu.schemes.mig import mig_slot
-from vgpu.schemes.text import subject_of
+from vgpu.schemes.text import object_name_of
 from vgpu.schemes.volcano.key_set import ShimPaths
 from vgpu.schemes.volcano.text import BOOLEANS
 from vgpu.units import MIB, percent
@@ -121,7 +121,7 @@ def edits(
 def _uuid(pod: PodRef, share: Share, devices: Mapping[str, Device]) -> str:
     device = devices.get(share.device)
     if device is None or not device.uuid:
-        raise ClaimError(subject_of(pod), VISIBLE_DEVICES, share.device, "no such device here")
+        raise ClaimError(object_name_of(pod), VISIBLE_DEVICES, share.device, "no such device here")
     return device.uuid
 
 
@@ -130,5 +130,5 @@ def _limit(pod: PodRef, share: Share) -> str:
     mebibytes = (share.memory_bytes or 0) // MIB
     if not mebibytes:
         text = str(share.memory_bytes)
-        raise ClaimError(subject_of(pod), MEMORY_LIMIT, text, "would be no limit at all")
+        raise ClaimError(object_name_of(pod), MEMORY_LIMIT, text, "would be no limit at all")
     return f"{mebibytes}m"

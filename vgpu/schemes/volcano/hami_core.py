@@ -113,7 +113,7 @@ _HEX = rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _UUID = re.compile(rb"(?:GPU|MIG)-" + _HEX + rb"|MIG-GPU-" + _HEX + rb"/[0-9]{1,4}/[0-9]{1,4}")
 
 
-def layout_for(size: int, major: int, minor: int, subject: str = "region") -> Layout:
+def layout_for(size: int, major: int, minor: int, object_name: str = "region") -> Layout:
     """The layout of a file of ``size`` bytes; the version words count only in sizes that have them.
 
     V1.1 stands for V1.1b too: only the slots distinguish those.
@@ -123,10 +123,12 @@ def layout_for(size: int, major: int, minor: int, subject: str = "region") -> La
     """
     frame = FRAMES.get(size)
     if frame is None:
-        raise SourceError(Reason.UNKNOWN_LAYOUT, subject, f"{size} bytes")
+        raise SourceError(Reason.UNKNOWN_LAYOUT, object_name, f"{size} bytes")
     layout = _BY_WORDS.get((size, (major, minor) if frame.versioned else None))
     if layout is None:
-        raise SourceError(Reason.UNKNOWN_LAYOUT, subject, f"{size} bytes, version {major}.{minor}")
+        raise SourceError(
+            Reason.UNKNOWN_LAYOUT, object_name, f"{size} bytes, version {major}.{minor}"
+        )
     return layout
 
 
@@ -142,7 +144,7 @@ def body_size(frame: Frame, trailer: bytes) -> int:
     return frame.slots + frame.slot_size * (proc_num if 0 < proc_num <= MAX_PROCESSES else 0)
 
 
-def decode(frame: Frame, body: bytes, trailer: bytes, subject: str = "region") -> Region:
+def decode(frame: Frame, body: bytes, trailer: bytes, object_name: str = "region") -> Region:
     """A region from its first ``body_size(frame, trailer)`` bytes and its trailer.
 
     A ``sm_util`` beyond 100 % is None: it is no measurement.
@@ -154,8 +156,8 @@ def decode(frame: Frame, body: bytes, trailer: bytes, subject: str = "region") -
     magic, major, minor = _HEAD.unpack_from(body)
     if magic != MAGIC:
         reason = Reason.BAD_MAGIC if magic else Reason.INITIALIZING
-        raise SourceError(reason, subject, f"magic {magic}")
-    layout = layout_for(frame.file_size, major, minor, subject)
+        raise SourceError(reason, object_name, f"magic {magic}")
+    layout = layout_for(frame.file_size, major, minor, object_name)
     last_kernel_time = None
     if frame.versioned:
         proc_num, switch, recent, priority, last_kernel_time = _VERSIONED_TRAILER.unpack_from(
@@ -164,9 +166,9 @@ def decode(frame: Frame, body: bytes, trailer: bytes, subject: str = "region") -
     else:
         proc_num, switch, recent, priority = _TRAILER.unpack_from(trailer)
     if not 0 <= proc_num <= MAX_PROCESSES:
-        raise SourceError(Reason.PROCESS_COUNT, subject, f"proc_num {proc_num}")
-    devices = _devices(frame, body, subject)
-    layout, processes = _processes(layout, len(devices), body, proc_num, subject)
+        raise SourceError(Reason.PROCESS_COUNT, object_name, f"proc_num {proc_num}")
+    devices = _devices(frame, body, object_name)
+    layout, processes = _processes(layout, len(devices), body, proc_num, object_name)
     return Region(
         layout=layout.id,
         devices=devices,
@@ -181,27 +183,27 @@ def decode(frame: Frame, body: bytes, trailer: bytes, subject: str = "region") -
     )
 
 
-def _devices(frame: Frame, body: bytes, subject: str) -> tuple[RegionDevice, ...]:
+def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice, ...]:
     (count,) = _WORD.unpack_from(body, frame.device_num)
     if count == 0:
-        raise SourceError(Reason.INITIALIZING, subject, "device_num 0")
+        raise SourceError(Reason.INITIALIZING, object_name, "device_num 0")
     if count > MAX_DEVICES:
-        raise SourceError(Reason.DEVICE_COUNT, subject, f"device_num {count}")
+        raise SourceError(Reason.DEVICE_COUNT, object_name, f"device_num {count}")
     end = frame.uuids + count * UUID_BYTES
     uuids = [_uuid(body[at : at + UUID_BYTES]) for at in range(frame.uuids, end, UUID_BYTES)]
     if "" in uuids:
         at = frame.uuids + uuids.index("") * UUID_BYTES
         shown = body[at : at + UUID_BYTES].partition(b"\0")[0]
-        raise SourceError(Reason.BAD_UUID, subject, repr(shown)[1:])
+        raise SourceError(Reason.BAD_UUID, object_name, repr(shown)[1:])
     if len(set(uuids)) != count:
-        raise SourceError(Reason.DUPLICATE_UUID, subject, ", ".join(uuids))
+        raise SourceError(Reason.DUPLICATE_UUID, object_name, ", ".join(uuids))
     words = _words(count)
     memory = words.unpack_from(body, frame.memory_limits)
     if max(memory) > PLAUSIBLE_BYTES:
-        raise SourceError(Reason.MALFORMED, subject, f"memory limit of {max(memory)} bytes")
+        raise SourceError(Reason.MALFORMED, object_name, f"memory limit of {max(memory)} bytes")
     cores = words.unpack_from(body, frame.core_limits)
     if max(cores) > WHOLE_DEVICE_PERCENT:
-        raise SourceError(Reason.MALFORMED, subject, f"core limit of {max(cores)} percent")
+        raise SourceError(Reason.MALFORMED, object_name, f"core limit of {max(cores)} percent")
     return tuple(map(RegionDevice, uuids, memory, cores))
 
 
@@ -213,7 +215,7 @@ def _uuid(field: bytes) -> str:
 
 
 def _processes(
-    layout: Layout, devices: int, body: bytes, proc_num: int, subject: str
+    layout: Layout, devices: int, body: bytes, proc_num: int, object_name: str
 ) -> tuple[Layout, tuple[RegionProcess, ...]]:
     """The slots in use, and their layout: V1.1 may prove to be V1.1b."""
     slots = range(
@@ -222,32 +224,34 @@ def _processes(
         layout.frame.slot_size,
     )
     try:
-        return layout, tuple(_slot(layout, devices, body, at, subject) for at in slots)
+        return layout, tuple(_slot(layout, devices, body, at, object_name) for at in slots)
     except SourceError as error:
         if layout is not _V11:
             raise
         try:
-            return _V11B, tuple(_slot(_V11B, devices, body, at, subject) for at in slots)
+            return _V11B, tuple(_slot(_V11B, devices, body, at, object_name) for at in slots)
         except SourceError:
             raise error from None
 
 
-def _slot(layout: Layout, devices: int, body: bytes, at: int, subject: str) -> RegionProcess:
+def _slot(layout: Layout, devices: int, body: bytes, at: int, object_name: str) -> RegionProcess:
     if layout.seqlock is not None and _WORD.unpack_from(body, at + layout.seqlock)[0] & 1:
-        raise SourceError(Reason.CHANGED_WHILE_READ, subject, "a slot is being written")
+        raise SourceError(Reason.CHANGED_WHILE_READ, object_name, "a slot is being written")
     values = _shape(layout.id, devices).unpack_from(body, at + layout.used)
     status = values[-1]
     if layout.twin_status is not None:
         (twin,) = _INT.unpack_from(body, at + layout.twin_status)
         if status not in _STATUSES or (status == _DEAD and twin in _ALIVE):
-            raise SourceError(Reason.INCONSISTENT_SUMS, subject, f"status {status}, beside {twin}")
+            raise SourceError(
+                Reason.INCONSISTENT_SUMS, object_name, f"status {status}, beside {twin}"
+            )
     memory = 5 * devices
     used = []
     for device in range(devices):
         context, module, data, offset, total = values[5 * device : 5 * device + 5]
         if not max(context + module + data, offset) <= total <= PLAUSIBLE_BYTES:
             detail = f"total {total}, parts {context} + {module} + {data}, offset {offset}"
-            raise SourceError(Reason.INCONSISTENT_SUMS, subject, detail)
+            raise SourceError(Reason.INCONSISTENT_SUMS, object_name, detail)
         sm_util = values[memory + device] if layout.util is not None else None
         if sm_util is not None and sm_util > FULL_PERCENT:
             sm_util = None

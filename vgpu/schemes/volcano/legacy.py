@@ -10,7 +10,7 @@ from typing import Final
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Scheme, Share
 from vgpu.schemes.codec import ClaimError, remark
-from vgpu.schemes.text import number, seconds, subject_of
+from vgpu.schemes.text import number, object_name_of, seconds
 from vgpu.schemes.volcano.text import MOST
 from vgpu.units import WHOLE_DEVICE_MILLI
 
@@ -25,7 +25,7 @@ CLAIM: Final = (INDEX, ASSIGNED, TIME)
 
 UNHEALTHY: Final = "volcano.sh/gpu-unhealthy-ids"
 
-_MOST_CARDS = 1024
+_MOST_GPUS = 1024
 _NEVER = str(2**64 - 1)
 
 
@@ -45,7 +45,7 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
     text = pod.annotations.get(INDEX)
     if text is None:
         return None
-    gpus = _indices(text, subject_of(pod), INDEX)
+    gpus = _indices(text, object_name_of(pod), INDEX)
     phase = Phase.ASSIGNED if pod.annotations.get(ASSIGNED) == "true" else Phase.ASSUMED
     allocations, taken = [], 0
     for request in requests:
@@ -55,12 +55,12 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
             taken += request.count if whole else 0
             if len(indices) != request.count:
                 detail = f"not the {request.count} GPUs that {request.container} asks for"
-                raise ClaimError(subject_of(pod), INDEX, text, detail)
+                raise ClaimError(object_name_of(pod), INDEX, text, detail)
             cores = request.cores_milli if whole else None
             shares = tuple(Share(str(gpu), request.memory_bytes, cores) for gpu in indices)
             allocations.append(Allocation(request.container, shares, phase))
     if not allocations:
-        raise ClaimError(subject_of(pod), INDEX, text, f"no container asks for {MEMORY}")
+        raise ClaimError(object_name_of(pod), INDEX, text, f"no container asks for {MEMORY}")
     time = pod.annotations.get(TIME, _NEVER)
     at = seconds(time)
     return Claim(
@@ -75,22 +75,22 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
 
 def devices(node: Node, unit: int) -> tuple[Device, ...]:
     """The GPUs by index, all of the average size. Raises ClaimError."""
-    subject = f"node {node.name}"
+    object_name = f"node {node.name}"
     count, memory = node.capacity.get(NUMBER, 0), node.capacity.get(MEMORY, 0)
-    if not 0 <= count <= _MOST_CARDS or not 0 <= memory <= MOST:
-        raise ClaimError(subject, NUMBER, str(count), f"GPUs with {memory} of {MEMORY}")
+    if not 0 <= count <= _MOST_GPUS or not 0 <= memory <= MOST:
+        raise ClaimError(object_name, NUMBER, str(count), f"GPUs with {memory} of {MEMORY}")
     text = node.annotations.get(UNHEALTHY, "").removesuffix(",")
-    unhealthy = _indices(text, subject, UNHEALTHY) if text else []
+    unhealthy = _indices(text, object_name, UNHEALTHY) if text else []
     return tuple(
         Device(index=index, memory_bytes=memory // count * unit, healthy=index not in unhealthy)
         for index in range(count)
     )
 
 
-def _indices(text: str, subject: str, key: str) -> list[int]:
+def _indices(text: str, object_name: str, key: str) -> list[int]:
     """GPU indices joined by commas; a bad one is never GPU 0. Raises ClaimError."""
-    fields = text.split(",", _MOST_CARDS)
-    indices = [index for field in fields if (index := number(field, _MOST_CARDS)) is not None]
-    if len(indices) < len(fields) or len(fields) > _MOST_CARDS:
-        raise ClaimError(subject, key, text, "not indices of GPUs")
+    fields = text.split(",", _MOST_GPUS)
+    indices = [index for field in fields if (index := number(field, _MOST_GPUS)) is not None]
+    if len(indices) < len(fields) or len(fields) > _MOST_GPUS:
+        raise ClaimError(object_name, key, text, "not indices of GPUs")
     return indices

@@ -100,24 +100,26 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
 def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
     """The GPUs in the node's annotation, of any age of it; () without one. Raises ClaimError."""
     text = node.annotations.get(key_set.register, "")
-    subject = f"node {node.name}"
+    object_name = f"node {node.name}"
     read = _from_json if text.startswith("[") else _from_columns
-    gpus = read(text, key_set, subject)
+    gpus = read(text, key_set, object_name)
     uuids: set[str] = set()
     for gpu in gpus:
         flaw = "twice the same GPU" if gpu.uuid in uuids else _flaw(gpu)
         if flaw:
-            raise ClaimError(subject, key_set.register, text, f"{gpu.uuid[:40]!r}: {flaw}")
+            raise ClaimError(object_name, key_set.register, text, f"{gpu.uuid[:40]!r}: {flaw}")
         uuids.add(gpu.uuid)
     return gpus
 
 
-def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 0) -> str:
+def registration(
+    gpu_registrations: Iterable[Registration], key_set: KeySet, columns: int = 0
+) -> str:
     """The annotation's text: in its newest form, or in the older one with that many columns.
 
     Raises ClaimError for what the form cannot express.
     """
-    gpus = tuple(cards)
+    gpus = tuple(gpu_registrations)
     for gpu in gpus:
         if flaw := _flaw(gpu):
             raise ClaimError("registration", key_set.register, gpu.uuid, flaw)
@@ -127,27 +129,27 @@ def registration(cards: Iterable[Registration], key_set: KeySet, columns: int = 
     return "".join(",".join(_cell(gpu, name, key_set) for name in names) + ":" for gpu in gpus)
 
 
-def _from_json(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
+def _from_json(text: str, key_set: KeySet, object_name: str) -> tuple[Registration, ...]:
     try:
         gpus = _JSON.decode(text.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ClaimError(subject, key_set.register, text, str(error)) from error
+        raise ClaimError(object_name, key_set.register, text, str(error)) from error
     # Go leaves out zeros.
     return tuple(structs.replace(gpu, index=gpu.index or 0) for gpu in gpus)
 
 
-def _from_columns(text: str, key_set: KeySet, subject: str) -> tuple[Registration, ...]:
+def _from_columns(text: str, key_set: KeySet, object_name: str) -> tuple[Registration, ...]:
     """``<column>,…:<column>,…:``; columns beyond the known ones are ignored."""
     gpus = []
     for part in filter(None, text.split(":")):
         cells = part.split(",")
         if len(cells) < key_set.least_columns:
-            raise ClaimError(subject, key_set.register, part, f"{len(cells)} columns")
+            raise ClaimError(object_name, key_set.register, part, f"{len(cells)} columns")
         values: dict[str, object] = {"cores": WHOLE_DEVICE_PERCENT, "mode": HAMI_CORE}
         for column, cell in zip(key_set.columns, cells, strict=False):
             values[column] = _COLUMNS[column](cell)
             if values[column] is None:
-                raise ClaimError(subject, key_set.register, part, f"{column} is {cell[:40]!r}")
+                raise ClaimError(object_name, key_set.register, part, f"{column} is {cell[:40]!r}")
         gpus.append(structs.replace(Registration(), **values))
     return tuple(gpus)
 
@@ -169,7 +171,7 @@ def _cell(gpu: Registration, column: str, key_set: KeySet) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
+def devices(gpu_registrations: Iterable[Registration], unit: int) -> tuple[Device, ...]:
     """The registered GPUs as devices; ``unit`` is the bytes of one unit of memory."""
     return tuple(
         Device(
@@ -181,7 +183,7 @@ def devices(cards: Iterable[Registration], unit: int) -> tuple[Device, ...]:
             healthy=gpu.healthy,
             model=gpu.type.removeprefix(VENDOR),
         )
-        for gpu in cards
+        for gpu in gpu_registrations
     )
 
 

@@ -114,7 +114,7 @@ VOLCANO_ROW: Final = SchemeRow(
             "hamivgpu",  # the node locks have no domain
             "vgpu4pd",
         ),
-        spoken=("volcano.sh/",),
+        evidence=("volcano.sh/",),
         passing=(*VOLCANO.handshake, *VOLCANO.locks),
     ),
     unit=UnitSetting(_FLAG, MIB, doubt=_doubts, most=_largest_unit),
@@ -145,7 +145,7 @@ HAMI_ROW: Final = SchemeRow(
             HAMI_MARK,
             "nvidia.com/",  # use-gputype of pods, gpu.product of nodes
         ),
-        spoken=(HAMI_MARK, *HAMI.implied_by),
+        evidence=(HAMI_MARK, *HAMI.implied_by),
         passing=(*HAMI.handshake, *HAMI.locks),
     ),
     repair=_repair(HAMI),

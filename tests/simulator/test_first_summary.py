@@ -22,7 +22,7 @@ def test_a_long_problem_is_wrapped(monkeypatch, columns):
     long = Problem(ProblemSeverity.WARNING, "words " * 120)
     monkeypatch.setattr(demo, "problems", lambda _: [long])
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = demo.first_look("http://localhost:1", Page).splitlines()
+    lines = demo.first_summary("http://localhost:1", Page).splitlines()
     assert max(map(len, lines[lines.index("  Problems on this node:") :])) <= max(
         60, min(columns, 100)
     )

@@ -8,13 +8,13 @@ from vgpu.capacity import CapacityError, CapacityRefusal, Free, NodeCapacity
 from vgpu.model import Device, Share
 from vgpu.units import GIB, WHOLE_DEVICE_MILLI, milli
 
-CARD = Device(uuid="GPU-a", index=0, memory_bytes=16 * GIB, slots=3, handles=("zxcvb",))
+GPU = Device(uuid="GPU-a", index=0, memory_bytes=16 * GIB, slots=3, handles=("zxcvb",))
 OTHER = Device(uuid="GPU-b", index=1, memory_bytes=8 * GIB)
 UNKNOWN = Device(uuid="GPU-c", index=2)
 
 
-def books(*devices):
-    return NodeCapacity.of(devices or (CARD, OTHER, UNKNOWN))
+def capacity(*devices):
+    return NodeCapacity.of(devices or (GPU, OTHER, UNKNOWN))
 
 
 def refused(held, holder, *shares):
@@ -25,21 +25,21 @@ def refused(held, holder, *shares):
 
 
 def test_what_is_held_is_no_longer_free():
-    held = books().hold("p", (Share("GPU-a", 4 * GIB, 300), Share("GPU-b", GIB)))
+    held = capacity().hold("p", (Share("GPU-a", 4 * GIB, 300), Share("GPU-b", GIB)))
     assert held.free("GPU-a") == Free(12 * GIB, 700, 2)
     assert held.free("GPU-b") == Free(7 * GIB, 1000, None)
 
 
 @pytest.mark.parametrize("name", ["GPU-a", "0", "zxcvb"])
 def test_a_device_is_known_by_every_name(name):
-    held = books().hold("p", (Share(name, GIB),))
+    held = capacity().hold("p", (Share(name, GIB),))
     assert held.free("GPU-a").memory_bytes == held.free(name).memory_bytes == 15 * GIB
 
 
 def test_the_books_before_are_not_changed():
-    before = books()
+    before = capacity()
     before.hold("p", (Share("GPU-a", GIB),))
-    assert before == books()
+    assert before == capacity()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_books_before_are_not_changed():
     ],
 )
 def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
-    error = refused(books(), "p", share)
+    error = refused(capacity(), "p", share)
     assert (error.reason, error.device, error.asked, error.free) == (
         reason,
         share.device,
@@ -74,44 +74,44 @@ def test_a_refusal_names_device_asked_and_free(share, reason, asked, free):
     ],
 )
 def test_amounts_that_are_refused_are_told_for_people_and_exactly(share, words):
-    assert str(refused(books(), "p", share)).endswith(words)
+    assert str(refused(capacity(), "p", share)).endswith(words)
 
 
 def test_slots_are_counted_for_every_share():
-    held = books().hold("p", (Share("0", GIB), Share("0", GIB))).hold("q", (Share("0", 0),))
+    held = capacity().hold("p", (Share("0", GIB), Share("0", GIB))).hold("q", (Share("0", 0),))
     error = refused(held, "r", Share("0", 0))
     assert (error.reason, error.asked, error.free) == (CapacityRefusal.SLOTS, 1, 0)
 
 
 def test_of_several_shares_all_are_held_or_none():
-    held = books().hold("p", (Share("GPU-b", 8 * GIB),))
+    held = capacity().hold("p", (Share("GPU-b", 8 * GIB),))
     assert refused(held, "q", Share("GPU-a", GIB), Share("GPU-b", 1)).device == "GPU-b"
-    assert held.free("GPU-a") == books().free("GPU-a")
+    assert held.free("GPU-a") == capacity().free("GPU-a")
 
 
 def test_holding_the_same_again_changes_nothing():
-    held = books().hold("p", (Share("0", GIB),))
+    held = capacity().hold("p", (Share("0", GIB),))
     assert held.hold("p", (Share("0", GIB),)) == held
 
 
 def test_holding_something_else_is_refused():
-    held = books().hold("p", (Share("0", GIB),))
+    held = capacity().hold("p", (Share("0", GIB),))
     assert refused(held, "p", Share("0", 2 * GIB)).reason is CapacityRefusal.HELD_OTHERWISE
 
 
 def test_releasing_what_is_not_held_changes_nothing():
-    assert books().release("p") == books()
+    assert capacity().release("p") == capacity()
 
 
 def test_a_share_without_memory_takes_all_that_the_device_has():
-    whole = books().hold("p", (Share("0", None, 1000),))
+    whole = capacity().hold("p", (Share("0", None, 1000),))
     assert whole.free("0").memory_bytes == 0
     assert refused(whole, "q", Share("0", 1)).reason is CapacityRefusal.MEMORY
-    assert whole.release("p") == books()
+    assert whole.release("p") == capacity()
 
 
 def test_a_share_without_memory_is_refused_where_any_is_held():
-    held = books().hold("p", (Share("0", 1),))
+    held = capacity().hold("p", (Share("0", 1),))
     error = refused(held, "q", Share("0"))
     assert (error.reason, error.asked, error.free) == (
         CapacityRefusal.MEMORY,
@@ -121,14 +121,14 @@ def test_a_share_without_memory_is_refused_where_any_is_held():
 
 
 def test_unknown_memory_is_held_whole_by_one_or_not_at_all():
-    held = books().hold("p", (Share("2"),))
+    held = capacity().hold("p", (Share("2"),))
     assert refused(held, "q", Share("2")).reason is CapacityRefusal.MEMORY
     assert refused(held, "q", Share("2", 1)).free == 0
-    assert held.release("p") == books()
+    assert held.release("p") == capacity()
 
 
 def test_a_share_without_cores_has_none_promised():
-    assert books().hold("p", (Share("0", GIB, None),)).free("0").cores_milli == 1000
+    assert capacity().hold("p", (Share("0", GIB, None),)).free("0").cores_milli == 1000
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_share_without_cores_has_none_promised():
 )
 def test_parts_that_make_a_whole_fit(requests):
     """K6: sums of floats pass 1.0 and refuse the last."""
-    held = books(OTHER)
+    held = capacity(OTHER)
     for number, request in enumerate(requests):
         held = held.hold(number, (Share("1", 1, milli(request)),))
     assert held.free("1").cores_milli == 0
@@ -155,18 +155,18 @@ def test_parts_that_make_a_whole_fit(requests):
 
 def test_scaled_cores_are_those_of_the_device():
     scaled = Device(uuid="GPU-s", memory_bytes=GIB, cores_milli=2 * WHOLE_DEVICE_MILLI)
-    assert books(scaled).hold("p", (Share("GPU-s", 0, 1500),)).free("GPU-s").cores_milli == 500
+    assert capacity(scaled).hold("p", (Share("GPU-s", 0, 1500),)).free("GPU-s").cores_milli == 500
 
 
-@pytest.mark.parametrize("devices", [(CARD, CARD), (Device(),), (Device(index=3), Device(index=3))])
+@pytest.mark.parametrize("devices", [(GPU, GPU), (Device(),), (Device(index=3), Device(index=3))])
 def test_devices_that_cannot_be_told_apart_are_refused(devices):
     with pytest.raises(CapacityError) as error:
-        books(*devices)
+        capacity(*devices)
     assert error.value.reason is CapacityRefusal.AMBIGUOUS_DEVICE
 
 
 def test_a_name_that_two_devices_have_is_not_understood():
-    twins = books(
+    twins = capacity(
         Device(uuid="MIG-1", index=0, memory_bytes=GIB),
         Device(uuid="MIG-2", index=0, memory_bytes=GIB),
     )
@@ -192,38 +192,38 @@ WRONG_TOO = st.tuples(SHARE, WRONG) | st.tuples(WRONG)
 HOLDERS = st.integers(0, 6)
 
 
-class BooksMachine(RuleBasedStateMachine):
+class CapacityMachine(RuleBasedStateMachine):
     """Books beside a plain dict of who holds what, whose sums are recreated each time."""
 
     def __init__(self):
         super().__init__()
-        self.books = NodeCapacity.of(DEVICES)
+        self.capacity = NodeCapacity.of(DEVICES)
         self.held = {}
 
     @rule(holder=HOLDERS, shares=SHARES | WRONG_TOO)
     def hold(self, holder, shares):
-        before = self.books
-        snapshot = (dict(before.held), dict(before.rooms))
+        before = self.capacity
+        snapshot = (dict(before.held), dict(before.free_by_device))
         try:
-            self.books = before.hold(holder, shares)
+            self.capacity = before.hold(holder, shares)
         except CapacityError:
             assert not self.fits(holder, shares)
         else:
             assert self.fits(holder, shares)
             self.held[holder] = shares
             if holder not in before.held:
-                assert self.books.release(holder) == before
-        assert (before.held, before.rooms) == snapshot
+                assert self.capacity.release(holder) == before
+        assert (before.held, before.free_by_device) == snapshot
 
     @rule(holder=HOLDERS)
     def release(self, holder):
-        self.books = self.books.release(holder)
+        self.capacity = self.capacity.release(holder)
         self.held.pop(holder, None)
 
     @rule()
     def hold_all_again(self):
         for holder, shares in self.held.items():
-            assert self.books.hold(holder, shares) == self.books
+            assert self.capacity.hold(holder, shares) == self.capacity
 
     def fits(self, holder, shares):
         if holder in self.held:
@@ -237,13 +237,13 @@ class BooksMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_given_out_twice(self):
         assert not overfull(self.held)
-        assert self.books.held == self.held
+        assert self.capacity.held == self.held
 
     @invariant()
     def what_is_free_is_the_rest(self):
         for device in DEVICES:
             memory, cores, slots = sums(self.held, device)
-            free = self.books.free(device.uuid)
+            free = self.capacity.free(device.uuid)
             assert free.cores_milli == device.cores_milli - cores
             assert free.slots == (None if device.slots is None else device.slots - slots)
             if device.memory_bytes is not None:
@@ -276,4 +276,4 @@ def overfull(held):
     return False
 
 
-TestBooksInAnyOrder = BooksMachine.TestCase
+TestCapacityInAnyOrder = CapacityMachine.TestCase

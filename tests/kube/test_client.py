@@ -124,7 +124,7 @@ def test_configmaps_are_none_if_there_is_none():
             cluster.config_map("ns", "a")
 
 
-def test_unhealthy_cards_are_found_among_the_configmaps():
+def test_unhealthy_gpus_are_found_among_the_configmaps():
     items = [
         {"metadata": {"name": "unhealthy-gpu-n1"}, "data": {"gpus": "0,1"}},
         {"metadata": {"name": "coredns"}, "data": {"Corefile": "."}},
@@ -522,7 +522,7 @@ def test_a_refused_watch_is_told_as_a_source_tells_it(refusal, reason, expired):
     with serving(refusal) as (cluster, _):
         with pytest.raises(SourceError) as info:
             list(list_watch.nodes(cluster).watch("1"))
-        assert info.value.subject == cluster.server
+        assert info.value.object_name == cluster.server
     assert (info.value.reason, isinstance(info.value, Expired)) == (reason, expired)
 
 
@@ -568,7 +568,7 @@ def test_a_page_that_is_none_is_malformed_and_names_the_server(body):
     with serving(answer(body)) as (cluster, _), pytest.raises(SourceError) as info:
         list(cluster.pods())
     assert info.value.reason is Reason.MALFORMED
-    assert info.value.subject == f"{cluster.server}/api/v1/pods"
+    assert info.value.object_name == f"{cluster.server}/api/v1/pods"
 
 
 @pytest.mark.parametrize(

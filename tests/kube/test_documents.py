@@ -69,7 +69,7 @@ def refusal(decode, content):
     with pytest.raises(SourceError) as refused:
         decode(content, "what was read")
     assert refused.value.reason is Reason.MALFORMED
-    assert refused.value.subject == "what was read"
+    assert refused.value.object_name == "what was read"
     return refused.value.detail
 
 
