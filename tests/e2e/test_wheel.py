@@ -95,8 +95,8 @@ def test_its_licence_command_and_extra_are_told(wheel):
     distribution = told(wheel)
     assert "Apache License" in distribution.read_text("licenses/LICENSE")
     assert {entry.name: entry.value for entry in distribution.entry_points} == {
-        "vgpu": "vgpu.cli:main",
-        "kubectl-vgpu": "vgpu.cli:main",
+        "vgpu": "vgpu.__main__:main",
+        "kubectl-vgpu": "vgpu.__main__:main",
     }
     assert distribution.metadata.get_all("Provides-Extra") == ["device-plugin", "pod-resources"]
     assert distribution.metadata["License-Expression"] == "Apache-2.0"
