@@ -56,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True):
     disrupt nobody, and count for no other limit. ``breaker`` is the part of the living pods that
     share GPUs that may need an action at once; up to ``breaker_floor`` candidates it never trips.
     Tidying actions and repairs of one rule in one namespace count once, and so do a node's folders.
+    ``by_namespace`` are limits of single namespaces in place of ``per_namespace``: ``name=number``.
     """
 
     per_cycle: int = 50
@@ -67,6 +68,12 @@ class Limits(msgspec.Struct, frozen=True):
     ended_per_cycle: int = 300
     ended_per_node: int = 300
     ended_per_namespace: int = 300
+    by_namespace: tuple[str, ...] = ()
+
+    def in_namespace(self, namespace: str) -> int:
+        """The limit of a namespace: its own, else ``per_namespace``."""
+        own = (text.partition("=") for text in self.by_namespace)
+        return next((int(most) for name, _, most in own if name == namespace), self.per_namespace)
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -115,6 +122,7 @@ class Policy(msgspec.Struct, frozen=True):
         evict_bare: also pods that no controller recreates.
         evict_running: also running pods, where a rule reports that this helps.
         namespaces: only pods in these, if any are named; then no objects of nodes either.
+        plan_namespaces: what would be done to pods of these is planned, and not applied.
         protected_namespaces: no actions here, except on KubeShare's holder pods.
         priority_ceiling: pods of a higher priority are skipped.
     """
@@ -127,6 +135,7 @@ class Policy(msgspec.Struct, frozen=True):
     evict_bare: bool = False
     evict_running: bool = False
     namespaces: tuple[str, ...] = ()
+    plan_namespaces: tuple[str, ...] = ()
     protected_namespaces: tuple[str, ...] = ("kube-system",)
     priority_ceiling: int = 1_000_000_000
 

@@ -289,6 +289,7 @@ class SkipReason(Explained):
     )
     # how much
     RULE_MODE_PLAN = "rule_mode_plan", "the rule is set to plan only"
+    NAMESPACE_MODE_PLAN = "namespace_mode_plan", "the object's namespace is set to plan only"
     BREAKER_TRIPPED = (
         "breaker_tripped",
         "too many objects need an action at once: a person should look",

@@ -103,6 +103,12 @@ KEYS: Final = (
         "--namespace",
     ),
     Key(
+        "plan_namespaces",
+        names("namespaces", _NAMESPACE),
+        "What would be done to pods of these namespaces is planned, and never applied.",
+        "--plan-namespace",
+    ),
+    Key(
         "protected_namespaces",
         names("namespaces", _NAMESPACE),
         "Pods of these are never touched, except for KubeShare's own holder pods.",
@@ -158,6 +164,11 @@ KEYS: Final = (
         whole(0, _MANY),
         "Actions in one namespace in one cycle.",
         "--max-per-namespace",
+    ),
+    Key(
+        "limits.by_namespace",
+        names("limits such as ml=3", rf"{_NAMESPACE}=\d{{1,6}}"),
+        "Limits of single namespaces in place of `limits.per_namespace`, such as `ml=3`.",
     ),
     Key(
         "limits.per_owner",

@@ -1,7 +1,7 @@
 """The number of actions that one cycle may take: the circuit breaker and the limits. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Breaker, Entry, Evict, Finding, ObjectKind
@@ -38,8 +38,11 @@ def _trouble(finding: Finding) -> tuple[str, ...]:
 class _Tally:
     """Actions of one cycle against three limits; ``of`` names what is counted, for people."""
 
-    def __init__(self, per_cycle: int, per_node: int, per_namespace: int, of: str = "") -> None:
-        self._limits = per_cycle, per_node, per_namespace
+    def __init__(
+        self, per_cycle: int, per_node: int, in_namespace: Callable[[str], int], of: str = ""
+    ) -> None:
+        self._limits = per_cycle, per_node
+        self._in_namespace = in_namespace
         self._of = of
         self._total = 0
         self._nodes: Counter[str] = Counter()
@@ -47,7 +50,8 @@ class _Tally:
 
     def reached(self, node: str, namespace: str) -> Verdict:
         """The limit that one more action would exceed; None if there is none."""
-        per_cycle, per_node, per_namespace = self._limits
+        per_cycle, per_node = self._limits
+        per_namespace = self._in_namespace(namespace)
         if node and self._nodes[node] >= per_node:
             return SkipReason.NODE_LIMIT, f"{per_node}{self._of} on {node}"
         if namespace and self._namespaces[namespace] >= per_namespace:
@@ -69,11 +73,11 @@ class Budget:
     def __init__(self, cluster_index: ClusterIndex, limits: Limits) -> None:
         self._cluster_index = cluster_index
         self._limits = limits
-        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.per_namespace)
+        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.in_namespace)
         self._ended = _Tally(
             limits.ended_per_cycle,
             limits.ended_per_node,
-            limits.ended_per_namespace,
+            lambda _: limits.ended_per_namespace,
             " pods that have ended",
         )
         self._crossed: set[str] = set()

@@ -45,8 +45,15 @@ def objection(
     pause = _pause(finding, cluster_index, policy, state)
     if pause > 0:
         return SkipReason.BACKING_OFF, f"{pause:.0f} s to go"
+    return _only_planned(finding, policy)
+
+
+def _only_planned(finding: Finding, policy: Policy) -> Verdict:
+    """Why the action is planned and not applied, by the rule or by the namespace."""
     if policy.mode(finding.rule) is Mode.PLAN:
         return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
+    if finding.object_ref.namespace in policy.plan_namespaces:
+        return SkipReason.NAMESPACE_MODE_PLAN, "plan_namespaces"
     return None
 
 

@@ -69,6 +69,7 @@ def any_settings(draw):
         evict_bare=draw(st.booleans()),
         evict_running=draw(st.booleans()),
         namespaces=tuple(draw(st.lists(NAMES))),
+        plan_namespaces=tuple(draw(st.lists(NAMES))),
         protected_namespaces=tuple(draw(st.lists(NAMES))),
         priority_ceiling=draw(st.integers(-(2**31), 2**31 - 1)),
     )
@@ -145,6 +146,11 @@ def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
         ("evict_bare: 'true'", "r.yaml:1:13: ", "not the text 'true'"),
         ("owners: Job", "r.yaml:1:9: owners: ", "a list of kinds"),
         ("namespaces: [ml, A_b]", "r.yaml:1:18: namespaces: ", "not 'A_b'"),
+        (
+            "limits: {by_namespace: [ml]}",
+            "r.yaml:1:25: limits.by_namespace: ",
+            "such as ml=3, not 'ml'",
+        ),
         ("cron: '61 * * * *'", "r.yaml:1:7: cron: ", "minute '61': must be from 0 to 59"),
         ("cron: '0 0 31 4 *'", "r.yaml:1:7: cron: ", "no such month has a day 31"),
         ("cron: */2 * * * *", "r.yaml:1:8: ", "is to be quoted"),

@@ -207,6 +207,30 @@ def test_a_rule_that_only_plans_does_not_act():
     )
 
 
+def test_one_team_is_planned_for_and_another_is_served():
+    mine, theirs = sick(1, namespace="ml"), sick(2, namespace="dev")
+    policy = Policy(plan_namespaces=("dev",))
+    plan = planned(snapshot(mine, theirs), *map(evicting, (mine, theirs)), policy=policy)
+    assert [entry.finding.object_ref.namespace for entry in plan.actions] == ["ml"]
+    (entry,) = plan.skipped
+    assert (entry.skip, entry.detail) == (SkipReason.NAMESPACE_MODE_PLAN, "plan_namespaces")
+
+
+def test_a_namespace_can_have_a_limit_of_its_own():
+    pods = [
+        assumed(f"{space}-{at}", namespace=space, kind=None)
+        for space in ("ml", "dev")
+        for at in range(3)
+    ]
+    limits = Limits(per_namespace=2, by_namespace=("dev=1", "other=0"), per_owner=1.0)
+    plan = planned(
+        snapshot(*pods), *map(evicting, pods), policy=Policy(limits=limits, evict_bare=True)
+    )
+    served = Counter(entry.finding.object_ref.namespace for entry in plan.actions)
+    assert served == {"ml": 2, "dev": 1}
+    assert {entry.detail for entry in plan.skipped} == {"2 in ml", "1 in dev"}
+
+
 def test_many_at_once_trip_the_breaker_and_nothing_is_done():
     pods = [sick(number) for number in range(11)]
     plan = planned(snapshot(*pods), *map(evicting, pods))
@@ -387,6 +411,7 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
         SkipReason.TOO_YOUNG,
         SkipReason.BACKING_OFF,
         SkipReason.RULE_MODE_PLAN,
+        SkipReason.NAMESPACE_MODE_PLAN,
         SkipReason.BREAKER_TRIPPED,
     }
     limits = {
@@ -563,6 +588,7 @@ LADDER = (
     (SkipReason.TOO_YOUNG, {}),
     (SkipReason.BACKING_OFF, {}),
     (SkipReason.RULE_MODE_PLAN, {}),
+    (SkipReason.NAMESPACE_MODE_PLAN, {}),
     (None, {}),
 )
 """Everything that can be wrong with acting on one pod, the first reason first."""
@@ -589,7 +615,10 @@ def test_the_first_reason_that_applies_is_told(rung):
     plan = planned(
         snapshot(one),
         finding,
-        policy=Policy(modes=modes),
+        policy=Policy(
+            modes=modes,
+            plan_namespaces=("ml",) if SkipReason.NAMESPACE_MODE_PLAN in told else (),
+        ),
         memory=ReconcilerState(attempts=attempts),
     )
     assert skip_of(plan) is told[0]
