@@ -79,9 +79,9 @@ thorough-%: $(VENV)/.dev
 	$(if $(filter bed,$*),$(BIN)/python -m tests.support.bed.digest)
 
 docs: $(VENV)/.dev ## Write the generated documentation and rules
-	$(BIN)/python docs/generate.py
 	$(BIN)/python -m grafana.generate
 	$(BIN)/python -m deploy.generate
+	$(BIN)/python docs/generate.py
 
 manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the cluster tools)
 	$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -c \

@@ -15,7 +15,7 @@ from grafana import alerts, recording
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import dashboard_json
 from grafana.promql import Alert, RecordingRule, RuleGroup
-from grafana.settings import RUNBOOKS
+from grafana.runbooks import PUBLISHED, RunbookPages
 from grafana.templates import TEMPLATE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -36,8 +36,11 @@ its effect, how to find the cause, what to do. Load it together with
   known name seems to be in the exporter's own namespace, since Prometheus drops empty labels.
 - **Several clusters** in one Prometheus are separated by the label `cluster`; nothing is added up
   over it.
-- **Thresholds**, the names of the scrape jobs, and what runbook links begin with are in
+- **Thresholds** and the names of the scrape jobs are in
   [settings.py](../../../grafana/settings.py); change them there and run `make docs`.
+- **`runbook_url`** leads to the page of the alert, if `site` of
+  [project.toml](../../../deploy/project.toml) or the chart's `rules.runbooks` is an address.
+  Without an address the annotation `runbook` has the name of the page, which is in this folder.
 - Severity: `critical` needs action at night, `warning` in the morning, `info` is for reference.
 
 | alert | severity | for | what is wrong |
@@ -45,7 +48,7 @@ its effect, how to find the cause, what to do. Load it together with
 """
 
 
-def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
+def as_rule(rule: Alert | RecordingRule, runbooks: RunbookPages) -> dict[str, Any]:
     """A rule as Prometheus' rule files have it."""
     if isinstance(rule, RecordingRule):
         return {"record": rule.name, "expr": rule.expr}
@@ -57,19 +60,19 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
         "annotations": {
             "summary": rule.summary,
             "description": rule.description,
-            "runbook_url": f"{RUNBOOKS}/{rule.name}.md",
+            **runbooks.alert(rule.name),
         },
     }
 
 
-def rule_file(groups: Iterable[RuleGroup]) -> str:
+def rule_file(groups: Iterable[RuleGroup], runbooks: RunbookPages) -> str:
     """A rule file; a recording rule has a comment with its meaning."""
     lines = [HEADER, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")
         for rule in group.rules:
             lines += [f"      # {rule.about}\n"] if isinstance(rule, RecordingRule) else []
-            text = yaml.safe_dump([as_rule(rule)], sort_keys=False, width=100)
+            text = yaml.safe_dump([as_rule(rule, runbooks)], sort_keys=False, width=100)
             lines += [f"      {line}" for line in text.splitlines(keepends=True)]
     return "".join(lines)
 
@@ -85,11 +88,21 @@ def index(groups: Iterable[RuleGroup]) -> str:
     return INDEX + TEMPLATE.sub(r"`\1`", "".join(rows))
 
 
+def rule_files(runbooks: RunbookPages) -> dict[str, str]:
+    """The rule files by their names."""
+    groups = {"vgpu-alerts.yaml": alerts.GROUPS, "vgpu-recording.yaml": recording.GROUPS}
+    return {name: rule_file(rules, runbooks) for name, rules in groups.items()}
+
+
+def dashboard_files(runbooks: RunbookPages) -> dict[str, str]:
+    """The dashboards by the names of their files."""
+    return {f"{page.uid}.json": dashboard_json(page, runbooks) for page in DASHBOARDS}
+
+
 FILES: Final = {
-    "grafana/rules/vgpu-alerts.yaml": rule_file(alerts.GROUPS),
-    "grafana/rules/vgpu-recording.yaml": rule_file(recording.GROUPS),
     "docs/runbooks/alerts/README.md": index(alerts.GROUPS),
-    **{f"grafana/dashboards/{page.uid}.json": dashboard_json(page) for page in DASHBOARDS},
+    **{f"grafana/rules/{name}": text for name, text in rule_files(PUBLISHED).items()},
+    **{f"grafana/dashboards/{name}": text for name, text in dashboard_files(PUBLISHED).items()},
 }
 
 

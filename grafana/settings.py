@@ -21,9 +21,6 @@ CLUSTER_RECONCILER: Final = f'{RECONCILER}, job!~".*-node"'
 PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 """The device plugins' scrape job; a node has one target for each scheme."""
 
-RUNBOOKS: Final = "docs/runbooks/alerts"
-"""The beginning of runbook links: the folder in this repository, or its published address."""
-
 # ---------------------------------------------------------------- the exporter
 
 STALE_INTERVALS: Final = 4

@@ -15,6 +15,9 @@ from msgspec.structs import replace
 from deploy.generate import CHART
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
 from deploy.manifests import main as write_manifests
+from deploy.project import Project
+from grafana.generate import dashboard_files, rule_files
+from grafana.runbooks import charted, published
 from reconciler.config.settings import parse as configuration
 from tests.cluster.charting import (
     OPERATOR,
@@ -206,6 +209,29 @@ def test_links_of_dashboards_begin_where_those_of_alerts_do(sets):
         variables = json.loads(text)["templating"]["list"]
         (runbooks,) = (each["query"] for each in variables if each["name"] == "runbooks")
         assert runbooks == "https://example.com/runbooks"
+
+
+RELATIVE = re.compile(r"docs/|\.md\b|\.invalid|\$\{runbooks\}/")
+
+
+def test_without_an_address_nothing_has_a_link_that_leads_nowhere(chart, tmp_path):
+    copy, nowhere = shutil.copytree(CHART, tmp_path / "vgpu"), published(Project())
+    for name, text in rule_files(nowhere).items():
+        (copy / "files" / "rules" / name).write_text(text)
+    for name, text in dashboard_files(charted(nowhere)).items():
+        (copy / "files" / "dashboards" / name).write_text(text)
+    values = {"rules": {"enabled": True}, "dashboards": {"enabled": True}}
+    documents = chart.rendered(values, folder=copy)
+    text = re.sub(r'"runbook": "Vgpu\w+\.md"', "", json.dumps(documents))
+    assert "runbook_url" not in text
+    assert RELATIVE.findall(text) == []
+    dashboards = [
+        json.loads(text)
+        for each in kinds(documents, "ConfigMap")
+        for name, text in each["data"].items()
+        if name.endswith(".json")
+    ]
+    assert len(dashboards) == 5
 
 
 def two_plugins(volcano, gaia, **everywhere):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from vgpu.documentation import page
 from vgpu.inventory import Inventory, Objects, Units, inventory, of_node, only_node, only_scheme
 from vgpu.kube.documents import ObjectPage
 from vgpu.kube.dump import decode_dump
@@ -243,7 +244,7 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     type=click.Choice(OUTPUTS),
     default="table",
     show_default=True,
-    help="Form of the output; json and yaml are documented in docs/inspect.md.",
+    help=f"Form of the output; for json and yaml see {page('inspect')}.",
 )
 @click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
 @click.option(
