@@ -26,6 +26,9 @@ OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 """Kinds of Prometheus Operator."""
 
 
+IMAGE = {"repository": "registry.example.com/vgpu"}
+
+
 class HelmRefused(Exception):  # noqa: N818 - an answer, not a fault
     """Helm would not; the text is its own."""
 
@@ -38,13 +41,15 @@ class Chart(NamedTuple):
     def rendered(
         self, values: Object, *flags: str, release: str = "vgpu", folder: Path = CHART
     ) -> list[Object]:
-        """The objects that it makes, or a copy of it in another folder. Raises HelmRefused."""
-        text = self._run("template", values, release, str(folder), *flags)
+        """The objects that it makes, or a copy of it in another folder, with an image if the values
+        name none. Raises HelmRefused.
+        """
+        text = self._run("template", {"image": IMAGE} | values, release, str(folder), *flags)
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
     def lint(self, values: Object) -> str:
         """What `helm lint --strict` says. Raises HelmRefused."""
-        return self._run("lint", values, "--strict", str(CHART))
+        return self._run("lint", {"image": IMAGE} | values, "--strict", str(CHART))
 
     def _run(self, command: str, values: Object, *args: str) -> str:
         ran = subprocess.run(

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from deploy.generate import CHART
-from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, unpublished
 from deploy.manifests import main as write_manifests
 from deploy.project import Project
 from grafana.generate import dashboard_files, rule_files
@@ -41,6 +41,7 @@ from tests.support.live import parse as series_of
 from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.regions import a_region, write
 from tests.support.waiting import wait_until
+from vgpu import __version__
 
 VALUES = {
     path.stem: yaml.safe_load(path.read_text())
@@ -83,6 +84,49 @@ def test_the_manifests_are_what_the_chart_says(tools):
 
 def test_what_can_be_switched_off_leaves_nothing(sets):
     assert sets["nothing"] == []
+
+
+GETTING_AN_IMAGE = (
+    "image.repository is empty",
+    "make image",
+    "ctr --namespace k8s.io images import ARCHIVE",
+    "kind load image-archive",
+    "k3s ctr images import",
+    "minikube image load",
+    "skopeo copy",
+    "image.digest",
+)
+
+
+def test_a_chart_without_an_image_says_once_how_to_get_one(chart):
+    with pytest.raises(HelmRefused) as refused:
+        chart.rendered({"image": {}})
+    said = str(refused.value)
+    assert [words for words in GETTING_AN_IMAGE if said.count(words) != 1] == []
+    assert chart.rendered({"image": {}} | VALUES["nothing"]) == []
+
+
+def test_an_image_is_known_by_its_digest_before_its_tag(chart):
+    def images(**image):
+        documents = chart.rendered({"image": {"repository": "localhost:5000/vgpu"} | image})
+        return {container["image"] for _, _, container in containers(documents)}
+
+    digest = f"sha256:{'0' * 64}"
+    assert images() == {f"localhost:5000/vgpu:{__version__}"}
+    assert images(tag="main") == {"localhost:5000/vgpu:main"}
+    assert images(tag="main", digest=digest) == {f"localhost:5000/vgpu@{digest}"}
+
+
+def test_manifests_of_a_release_name_its_image(tools, tmp_path):
+    image = f"registry.example.com/vgpu@sha256:{'0' * 64}"
+    options = [f"--helm={tools.path('helm')}", f"--folder={tmp_path}", f"--image={image}"]
+    written = CliRunner().invoke(write_manifests, options)
+    assert written.exit_code == 0, written.output
+    assert {path.name for path in tmp_path.iterdir()} == set(MANIFESTS)
+    assert unpublished(tmp_path) == []
+    for path in tmp_path.iterdir():
+        documents = [each for each in yaml.safe_load_all(path.read_text()) if each]
+        assert {container["image"] for _, _, container in containers(documents)} <= {image}
 
 
 def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(chart):

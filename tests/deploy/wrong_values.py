@@ -36,6 +36,7 @@ WRONG = (
     ),
     Wrong("/priorityClass/name", {"priorityClass": {"create": True, "name": ""}}),
     Wrong("/image/digest", {"image": {"digest": "sha256:1"}}),
+    Wrong("/image/repository", {"image": {"repository": "registry.example.com:5000/vgpu:1"}}),
     Wrong("/gpuNodes/nodeSelector/gpu", {"gpuNodes": {"nodeSelector": {"gpu": True}}}),
     Wrong(
         "/gpuNodes/tolerations/0/effect",

@@ -59,6 +59,9 @@ runtimeClassName: {{ . }}
 
 {{- define "vgpu.image" -}}
 {{- $image := .Values.image -}}
+{{- if not $image.repository -}}
+{{- fail (include "vgpu.noImage" .) -}}
+{{- end -}}
 image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
