@@ -27,6 +27,9 @@ KEYWORDS: Final = [
     *("gpu", "vgpu", "hami", "volcano", "gpushare", "gpu-manager", "kubeshare", "prometheus")
 ]
 
+RELEASED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
+"""A version that is no pre-release."""
+
 PUBLISHED: Final = f'''\
 """{MADE}"""
 
@@ -83,7 +86,27 @@ def chart(project: Project) -> str:
         fields |= {"home": named["Homepage"]}
     if project.address:
         fields |= {"sources": [project.address]}
+    fields["annotations"] = {
+        "artifacthub.io/category": "monitoring-logging",
+        "artifacthub.io/license": "Apache-2.0",
+        "artifacthub.io/operator": "false",
+        "artifacthub.io/prerelease": str(not RELEASED.fullmatch(__version__)).lower(),
+        **_annotations(project),
+    }
     return f"# {MADE}\n" + yaml.safe_dump(fields, sort_keys=False, width=110)
+
+
+def _annotations(project: Project) -> dict[str, str]:
+    """The annotations of artifacthub.io that have addresses; their values are YAML in texts."""
+    named = [{"name": name, "url": address} for name, address in links(project).items()]
+    image = f"{project.image}:{__version__}"
+    images = [{"name": "vgpu", "image": image}] if project.image else []
+    texts = {"links": named, "images": images}
+    return {
+        f"artifacthub.io/{name}": yaml.safe_dump(value, sort_keys=False)
+        for name, value in texts.items()
+        if value
+    }
 
 
 def replaced(path: Path, block: str) -> tuple[Path, str]:

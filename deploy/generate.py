@@ -13,7 +13,8 @@ from typing import Final
 
 import click
 
-from deploy import addressed, project
+from deploy import addressed, project, reconciler_schema
+from deploy.chart_readme import chart_readme
 from deploy.values import table
 from grafana.generate import dashboard_files
 from grafana.runbooks import PUBLISHED, charted
@@ -37,7 +38,17 @@ def files() -> Iterator[tuple[Path, str]]:
     for name, text in dashboard_files(charted(PUBLISHED)).items():
         yield CHART / "files" / "dashboards" / name, text
     yield from addressed.files(project.load())
-    yield ROOT / "docs" / "chart-values.md", VALUES + table((CHART / "values.yaml").read_text())
+    schema = CHART / "values.schema.json"
+    yield schema, reconciler_schema.replaced(schema.read_text())
+    values = (CHART / "values.yaml").read_text()
+    yield CHART / "README.md", chart_readme(project.load(), values, _changes())
+    yield ROOT / "docs" / "chart-values.md", VALUES + table(values)
+
+
+def _changes() -> str:
+    """What an upgrade needs by hand, from docs/upgrading.md."""
+    page = (ROOT / "docs" / "upgrading.md").read_text()
+    return page.partition("BEGIN: changes")[2].partition("\n")[2].partition("<!-- END: changes")[0]
 
 
 @click.command()

@@ -31,6 +31,8 @@ HEADER: Final = (
     "# Rendered from deploy/chart/vgpu by deploy/manifests.py. Do not edit: run `make manifests`.\n"
 )
 
+_HELMS: Final = re.compile(r"# Source: | +(app\.kubernetes\.io/managed-by|helm\.sh/chart): ")
+
 Values = Mapping[str, Any]
 
 
@@ -49,8 +51,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _UNITS: Final = {"units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"}}
-_APPLY: Final = {"mode": "apply", "gpushare": True}
-_NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True}}}
+_CONFIG: Final = {"config": {"every": "2m"}}  # the default, to be seen by who edits the file
+_APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
+_NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
 
 
 def _plugin(scheme: str, unit: str, what: str) -> Manifest:
@@ -153,9 +156,9 @@ def rendered(helm: str, manifest: Manifest, image: Values) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Without where it comes from, and without lines that a template has left empty."""
+    """Without origins, labels that only Helm may claim, and lines that a template left empty."""
     for line in re.sub(r"\A---\n", "", text).splitlines(keepends=True):
-        if line.strip() and not line.startswith("# Source: "):
+        if line.strip() and not _HELMS.match(line):
             yield line
 
 

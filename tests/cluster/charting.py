@@ -39,11 +39,17 @@ class Chart(NamedTuple):
     helm: Path
 
     def rendered(
-        self, values: Object, *flags: str, release: str = "vgpu", folder: Path = CHART
+        self,
+        values: Object,
+        *flags: str,
+        release: str = "vgpu",
+        folder: Path = CHART,
+        tests: bool = False,
     ) -> list[Object]:
         """The objects that it makes, or a copy of it in another folder, with an image if the values
-        name none. Raises HelmRefused.
+        name none; pods of `helm test` only with ``tests``. Raises HelmRefused.
         """
+        flags = flags if tests else ("--skip-tests", *flags)
         text = self._run("template", {"image": IMAGE} | values, release, str(folder), *flags)
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 

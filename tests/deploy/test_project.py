@@ -157,7 +157,10 @@ def test_the_chart_has_an_address_only_where_the_project_has_one():
     named = yaml.safe_load(addressed.chart(SOMEWHERE))
     assert (named["home"], named["sources"]) == (SOMEWHERE.site, [SOMEWHERE.address])
     unnamed = yaml.safe_load(addressed.chart(NOWHERE))
-    assert named | unnamed == named
+    assert named | unnamed == named | {"annotations": unnamed["annotations"]}
+    assert unnamed["annotations"].items() <= named["annotations"].items()
+    links = yaml.safe_load(named["annotations"]["artifacthub.io/links"])
+    assert {link["url"] for link in links} == set(addressed.links(SOMEWHERE).values())
     assert "https://" not in addressed.chart(NOWHERE)
 
 
