@@ -49,6 +49,7 @@ def files(project: Project) -> Iterator[tuple[Path, str]]:
     yield ROOT / "vgpu" / "published.py", PUBLISHED.format(**values)
     yield ROOT / "deploy" / "chart" / "vgpu" / "Chart.yaml", chart(project)
     yield replaced(ROOT / "pyproject.toml", urls(project))
+    yield replaced(ROOT / "SECURITY.md", contact(project))
 
 
 def links(project: Project) -> Mapping[str, str]:
@@ -67,6 +68,16 @@ def urls(project: Project) -> str:
     """The table project.urls of pyproject.toml; "" without an address."""
     rows = [f"{name} = {json.dumps(address)}" for name, address in links(project).items()]
     return "\n".join(["[project.urls]", *rows]) if rows else ""
+
+
+def contact(project: Project) -> str:
+    """Who reads reports of vulnerabilities, as a line of SECURITY.md."""
+    if project.security_contact:
+        return f"Write to <{project.security_contact}>."
+    return (
+        "No contact yet: the publisher fills in `security_contact` in"
+        " [deploy/project.toml](deploy/project.toml)."
+    )
 
 
 def chart(project: Project) -> str:

@@ -17,6 +17,7 @@ OUTSIDE: Final = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
 }
 """Pages that are not in docs/, by their place in the repository, and as what they appear."""
 

@@ -25,7 +25,7 @@ SOMEWHERE = Project(
     security_contact="security@example.com",
 )
 DOCS = ROOT / "docs"
-OUTSIDE = {"changelog", "contributing", "index"}
+OUTSIDE = {"changelog", "contributing", "index", "security"}
 """Pages of the site that are not in docs/."""
 
 
