@@ -4,6 +4,8 @@ import functools
 import json
 import re
 import shutil
+import textwrap
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -615,24 +617,36 @@ def test_of_a_reconciler_without_metrics_that_is_told(chart, tmp_path, kind, par
     assert ("A CronJob serves no metrics" in notes["notes"]) is (kind == "CronJob" and part != "")
 
 
-BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SYSTEMS, PLATFORMS = (
-    BLOCK.findall((ROOT / "docs" / page).read_text()) for page in ("install.md", "platforms.md")
-)
+BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+KNOWN = yaml.safe_load((CHART / "values.yaml").read_text()).keys()
 
 
-@pytest.mark.parametrize("example", [*SYSTEMS, *PLATFORMS])
-def test_the_examples_of_how_to_install_it_are_taken(chart, example):
-    rendered = chart.rendered(yaml.safe_load(example))
+def examples():
+    """(page, values of the chart that stand on it)."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for _, text in BLOCK.findall(page.read_text()):
+            example = yaml.safe_load(textwrap.dedent(text))
+            rbac = isinstance(example, dict) and isinstance(example.get("rules"), list)
+            if isinstance(example, dict) and example.keys() <= KNOWN and not rbac:
+                yield page.stem, example
+
+
+EXAMPLES = list(examples())
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_values_on_a_page_are_taken(chart, page, example):
+    rendered = chart.rendered(example)
     for _, _, container in containers(rendered):
         parse(container["args"])
     for each in kinds(rendered, "ConfigMap"):
         if "reconcile.yaml" in each["data"]:
-            assert configuration(each["data"]["reconcile.yaml"], "install.md").every == 120
+            assert configuration(each["data"]["reconcile.yaml"], page).every == 120
 
 
 def test_there_is_an_example_for_each_system_and_platform():
-    assert (len(SYSTEMS), len(PLATFORMS)) == (4, 2)
+    pages = Counter(page for page, _ in EXAMPLES)
+    assert (pages["install"], pages["platforms"]) == (4, 2)
 
 
 # ---------------------------------------------------------------- the API server

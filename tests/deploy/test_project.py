@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from deploy import addressed
+from deploy.chart_readme import chart_readme
+from deploy.generate import CHART
 from deploy.project import FILE, RIGHT, Project, ProjectError, load
 from grafana.generate import dashboard_files, rule_files
 from grafana.runbooks import charted, published
@@ -202,6 +204,16 @@ def test_no_help_names_a_file_of_the_source():
         yield from (
             f"{command.name}: {found}" for found in re.findall(r"\S*(?:docs/|\.md\b)\S*", text)
         )
+
+
+def test_the_readme_of_the_chart_names_no_file_of_the_source():
+    values = (CHART / "values.yaml").read_text()
+    for project in (NOWHERE, SOMEWHERE):
+        text = chart_readme(project, values, "")
+        links = re.findall(r"\]\(([^)]+)\)", text)
+        assert all(is_page(link) for link in links)
+        assert bool(links) is bool(project.site)
+        assert re.findall(r"(?<!`)docs/\S+|\S+\.md\b(?!`)", text) == []
 
 
 @no_defects
