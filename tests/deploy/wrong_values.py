@@ -83,6 +83,8 @@ WRONG = (
         "/rules/alerts/VgpuDataStale/severity",
         {"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}},
     ),
+    Wrong("/rules/runbooks", {"rules": {"runbooks": "docs/runbooks"}}),
+    Wrong("/rules/runbooks", {"rules": {"runbooks": "https://example.com/runbooks/"}}),
     Wrong("/networkPolicy/apiServerPorts/0", {"networkPolicy": {"apiServerPorts": [70000]}}),
 )
 

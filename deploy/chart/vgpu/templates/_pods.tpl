@@ -175,6 +175,8 @@ are written without an exponent, and a mode that is false is off.
 {{ $key }}: "off"
 {{- else if and (kindIs "float64" $value) (eq $value (floor $value)) }}
 {{ $key }}: {{ int64 $value }}
+{{- else if kindIs "string" $value }}
+{{ $key }}: {{ toYaml $value }}
 {{- else if not (kindIs "invalid" $value) }}
 {{ $key }}: {{ toJson $value }}
 {{- end }}

@@ -22,7 +22,7 @@ project's site, else nowhere.
 {{- if $values.runbooks }}
 {{- $link := printf "\"$${runbooks}/${1}%s\"" $values.runbookSuffix }}
 {{- $text = regexReplaceAll `"\$\{runbooks\}/([^"]*)\.html"` $text $link }}
-{{- $base := printf "${1}%s" (toJson $values.runbooks) }}
+{{- $base := printf "${1}%s" (toJson $values.runbooks | replace "$" "$$") }}
 {{- regexReplaceAll `("name": "runbooks",\s*"query": )"[^"]*"` $text $base }}
 {{- else if contains "https://runbooks.invalid" $text }}
 {{- $text = regexReplaceAll `"links": \[\s*\{[^{}]*"url": "\$\{runbooks\}/[^"]*"\s*\}\s*\]` $text `"links": []` }}
