@@ -318,6 +318,13 @@ REFUSED = (
     ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
     ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
     ({"rules": {"alerts": {"VgpuLost": {}}}}, "rules.alerts.VgpuLost: there is no alert"),
+    (
+        {
+            "exporter": {"serviceAccount": {"name": "one"}},
+            "reconciler": {"serviceAccount": {"name": "one"}},
+        },
+        "serviceAccount.name: exporter and reconciler would both make one",
+    ),
     ({"monitoring": {"scrapeTimeout": "16s"}}, "monitoring.scrapeTimeout: 16s is longer than"),
     (
         {"monitoring": {"scrapeTimeout": "1m30s", "interval": "89s"}},
