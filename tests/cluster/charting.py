@@ -19,12 +19,19 @@ from deploy.generate import CHART
 from tests.support.bed import product
 from tests.support.bed.client import Client, Object
 from tests.support.bed.node import Node
+from tests.support.environment import ROOT
 from tests.support.fake_nvml.build import build
 from tests.support.nvml_fake import FakeDriver
 
 OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 """Kinds of Prometheus Operator."""
 
+
+VALUES = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
+}
+"""Sets of the chart's values by their names."""
 
 IMAGE = {"repository": "registry.example.com/vgpu"}
 
