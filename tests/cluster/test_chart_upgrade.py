@@ -1,6 +1,6 @@
 """The chart as helm installs, upgrades, tests and uninstalls it, beside a pod that uses a GPU.
 
-It is upgraded from the newest commit whose chart is another one. An uninstalled release leaves what
+It is upgraded from the newest commit whose chart has other pods. An uninstalled release leaves what
 docs/upgrading.md lists, and nothing else.
 """
 
@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.generate import CHART
-from tests.cluster.charting import driver_for_pods, of_the_bed, shown
+from tests.cluster.charting import Chart, driver_for_pods, of_the_bed, shown
 from tests.cluster.plugin_node import volcano_pod
 from tests.support.bed import objects
+from tests.support.deploy_objects import pod_templates
 from tests.support.environment import ROOT, missing
 from tests.support.nvml_fake import Device, uuid
 from tests.support.waiting import wait_until
@@ -74,20 +75,6 @@ def git(*args):
     return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def earlier_chart(tmp_path_factory):
-    """The chart of the newest commit whose chart differs from that of the working tree."""
-    commits = git("rev-list", "HEAD", "--", FOLDER).stdout.decode().split()
-    for commit in commits:
-        if git("diff", "--quiet", commit, "--", FOLDER).returncode == 1:
-            packed = git("archive", "--format=tar", commit, FOLDER).stdout
-            folder = tmp_path_factory.mktemp("earlier")
-            with tarfile.open(fileobj=BytesIO(packed)) as archive:
-                archive.extractall(folder, filter="data")
-            return folder / FOLDER
-    return missing("an earlier commit with another chart: fetch the history of the repository")
-
-
 @pytest.fixture
 def node(nodes, product_archive):
     """A node of this test's own, with the product's image and the shim's library."""
@@ -121,6 +108,26 @@ def values(node, driver):
             "nodeSelector": {"kubernetes.io/hostname": node.name},
         },
     }
+
+
+@pytest.fixture
+def templates(tools, values):
+    """Renders a chart's folder: workload -> the template of its pods."""
+    chart = Chart(tools.path("helm"))
+    return lambda folder: dict(pod_templates(chart.rendered(values, folder=folder)))
+
+
+@pytest.fixture
+def earlier_chart(templates, tmp_path):
+    """The newest chart of the history whose pods are others than those of the working tree's."""
+    commits = git("rev-list", "HEAD", "--", FOLDER).stdout.decode().split()
+    for commit in commits:
+        packed = git("archive", "--format=tar", commit, FOLDER).stdout
+        with tarfile.open(fileobj=BytesIO(packed)) as archive:
+            archive.extractall(tmp_path / commit, filter="data")
+        if templates(tmp_path / commit / FOLDER) != templates(CHART):
+            return tmp_path / commit / FOLDER
+    return missing("an earlier commit with another chart: fetch the history of the repository")
 
 
 @pytest.fixture
@@ -183,8 +190,11 @@ def wait_running(control_plane, namespace):
     return wait
 
 
-def uid_of(pod):
-    return pod["metadata"]["uid"]
+def uids(pods, workload):
+    """The pods of a workload of the release."""
+    label = "app.kubernetes.io/component"
+    component = workload.removeprefix("vgpu-")
+    return {pod["metadata"]["uid"] for pod in pods if pod["metadata"]["labels"][label] == component}
 
 
 def everything(cluster, namespace):
@@ -208,7 +218,7 @@ def folders(node):
 
 
 def test_a_release_is_upgraded_beside_a_running_pod_and_leaves_what_the_page_lists(
-    earlier_chart, control_plane, node, namespace, values, helm, wait_running
+    earlier_chart, templates, control_plane, node, namespace, values, helm, wait_running
 ):
     client, cluster = control_plane.client, control_plane
     before, files = set(everything(cluster, namespace)), folders(node)
@@ -229,8 +239,11 @@ def test_a_release_is_upgraded_beside_a_running_pod_and_leaves_what_the_page_lis
     # The upgrade replaces our pods, and the tenant's runs on.
     helm("upgrade", str(CHART), values=values)
     new_pods = wait_running()
-    assert len(old_pods) == len(new_pods)
-    assert not {uid_of(pod) for pod in old_pods} & {uid_of(pod) for pod in new_pods}
+    before_upgrade, after = templates(earlier_chart), templates(CHART)
+    for workload in WORKLOADS:
+        old, new = uids(old_pods, workload), uids(new_pods, workload)
+        assert len(old) == len(new) > 0
+        assert (old == new) is (before_upgrade[workload] == after[workload])
     pod = client.get(f"/api/v1/namespaces/{namespace}/pods/first")
     (still,) = pod["status"]["containerStatuses"]
     assert objects.ready(pod)
