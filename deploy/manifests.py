@@ -1,6 +1,7 @@
 """Plain manifests for people without Helm, rendered from the chart: deploy/manifests/.
 
     python -m deploy.manifests --helm PROGRAM [--check]
+    python -m deploy.manifests --helm PROGRAM --folder dist/manifests --image REPOSITORY@DIGEST
 
 The table reports of each file with which values, and of which templates, it is made. Dashboards are
 not among them: grafana/dashboards has the files themselves.
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,12 +22,16 @@ from deploy.generate import CHART, ROOT
 
 FOLDER: Final = ROOT / "deploy" / "manifests"
 NAMESPACE: Final = "vgpu-system"
+PLACEHOLDER: Final = "registry.invalid/vgpu"
+"""The image's repository where none is published: a name that no registry can have (RFC 2606)."""
 KUBERNETES: Final = "1.31.0"
 """The version they are rendered for; older ones from 1.26 take them, too, with a warning."""
 
 HEADER: Final = (
     "# Rendered from deploy/chart/vgpu by deploy/manifests.py. Do not edit: run `make manifests`.\n"
 )
+
+_HELMS: Final = re.compile(r"# Source: | +(app\.kubernetes\.io/managed-by|helm\.sh/chart): ")
 
 Values = Mapping[str, Any]
 
@@ -45,8 +51,9 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _UNITS: Final = {"units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"}}
-_APPLY: Final = {"mode": "apply", "gpushare": True}
-_NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True}}}
+_CONFIG: Final = {"config": {"every": "2m"}}  # the default, to be seen by who edits the file
+_APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
+_NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
 
 
 def _plugin(scheme: str, unit: str, what: str) -> Manifest:
@@ -131,13 +138,16 @@ MANIFESTS: Final = {
 }
 
 
-def rendered(helm: str, manifest: Manifest) -> str:
-    """A manifest's text. Raises subprocess.CalledProcessError, with helm's own words in stderr."""
+def rendered(helm: str, manifest: Manifest, image: Values) -> str:
+    """A manifest's text, with the chart's values ``image``.
+
+    Raises subprocess.CalledProcessError, with helm's own words in stderr.
+    """
     show = [f"--show-only=templates/{name}.yaml" for name in manifest.templates]
     command = [helm, "template", "vgpu", str(CHART), f"--namespace={NAMESPACE}", "--values=-"]
     text = subprocess.run(  # noqa: S603  # the program that the caller named
         [*command, f"--kube-version={KUBERNETES}", *show],
-        input=yaml.safe_dump(dict(manifest.values)),
+        input=yaml.safe_dump({**manifest.values, "image": dict(image)}),
         capture_output=True,
         text=True,
         check=True,
@@ -146,31 +156,51 @@ def rendered(helm: str, manifest: Manifest) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Without where it comes from, and without lines that a template has left empty."""
+    """Without origins, labels that only Helm may claim, and lines that a template left empty."""
     for line in re.sub(r"\A---\n", "", text).splitlines(keepends=True):
-        if line.strip() and not line.startswith("# Source: "):
+        if line.strip() and not _HELMS.match(line):
             yield line
 
 
 @click.command()
 @click.option("--helm", default="helm", show_default=True, help="The program.", metavar="PROGRAM")
 @click.option("--check", is_flag=True, help="Write nothing; fail if a file is out of date.")
-def main(*, helm: str, check: bool) -> None:
-    """Write, or check, deploy/manifests/."""
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=FOLDER,
+    help="Where they are written. Default: deploy/manifests.",
+)
+@click.option(
+    "--image",
+    default=PLACEHOLDER,
+    show_default=True,
+    metavar="REPOSITORY[@DIGEST]",
+    help="The image that they name.",
+)
+def main(*, helm: str, check: bool, folder: Path, image: str) -> None:
+    """Write, or check, the manifests."""
     stale = False
-    FOLDER.mkdir(exist_ok=True)
-    for path in FOLDER.iterdir():
+    folder.mkdir(exist_ok=True, parents=True)
+    for path in folder.iterdir():
         if path.name not in MANIFESTS:
             stale = True
             click.echo(f"{path.name}: nothing makes it", err=True)
+    repository, _, digest = image.partition("@")
     for name, manifest in MANIFESTS.items():
-        path, text = FOLDER / name, rendered(helm, manifest)
+        path = folder / name
+        text = rendered(helm, manifest, {"repository": repository, "digest": digest})
         if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
             click.echo(f"{name} differs from the chart: run `make manifests`", err=True)
             stale = True
     sys.exit(check and stale)
+
+
+def unpublished(folder: Path) -> list[Path]:
+    """The manifests below a folder that name the placeholder in place of an image."""
+    return [path for path in sorted(folder.rglob("*.yaml")) if PLACEHOLDER in path.read_text()]
 
 
 if __name__ == "__main__":

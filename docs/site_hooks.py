@@ -6,23 +6,32 @@ CHANGELOG and CONTRIBUTING become pages, and links between them and docs/ are be
 
 import posixpath
 import re
-from pathlib import Path
 from typing import Any, Final
 
+from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+from deploy.project import ROOT, load
 
 OUTSIDE: Final = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
 }
 """Pages that are not in docs/, by their place in the repository, and as what they appear."""
 
 _SOURCES: Final = {page: source for source, page in OUTSIDE.items()}
 _LINK: Final = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 _CELL: Final = re.compile(r"<td.*?</td>", re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The site knows where it is published, and where its source is."""
+    project = load(ROOT / config.extra["project"])
+    config.site_url = f"{project.site}/" if project.site else None
+    config.repo_url, config.repo_name, config.edit_uri = project.address or None, "Source", ""
+    return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:

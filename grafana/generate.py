@@ -16,7 +16,8 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import dashboard_json
 from grafana.inhibition import inhibition_file
 from grafana.promql import Alert, RecordingRule, RuleGroup
-from grafana.settings import CLUSTER_RECONCILER, EXPORTER, PLUGIN, RUNBOOKS
+from grafana.runbooks import PUBLISHED, RunbookPages
+from grafana.settings import CLUSTER_RECONCILER, EXPORTER, PLUGIN
 from grafana.templates import TEMPLATE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -37,12 +38,15 @@ its effect, how to find the cause, what to do. Load it together with
   known name seems to be in the exporter's own namespace, since Prometheus drops empty labels.
 - **Several clusters** in one Prometheus are separated by the label `cluster`; nothing is added up
   over it.
-- **Thresholds**, the names of the scrape jobs, and what runbook links begin with are in
+- **Thresholds** and the names of the scrape jobs are in
   [settings.py](../../../grafana/settings.py); change them there and run `make docs`.
 - **One fault, one page**: [vgpu-inhibit.yaml](../../../grafana/alertmanager/vgpu-inhibit.yaml) has
   rules for Alertmanager by which a cause silences its effects.
 - **What is absent** is known if it was scraped within a week; the head of the rule file has
   expressions for what was never scraped. The chart's rules know what the chart has installed.
+- **`runbook_url`** leads to the page of the alert, if `site` of
+  [project.toml](../../../deploy/project.toml) or the chart's `rules.runbooks` is an address.
+  Without an address the annotation `runbook` has the name of the page, which is in this folder.
 - Severity: `critical` needs action at night, `warning` in the morning, `info` is for reference.
 
 | alert | severity | for | what is wrong |
@@ -50,7 +54,7 @@ its effect, how to find the cause, what to do. Load it together with
 """
 
 
-def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
+def as_rule(rule: Alert | RecordingRule, runbooks: RunbookPages) -> dict[str, Any]:
     """A rule as Prometheus' rule files have it."""
     if isinstance(rule, RecordingRule):
         return {"record": rule.name, "expr": rule.expr}
@@ -63,7 +67,7 @@ def as_rule(rule: Alert | RecordingRule) -> dict[str, Any]:
         "annotations": {
             "summary": rule.summary,
             "description": rule.description,
-            "runbook_url": f"{RUNBOOKS}/{rule.name}.md",
+            **runbooks.alert(rule.name),
         },
     }
 
@@ -77,14 +81,14 @@ ABSENT: Final = f"""\
 """
 
 
-def rule_file(groups: Iterable[RuleGroup], comment: str = "") -> str:
+def rule_file(groups: Iterable[RuleGroup], runbooks: RunbookPages, comment: str = "") -> str:
     """A rule file; a recording rule has a comment with its meaning."""
     lines = [HEADER, comment, "groups:\n"]
     for group in groups:
         lines.append(f"  - name: {group.name}\n    rules:\n")
         for rule in group.rules:
             lines += [f"      # {rule.about}\n"] if isinstance(rule, RecordingRule) else []
-            text = yaml.safe_dump([as_rule(rule)], sort_keys=False, width=100)
+            text = yaml.safe_dump([as_rule(rule, runbooks)], sort_keys=False, width=100)
             lines += [f"      {line}" for line in text.splitlines(keepends=True)]
     return "".join(lines)
 
@@ -100,12 +104,24 @@ def index(groups: Iterable[RuleGroup]) -> str:
     return INDEX + TEMPLATE.sub(r"`\1`", "".join(rows))
 
 
+def rule_files(runbooks: RunbookPages) -> dict[str, str]:
+    """The rule files by their names."""
+    return {
+        "vgpu-alerts.yaml": rule_file(alerts.GROUPS, runbooks, ABSENT),
+        "vgpu-recording.yaml": rule_file(recording.GROUPS, runbooks),
+    }
+
+
+def dashboard_files(runbooks: RunbookPages) -> dict[str, str]:
+    """The dashboards by the names of their files."""
+    return {f"{page.uid}.json": dashboard_json(page, runbooks) for page in DASHBOARDS}
+
+
 FILES: Final = {
-    "grafana/rules/vgpu-alerts.yaml": rule_file(alerts.GROUPS, ABSENT),
-    "grafana/rules/vgpu-recording.yaml": rule_file(recording.GROUPS),
     "grafana/alertmanager/vgpu-inhibit.yaml": inhibition_file(),
     "docs/runbooks/alerts/README.md": index(alerts.GROUPS),
-    **{f"grafana/dashboards/{page.uid}.json": dashboard_json(page) for page in DASHBOARDS},
+    **{f"grafana/rules/{name}": text for name, text in rule_files(PUBLISHED).items()},
+    **{f"grafana/dashboards/{name}": text for name, text in dashboard_files(PUBLISHED).items()},
 }
 
 

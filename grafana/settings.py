@@ -21,9 +21,6 @@ CLUSTER_RECONCILER: Final = f'{RECONCILER}, job!~".*-node"'
 PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 """The device plugins' scrape job; a node has one target for each scheme."""
 
-RUNBOOKS: Final = "docs/runbooks/alerts"
-"""The beginning of runbook links: the folder in this repository, or its published address."""
-
 ABSENT_REMEMBERED: Final = "7d"
 """Time after which an outage of everything is taken for a removal, and its alert ends."""
 

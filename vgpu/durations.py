@@ -8,6 +8,11 @@ _PATTERN: Final = re.compile(
     r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9})ms)?",
     re.ASCII,
 )
+PATTERN: Final = (
+    r"^([0-9]+(\.[0-9]+)?|([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+(\.[0-9]+)?s)?([0-9]+ms)?)$"
+)
+"""The form of a duration that is not empty, for a JSON schema."""
+
 _FACTORS: Final = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 

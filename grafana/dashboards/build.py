@@ -10,7 +10,7 @@ The JSON has the classic schema in its version 39, which Grafana reads from 11.4
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
@@ -28,7 +28,6 @@ from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from grafana import settings
 from grafana.dashboards.model import (
     Colour,
     Column,
@@ -37,16 +36,15 @@ from grafana.dashboards.model import (
     Panel,
     PanelKind,
     PanelRow,
+    RunbookLink,
     Steps,
     TablePanel,
     Variable,
 )
+from grafana.runbooks import RunbookPages
 
 SOURCE: Final = models.DataSourceRef("prometheus", "${datasource}")
 TAG: Final = "vgpu"
-
-RUNBOOKS: Final = settings.RUNBOOKS.rpartition("/")[0]
-"""The folder of all runbooks; the alerts' runbooks are in a folder below it."""
 
 UNKNOWN: Final = "no data"
 
@@ -59,8 +57,8 @@ _BUILDERS: Final[Mapping[PanelKind, Callable[[], Drawn]]] = {
 }
 
 
-def dashboard_json(page: Dashboard) -> str:
-    """The file to import."""
+def dashboard_json(page: Dashboard, runbooks: RunbookPages) -> str:
+    """The file to import; without pages of runbooks it has no links to them."""
     made = (
         dashboard.Dashboard(page.title)
         .uid(page.uid)
@@ -82,16 +80,21 @@ def dashboard_json(page: Dashboard) -> str:
             [
                 dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"),
                 *map(_variable, page.variables),
-                dashboard.ConstantVariable("runbooks").label("Runbooks").value(RUNBOOKS),
+                *_runbooks(runbooks),
             ]
         )
     )
     for row in page.rows:
-        _add(made, row)
+        _add(made, row, runbooks)
     drawn = made.build()
     for number, panel in enumerate(drawn.panels or (), start=1):
         panel.id_val = number
     return json.dumps(drawn, cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
+
+
+def _runbooks(runbooks: RunbookPages) -> Iterator[dashboard.ConstantVariable]:
+    if runbooks.base:
+        yield dashboard.ConstantVariable("runbooks").label("Runbooks").value(runbooks.base)
 
 
 def _variable(variable: Variable) -> dashboard.QueryVariable:
@@ -111,23 +114,23 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
     return made
 
 
-def _add(page: dashboard.Dashboard, row: PanelRow) -> None:
+def _add(page: dashboard.Dashboard, row: PanelRow, runbooks: RunbookPages) -> None:
     page.with_row(dashboard.Row(row.title))
     for panel in row.panels:
-        page.with_panel(_table(panel) if isinstance(panel, TablePanel) else _panel(panel))
+        page.with_panel(_table(panel) if isinstance(panel, TablePanel) else _panel(panel, runbooks))
 
 
 # ---------------------------------------------------------------- numbers, bars, lines
 
 
-def _panel(panel: Panel) -> Drawn:
+def _panel(panel: Panel, runbooks: RunbookPages) -> Drawn:
     made = _common(_BUILDERS[panel.kind](), panel.title, panel.about, panel.empty)
     made.unit(panel.unit.value).span(panel.width).height(panel.height)
     made.mappings(_mappings(panel.value_texts)).thresholds(_thresholds(panel.steps))
     if panel.most is not None:
         made.max(panel.most)
-    if panel.link is not None:
-        made.data_links([_link(panel.link)])
+    if link := _address(panel.link, runbooks):
+        made.data_links([_link(link)])
     for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
         asked = _ask(letter, query.expr).legend_format(query.legend or "__auto")
         made.with_target(asked.range() if panel.kind is PanelKind.GRAPH else asked.instant())
@@ -234,6 +237,12 @@ def _common(made: Drawn, title: str, about: str, empty: str) -> Drawn:
 
 def _ask(letter: str, expr: str) -> prometheus.Dataquery:
     return prometheus.Dataquery().ref_id(letter).expr(expr).datasource(SOURCE)
+
+
+def _address(link: Link | RunbookLink | None, runbooks: RunbookPages) -> Link | None:
+    if not isinstance(link, RunbookLink):
+        return link
+    return Link("Runbook", f"${{runbooks}}/{link.page}{runbooks.suffix}") if runbooks.base else None
 
 
 def _link(link: Link) -> dashboard.DashboardLink:

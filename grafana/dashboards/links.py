@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from grafana.dashboards.model import Link
+from grafana.dashboards.model import Link, RunbookLink
 
 _KEEP: Final = "${datasource:queryparam}&${__url_time_range}"
 _ITS_CLUSTER: Final = "var-cluster=${__data.fields.Cluster}"
@@ -22,9 +22,9 @@ POD: Final = Link(
 )
 RECONCILER: Final = Link("What it does", f"/d/vgpu-reconciler?{_KEEP}&${{cluster:queryparam}}")
 PLUGIN: Final = Link("What they do", f"/d/vgpu-device-plugin?{_KEEP}&${{cluster:queryparam}}")
-RULE: Final = Link("Runbook", "${runbooks}/${__field.labels.rule}.md")
+RULE: Final = RunbookLink("${__field.labels.rule}")
 
 
-def runbook(alert: str) -> Link:
+def runbook(alert: str) -> RunbookLink:
     """The runbook of an alert."""
-    return Link("Runbook", f"${{runbooks}}/alerts/{alert}.md")
+    return RunbookLink(f"alerts/{alert}")

@@ -56,6 +56,12 @@ class Link(msgspec.Struct, frozen=True):
     url: str
 
 
+class RunbookLink(msgspec.Struct, frozen=True):
+    """The link of a value to a runbook, by its page's path in docs/runbooks without a suffix."""
+
+    page: str
+
+
 class PanelQuery(msgspec.Struct, frozen=True):
     """A query, and the name of its series: ``legend`` with ``{{label}}``."""
 
@@ -88,7 +94,7 @@ class Panel(msgspec.Struct, frozen=True):
     value_texts: Mapping[float, str] = {}
     stacked: bool = False
     most: float | None = None
-    link: Link | None = None
+    link: Link | RunbookLink | None = None
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -39,6 +39,19 @@ _FIELDS: Final = (
 )
 
 
+def _pattern(field: _Field) -> str:
+    numbers = range(field.least, field.most + 1)
+    values = [f"0?{number}" if number < 10 else str(number) for number in numbers]
+    values += [form for word in field.words for form in (word, word.upper(), word.capitalize())]
+    value = f"({'|'.join(values)})"
+    span = rf"(\*|{value}(-{value})?)(/[0-9]{{1,2}})?"
+    return f"{span}(,{span})*"
+
+
+PATTERN: Final = r"\s*" + r"\s+".join(map(_pattern, _FIELDS)) + r"\s*"
+"""The form of an expression, for a JSON schema; :func:`parse_cron` is stricter."""
+
+
 class Cron(msgspec.Struct, frozen=True):
     """A parsed expression: the allowed numbers of each field; ``weekdays`` are 0 (Sunday) to 6.
 

@@ -26,6 +26,7 @@ from reconciler.config.settings import (
     settings,
 )
 from reconciler.model import Scope
+from vgpu.documentation import page
 from vgpu.inventory import Units
 from vgpu.kube.flags import kubeconfig_flags
 from vgpu.program import logs
@@ -209,7 +210,7 @@ policy_flags: Final = composed(
         "config",
         default="",
         metavar="FILE",
-        help="The configuration; its keys are in docs/reconcile-config.md.",
+        help=f"The configuration; for its keys see {page('reconcile-config')}.",
     ),
     click.option(
         _RULE_FLAG,

@@ -27,6 +27,7 @@ from reconciler.config.value_types import (
 )
 from reconciler.policy import DEFAULT_MODES, Ages, Backoff, Limits, Mode, Policy
 from reconciler.reasons import Rule
+from vgpu.documentation import page
 
 
 class ReconcilerSettings(msgspec.Struct, frozen=True):
@@ -119,7 +120,7 @@ KEYS: Final = (
         "Kinds of controllers whose pods may be evicted, living ones too, with all consequences; a"
         " Job counts an eviction as a failure. `Kind`, or `Kind.group` such as"
         " `Job.batch.volcano.sh`: without a group `Job` and the like are Kubernetes' own. For"
-        " Failed pods of other kinds see reconcile-owners.md.",
+        f" Failed pods of other kinds see {page('reconcile-owners')}.",
     ),
     Key(
         "evict_bare",

@@ -1,13 +1,15 @@
 """The types of values in the configuration: text in, checked value out, and back. Pure."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from reconciler.config.cron import PATTERN as CRON_PATTERN
 from reconciler.config.cron import parse_cron
 from reconciler.policy import Mode
+from vgpu.durations import PATTERN as DURATION_PATTERN
 from vgpu.durations import duration_text, parse_duration
 
 
@@ -20,10 +22,12 @@ class ValueType(msgspec.Struct, frozen=True):
         write: value -> text.
         many: whether the key has a list of them.
         bare: whether the file has it without quotes.
+        schema: JSON schema of one value; looser than ``read`` where a schema cannot be as strict.
     """
 
     allowed: str
     read: Callable[[str], Any]
+    schema: Mapping[str, Any]
     write: Callable[[Any], str] = str
     many: bool = False
     bare: bool = False
@@ -41,7 +45,8 @@ def whole(least: int, most: int) -> ValueType:
             raise ValueError(text)
         return int(text)
 
-    return ValueType(f"a whole number from {least} to {most}", read, bare=True)
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return ValueType(f"a whole number from {least} to {most}", read, schema, bare=True)
 
 
 def part() -> ValueType:
@@ -52,7 +57,8 @@ def part() -> ValueType:
             raise ValueError(text)
         return float(text)
 
-    return ValueType("a number from 0 to 1", read, repr, bare=True)
+    schema = {"type": "number", "minimum": 0, "maximum": 1}
+    return ValueType("a number from 0 to 1", read, schema, repr, bare=True)
 
 
 def duration(least: float, most: float) -> ValueType:
@@ -65,7 +71,10 @@ def duration(least: float, most: float) -> ValueType:
         return seconds
 
     allowed = f"a duration from {duration_text(least)} to {duration_text(most)}, such as 90s or 2m"
-    return ValueType(allowed, read, duration_text)
+    bounds = {"minimum": least, "maximum": most}
+    form = {"pattern": DURATION_PATTERN, "minLength": 1}
+    schema = {"type": ["string", "number"], **form, **bounds}
+    return ValueType(allowed, read, schema, duration_text)
 
 
 def yes_no() -> ValueType:
@@ -77,7 +86,8 @@ def yes_no() -> ValueType:
             raise ValueError(text)
         return values[text]
 
-    return ValueType("true or false", read, lambda value: str(value).lower(), bare=True)
+    schema = {"type": "boolean"}
+    return ValueType("true or false", read, schema, lambda value: str(value).lower(), bare=True)
 
 
 def choice(*values: Mode) -> ValueType:
@@ -89,7 +99,8 @@ def choice(*values: Mode) -> ValueType:
             raise ValueError(text)
         return names[text]
 
-    return ValueType(f"{', '.join(list(names)[:-1])} or {values[-1]}", read)
+    schema = {"enum": list(names)}
+    return ValueType(f"{', '.join(list(names)[:-1])} or {values[-1]}", read, schema)
 
 
 def names(what: str, pattern: str) -> ValueType:
@@ -101,7 +112,8 @@ def names(what: str, pattern: str) -> ValueType:
             raise ValueError(text)
         return text
 
-    return ValueType(f"a list of {what}", read, many=True)
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    return ValueType(f"a list of {what}", read, schema, many=True)
 
 
 def cron() -> ValueType:
@@ -112,4 +124,5 @@ def cron() -> ValueType:
             parse_cron(text)
         return text
 
-    return ValueType("a cron expression of five fields, such as '*/2 * * * *', or ''", read)
+    schema = {"type": "string", "pattern": f"^({CRON_PATTERN})?$"}
+    return ValueType("a cron expression of five fields, such as '*/2 * * * *', or ''", read, schema)

@@ -19,11 +19,21 @@ from deploy.generate import CHART
 from tests.support.bed import product
 from tests.support.bed.client import Client, Object
 from tests.support.bed.node import Node
+from tests.support.environment import ROOT
 from tests.support.fake_nvml.build import build
 from tests.support.nvml_fake import FakeDriver
 
 OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 """Kinds of Prometheus Operator."""
+
+
+VALUES = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
+}
+"""Sets of the chart's values by their names."""
+
+IMAGE = {"repository": "registry.example.com/vgpu"}
 
 
 class HelmRefused(Exception):  # noqa: N818 - an answer, not a fault
@@ -36,15 +46,23 @@ class Chart(NamedTuple):
     helm: Path
 
     def rendered(
-        self, values: Object, *flags: str, release: str = "vgpu", folder: Path = CHART
+        self,
+        values: Object,
+        *flags: str,
+        release: str = "vgpu",
+        folder: Path = CHART,
+        tests: bool = False,
     ) -> list[Object]:
-        """The objects that it makes, or a copy of it in another folder. Raises HelmRefused."""
-        text = self._run("template", values, release, str(folder), *flags)
+        """The objects that it makes, or a copy of it in another folder, with an image if the values
+        name none; pods of `helm test` only with ``tests``. Raises HelmRefused.
+        """
+        flags = flags if tests else ("--skip-tests", *flags)
+        text = self._run("template", {"image": IMAGE} | values, release, str(folder), *flags)
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
     def lint(self, values: Object) -> str:
         """What `helm lint --strict` says. Raises HelmRefused."""
-        return self._run("lint", values, "--strict", str(CHART))
+        return self._run("lint", {"image": IMAGE} | values, "--strict", str(CHART))
 
     def _run(self, command: str, values: Object, *args: str) -> str:
         ran = subprocess.run(

@@ -4,6 +4,8 @@ import functools
 import json
 import re
 import shutil
+import textwrap
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +15,15 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from deploy.generate import CHART
-from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE
+from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, unpublished
 from deploy.manifests import main as write_manifests
+from deploy.project import Project
+from grafana.generate import dashboard_files, rule_files
+from grafana.runbooks import charted, published
 from reconciler.config.settings import parse as configuration
 from tests.cluster.charting import (
     OPERATOR,
+    VALUES,
     Chart,
     HelmRefused,
     driver_for_pods,
@@ -38,11 +44,8 @@ from tests.support.live import parse as series_of
 from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.regions import a_region, write
 from tests.support.waiting import wait_until
+from vgpu import __version__
 
-VALUES = {
-    path.stem: yaml.safe_load(path.read_text())
-    for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
-}
 each_set = pytest.mark.parametrize("name", VALUES)
 
 
@@ -82,6 +85,49 @@ def test_what_can_be_switched_off_leaves_nothing(sets):
     assert sets["nothing"] == []
 
 
+GETTING_AN_IMAGE = (
+    "image.repository is empty",
+    "make image",
+    "ctr --namespace k8s.io images import ARCHIVE",
+    "kind load image-archive",
+    "k3s ctr images import",
+    "minikube image load",
+    "skopeo copy",
+    "image.digest",
+)
+
+
+def test_a_chart_without_an_image_says_once_how_to_get_one(chart):
+    with pytest.raises(HelmRefused) as refused:
+        chart.rendered({"image": {}})
+    said = str(refused.value)
+    assert [words for words in GETTING_AN_IMAGE if said.count(words) != 1] == []
+    assert chart.rendered({"image": {}} | VALUES["nothing"]) == []
+
+
+def test_an_image_is_known_by_its_digest_before_its_tag(chart):
+    def images(**image):
+        documents = chart.rendered({"image": {"repository": "localhost:5000/vgpu"} | image})
+        return {container["image"] for _, _, container in containers(documents)}
+
+    digest = f"sha256:{'0' * 64}"
+    assert images() == {f"localhost:5000/vgpu:{__version__}"}
+    assert images(tag="main") == {"localhost:5000/vgpu:main"}
+    assert images(tag="main", digest=digest) == {f"localhost:5000/vgpu@{digest}"}
+
+
+def test_manifests_of_a_release_name_its_image(tools, tmp_path):
+    image = f"registry.example.com/vgpu@sha256:{'0' * 64}"
+    options = [f"--helm={tools.path('helm')}", f"--folder={tmp_path}", f"--image={image}"]
+    written = CliRunner().invoke(write_manifests, options)
+    assert written.exit_code == 0, written.output
+    assert {path.name for path in tmp_path.iterdir()} == set(MANIFESTS)
+    assert unpublished(tmp_path) == []
+    for path in tmp_path.iterdir():
+        documents = [each for each in yaml.safe_load_all(path.read_text()) if each]
+        assert {container["image"] for _, _, container in containers(documents)} <= {image}
+
+
 def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(chart):
     values = {"exporter": {"profile": "full"}, "reconciler": {"node": {"daemonSet": True}}}
     for version, field in (("1.26.0", False), ("1.29.9", False), ("1.30.0", True)):
@@ -101,7 +147,7 @@ def test_a_new_configuration_means_new_pods(chart):
         (workload,) = kinds(documents, "Deployment")
         return workload["spec"]["template"]
 
-    assert pods("every: 1m") != pods("every: 2m") == pods("every: 2m")
+    assert pods({"every": "1m"}) != pods({"every": "2m"}) == pods({"every": "2m"})
 
 
 def test_locked_metrics_are_probed_by_their_port_alone(sets):
@@ -151,7 +197,7 @@ def test_a_node_evicts_only_where_that_is_asked_for(chart, own_pod):
     """In a pod of its own as in a device plugin's, and not in one without it."""
 
     def evict(*, beside=True, mode="apply", **node):
-        """The roles that may; each scheme has nodes of its own."""
+        """The roles that may, or None if helm refuses; each scheme has nodes of its own."""
         schemes = {
             scheme: {"enabled": True, "nodeReconciler": beside, "nodeSelector": {"pool": scheme}}
             for scheme in ("volcano", "gpushare", "gaia")
@@ -165,9 +211,15 @@ def test_a_node_evicts_only_where_that_is_asked_for(chart, own_pod):
             },
             "devicePlugin": {} if own_pod else {"schemes": schemes},
         }
+        try:
+            rendered = chart.rendered(values)
+        except HelmRefused as refused:
+            if "reconciler.node.evict: without effect" in str(refused):
+                return None
+            raise
         return {
             adapter["metadata"]["name"]
-            for adapter in kinds(chart.rendered(values), "Role", "ClusterRole")
+            for adapter in kinds(rendered, "Role", "ClusterRole")
             if ("create", "pods/eviction") in granted([adapter])
         }
 
@@ -175,8 +227,8 @@ def test_a_node_evicts_only_where_that_is_asked_for(chart, own_pod):
     own = {"vgpu-reconciler-node"}
     assert evict(evict=True) == (own if own_pod else plugins)
     assert evict() == set()
-    assert evict(evict=True, mode="plan") == set()
-    assert evict(evict=True, beside=False) == (own if own_pod else set())
+    assert evict(evict=True, mode="plan") is None
+    assert evict(evict=True, beside=False) == (own if own_pod else None)
 
 
 def test_an_alert_can_be_changed_and_left_out(sets):
@@ -198,7 +250,7 @@ def test_links_of_dashboards_begin_where_those_of_alerts_do(sets):
     files = {
         name: text
         for each in kinds(sets["everything"], "ConfigMap")
-        for name, text in each["data"].items()
+        for name, text in each.get("data", {}).items()
         if name.endswith(".json")
     }
     assert len(files) == 5
@@ -206,6 +258,29 @@ def test_links_of_dashboards_begin_where_those_of_alerts_do(sets):
         variables = json.loads(text)["templating"]["list"]
         (runbooks,) = (each["query"] for each in variables if each["name"] == "runbooks")
         assert runbooks == "https://example.com/runbooks"
+
+
+RELATIVE = re.compile(r"docs/|\.md\b|\.invalid|\$\{runbooks\}/")
+
+
+def test_without_an_address_nothing_has_a_link_that_leads_nowhere(chart, tmp_path):
+    copy, nowhere = shutil.copytree(CHART, tmp_path / "vgpu"), published(Project())
+    for name, text in rule_files(nowhere).items():
+        (copy / "files" / "rules" / name).write_text(text)
+    for name, text in dashboard_files(charted(nowhere)).items():
+        (copy / "files" / "dashboards" / name).write_text(text)
+    values = {"rules": {"enabled": True}, "dashboards": {"enabled": True}}
+    documents = chart.rendered(values, folder=copy)
+    text = re.sub(r'"runbook": "Vgpu\w+\.md"', "", json.dumps(documents))
+    assert "runbook_url" not in text
+    assert RELATIVE.findall(text) == []
+    dashboards = [
+        json.loads(text)
+        for each in kinds(documents, "ConfigMap")
+        for name, text in each["data"].items()
+        if name.endswith(".json")
+    ]
+    assert len(dashboards) == 5
 
 
 def two_plugins(volcano, gaia, **everywhere):
@@ -238,7 +313,34 @@ REFUSED = (
     ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
     ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
     ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
-    ({"rules": {"enabled": True, "alerts": {"VgpuLost": {}}}}, "no alert of this name"),
+    ({"rules": {"alerts": {"VgpuLost": {}}}}, "rules.alerts.VgpuLost: there is no alert"),
+    (
+        {
+            "exporter": {"serviceAccount": {"name": "one"}},
+            "reconciler": {"serviceAccount": {"name": "one"}},
+        },
+        "serviceAccount.name: exporter and reconciler would both make one",
+    ),
+    ({"monitoring": {"scrapeTimeout": "16s"}}, "monitoring.scrapeTimeout: 16s is longer than"),
+    (
+        {"monitoring": {"scrapeTimeout": "1m30s", "interval": "89s"}},
+        "1m30s is longer than monitoring.interval, 89s",
+    ),
+    ({"reconciler": {"config": {"every": "500ms"}}}, "reconciler.config.every: 500ms is not from"),
+    ({"reconciler": {"node": {"config": {"every": "25h"}}}}, "reconciler.node.config.every: 25h"),
+    ({"reconciler": {"config": {"every": "2m", "cron": "* * * * *"}}}, "every or cron, not both"),
+    (
+        {
+            "paths": {"shims": ""},
+            "units": {"volcanoMemoryFactor": 1},
+            "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
+        },
+        "paths.shims:",
+    ),
+    (
+        {"paths": {"gpuManager": ""}, "devicePlugin": {"schemes": {"gaia": {"enabled": True}}}},
+        "paths.gpuManager:",
+    ),
     ({"devicePlugin": {"schemes": {"volcano": {"enabled": True}}}}, "units.volcanoMemoryFactor:"),
     ({"devicePlugin": {"schemes": {"gpushare": {"enabled": True}}}}, "units.gpushareMemoryUnit:"),
     (two_plugins({}, {}), "gaia and volcano have nodes in common"),
@@ -320,22 +422,36 @@ def test_of_a_reconciler_without_metrics_that_is_told(chart, tmp_path, kind, par
     assert ("A CronJob serves no metrics" in notes["notes"]) is (kind == "CronJob" and part != "")
 
 
-INSTALLING = (ROOT / "docs" / "install.md").read_text()
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", INSTALLING, re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+KNOWN = yaml.safe_load((CHART / "values.yaml").read_text()).keys()
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_examples_of_how_to_install_it_are_taken(chart, example):
-    rendered = chart.rendered(yaml.safe_load(example))
+def examples():
+    """(page, values of the chart that stand on it)."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for _, text in BLOCK.findall(page.read_text()):
+            example = yaml.safe_load(textwrap.dedent(text))
+            rbac = isinstance(example, dict) and isinstance(example.get("rules"), list)
+            if isinstance(example, dict) and example.keys() <= KNOWN and not rbac:
+                yield page.stem, example
+
+
+EXAMPLES = list(examples())
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_values_on_a_page_are_taken(chart, page, example):
+    rendered = chart.rendered(example)
     for _, _, container in containers(rendered):
         parse(container["args"])
     for each in kinds(rendered, "ConfigMap"):
         if "reconcile.yaml" in each["data"]:
-            assert configuration(each["data"]["reconcile.yaml"], "install.md").every == 120
+            assert configuration(each["data"]["reconcile.yaml"], page).every == 120
 
 
-def test_there_is_an_example_for_each_system():
-    assert len(EXAMPLES) == 4
+def test_there_is_an_example_for_each_system_and_platform():
+    pages = Counter(page for page, _ in EXAMPLES)
+    assert (pages["install"], pages["platforms"]) == (4, 2)
 
 
 # ---------------------------------------------------------------- the API server

@@ -34,17 +34,17 @@ ROOM = 3
 """Pods that the tenants' namespace has room for beside the first, whatever became of them."""
 
 SOON = {"for": "3s"}
-CONFIG = """
-every: 1s
-ages: {failed: 1s, assumed: 5s, clock_skew: 15s}
-"""
+CONFIG = {
+    "every": "1s",
+    "ages": {"failed": "1s", "assumed": "5s", "clock_skew": "15s"},
+}
 """A failure is told at once, a lock after 5 s; both are acted on 15 s later."""
 
-NODE_CONFIG = """
-every: 1s
-ages: {over_limit: 5s, clock_skew: 15s}
-rules: {over_limit: {mode: apply}}
-"""
+NODE_CONFIG = {
+    "every": "1s",
+    "ages": {"over_limit": "5s", "clock_skew": "15s"},
+    "rules": {"over_limit": {"mode": "apply"}},
+}
 """A container over its limit is told at once, and its pod evicted after 20 s."""
 
 TARGETS = {

@@ -363,11 +363,11 @@ def test_people_are_told_by_events_where_kubectl_looks(api, plugin_of, node, vol
     pod = volcano_pod("p")
     plugin.bind(pod)
     for _ in range(3):
-        plugin.status_manager.say(
+        plugin.status_manager.record_event(
             plugin.tenants[pod["metadata"]["uid"]].pod, EventReason.REFUSED, "no room on a"
         )
     seen = wait_until(lambda: plugin.node.state().objects.get(ON_NODE), "the node is seen")
-    plugin.status_manager.say(
+    plugin.status_manager.record_event(
         seen, EventReason.NOT_REGISTERED, "1146880 IDs, 76 MB: a unit of 19 MiB would fit"
     )
     wait_until(lambda: plugin.count("event", "told") == 2, "both are said")

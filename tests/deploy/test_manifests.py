@@ -11,15 +11,17 @@ import yaml
 
 import deviceplugin.flags
 import exporter.flags
-from deploy.manifests import FOLDER, MANIFESTS
+from deploy.manifests import FOLDER, MANIFESTS, PLACEHOLDER, unpublished
 from grafana.settings import EXPORTER, RECONCILER
 from tests.support.deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
+from tests.support.environment import ROOT
 from vgpu import __version__
 
 DOCUMENTS = {
     name: [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
     for name in MANIFESTS
 }
+CONTAINERS_OF = {name: list(containers(documents)) for name, documents in DOCUMENTS.items()}
 CONTAINERS = {
     f"{name}:{container['name']}": (name, spec, container)
     for name, documents in DOCUMENTS.items()
@@ -32,6 +34,13 @@ each_container = pytest.mark.parametrize(
 
 def test_there_is_no_file_that_nothing_makes():
     assert {path.name for path in FOLDER.iterdir()} == MANIFESTS.keys()
+
+
+def test_nothing_that_is_released_names_the_placeholder():
+    """What is in dist/ is what `make release` has left there; the source's own files do name it."""
+    assert unpublished(ROOT / "dist") == []
+    with_containers = {name for name in MANIFESTS if CONTAINERS_OF[name]}
+    assert {path.name for path in unpublished(FOLDER)} == with_containers
 
 
 # ---------------------------------------------------------------- what runs
@@ -51,8 +60,8 @@ def test_no_gpu_is_requested_and_memory_is_limited(name, spec, container):
 
 
 @each_container
-def test_the_image_is_this_version(name, spec, container):
-    assert container["image"] == f"vgpu:{__version__}"
+def test_the_image_is_the_placeholder_of_this_version(name, spec, container):
+    assert container["image"] == f"{PLACEHOLDER}:{__version__}"
 
 
 @each_container

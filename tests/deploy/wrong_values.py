@@ -34,8 +34,8 @@ WRONG = (
         "/exporter/updateStrategy/rollingUpdate/maxUnavailable",
         {"exporter": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 0}}}},
     ),
-    Wrong("/priorityClass/name", {"priorityClass": {"create": True, "name": ""}}),
     Wrong("/image/digest", {"image": {"digest": "sha256:1"}}),
+    Wrong("/image/repository", {"image": {"repository": "registry.example.com:5000/vgpu:1"}}),
     Wrong("/gpuNodes/nodeSelector/gpu", {"gpuNodes": {"nodeSelector": {"gpu": True}}}),
     Wrong(
         "/gpuNodes/tolerations/0/effect",
@@ -51,13 +51,40 @@ WRONG = (
         "'hami'",
     ),
     Wrong("/reconciler/kind", {"reconciler": {"kind": "Job"}}, "'Deployment', 'CronJob', 'None'"),
-    Wrong("/reconciler/config", {"reconciler": {"config": {"every": "2m"}}}),
-    Wrong("/reconciler/schedule", {"reconciler": {"schedule": "2 minutes"}}),
+    Wrong("/reconciler/config/every", {"reconciler": {"config": {"every": "2 minutes"}}}),
+    Wrong("/reconciler/config/cron", {"reconciler": {"config": {"cron": "61 * * * *"}}}),
+    Wrong(
+        "/reconciler/config/limits",
+        {"reconciler": {"config": {"limits": {"per_nod": 1}}}},
+        "'per_nod'",
+    ),
+    Wrong(
+        "/reconciler/config/limits/per_node",
+        {"reconciler": {"config": {"limits": {"per_node": -1}}}},
+    ),
+    Wrong(
+        "/reconciler/config/rules/refused/mode",
+        {"reconciler": {"config": {"rules": {"refused": {"mode": "on"}}}}},
+    ),
+    Wrong("/reconciler/node/config", {"reconciler": {"node": {"config": "every: 2m"}}}),
+    Wrong("/reconciler/schedule", {"reconciler": {"schedule": "*/2 * * *"}}),
+    Wrong("/reconciler/serviceAccount/name", {"reconciler": {"serviceAccount": {"create": False}}}),
+    Wrong(
+        "/exporter/resources/requests/cpu", {"exporter": {"resources": {"requests": {"cpu": -1}}}}
+    ),
+    Wrong(
+        "/exporter/securityContext",
+        {"exporter": {"securityContext": {"privilegd": True}}},
+        "'privilegd'",
+    ),
+    Wrong("/paths/shims", {"paths": {"shims": "usr/local"}}),
     Wrong("/monitoring/kind", {"monitoring": {"kind": "podmonitor"}}),
     Wrong(
         "/rules/alerts/VgpuDataStale/severity",
         {"rules": {"alerts": {"VgpuDataStale": {"severity": "page"}}}},
     ),
+    Wrong("/rules/runbooks", {"rules": {"runbooks": "docs/runbooks"}}),
+    Wrong("/rules/runbooks", {"rules": {"runbooks": "https://example.com/runbooks/"}}),
     Wrong("/networkPolicy/apiServerPorts/0", {"networkPolicy": {"apiServerPorts": [70000]}}),
 )
 

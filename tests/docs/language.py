@@ -17,7 +17,7 @@ from tests.support.environment import ROOT
 EXCEPTIONS: Final = Path(__file__).with_name("language_exceptions.toml")
 
 PACKAGES: Final = ("vgpu", "exporter", "reconciler", "deviceplugin", "grafana", "deploy")
-PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md")
+PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 EXPLAINED: Final = ("docs/language.md",)
 """Pages that name the old words."""
 

@@ -19,6 +19,14 @@ NOWHERE = "http://127.0.0.1:9"
 LOADED = {"link": "href", "script": "src", "img": "src", "source": "src", "iframe": "src"}
 """Elements that a browser fetches, by the attribute that says what."""
 
+SITE, SOURCE = "https://docs.example.com/vgpu", "https://github.com/example/vgpu"
+PROJECT = """\
+address = "{}"
+site = "{}"
+image = ""
+security_contact = ""
+"""
+
 OUTSIDE = re.compile(r"(?:[a-z]+:)?//")
 FETCHED_BY_CSS = re.compile(r"(?:@import\s+|url\()[\"']?(?:https?:)?//")
 
@@ -40,10 +48,15 @@ class Page(HTMLParser):
             self.loaded.append(told[LOADED[tag]])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+@pytest.fixture(scope="module", params=["nowhere", "published"])
+def site(tmp_path_factory, request):
+    """The site without an address, and as a publisher builds it."""
     folder = tmp_path_factory.mktemp("site")
     told = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    addresses = (SOURCE, SITE) if request.param == "published" else ("", "")
+    project = tmp_path_factory.mktemp("project") / "project.toml"
+    project.write_text(PROJECT.format(*addresses))
+    told["VGPU_PROJECT"] = str(project)
     told |= dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), NOWHERE)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     built = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, check=False)
@@ -77,6 +90,15 @@ def test_nothing_is_fetched_from_elsewhere(site, pages):
     assert [link for page in pages.values() for link in page.loaded if OUTSIDE.match(link)] == []
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
     assert FETCHED_BY_CSS.findall(styles) == []
+
+
+def test_pages_know_where_they_are_published_and_where_their_source_is(site, request):
+    published = "published" in request.node.callspec.id
+    text = (site / "runbooks" / "alerts" / "VgpuExporterDown.html").read_text()
+    address = f'rel="canonical" href="{SITE}/runbooks/alerts/VgpuExporterDown.html"'
+    assert (address in text) is ('rel="canonical"' in text) is published
+    assert (f'href="{SOURCE}"' in text) is ("md-source" in text) is published
+    assert 'data-md-component="source"' not in text  # it would ask the forge for its stars
 
 
 def test_the_readme_is_the_first_page_and_its_pictures_are_there(pages, site):

@@ -5,6 +5,7 @@ import re
 from grafana.alerts import GROUPS
 from grafana.generate import as_rule
 from grafana.promql import AlertSeverity
+from grafana.runbooks import PUBLISHED
 from grafana.templates import TEMPLATE as LABEL
 from tests.grafana.alert_cases import CASES, DEVICE, QUIET, UUID
 from tests.grafana.promtool import OURS, RULES, failures, inputs, passes, promtool, renamed
@@ -27,7 +28,7 @@ def expected(alert, labels, value):
         assert value or not VALUE.search(text), "the case tells no value"
         return VALUE.sub(value, text)
 
-    annotations = as_rule(alert)["annotations"]
+    annotations = as_rule(alert, PUBLISHED)["annotations"]
     return {
         "exp_labels": {"severity": alert.severity.value, **labels},
         "exp_annotations": {name: fill(text) for name, text in annotations.items()},

@@ -254,7 +254,8 @@ def test_links_lead_to_dashboards_and_runbooks_that_exist(uid):
                 there = target in PAGES and chosen <= {each["name"] for each in variables(target)}
             else:
                 page = url.removeprefix("${runbooks}/").replace("${__field.labels.rule}", "refused")
-                there = (ROOT / "docs" / "runbooks" / page).is_file()
+                page = page.removesuffix(".html")
+                there = (ROOT / "docs" / "runbooks" / f"{page}.md").is_file()
             if not there:
                 yield f"{name}: {url}"
 

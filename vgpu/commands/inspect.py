@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from vgpu.documentation import page
 from vgpu.inventory import (
     SORTS,
     Inventory,
@@ -294,7 +295,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     type=click.Choice(OUTPUTS),
     default="table",
     show_default=True,
-    help="Form of the output; json and yaml are documented in docs/inspect.md.",
+    help=f"Form of the output; for json and yaml see {page('inspect')}.",
 )
 @click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
 @click.option(

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
+from vgpu.documentation import USER_AGENT
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.configured import find
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
@@ -181,7 +182,7 @@ class ApiConnection:
         headers = {
             "Accept": "application/json",
             "Accept-Encoding": "gzip",
-            "User-Agent": "vgpu",
+            "User-Agent": USER_AGENT,
             **self._access.credentials(),
         }
         if body is not None:

@@ -1,23 +1,30 @@
 {{/*
 Folders of the node: name -> where it is on the node (path), and in a container unless it is the same
-(at). `must` are there on every node; others are made, so that what comes later is seen.
+(at). `must` are there on every node; others are made, so that what comes later is seen. Where a system is
+not used its folder can be left out, for nodes on which it cannot be made.
 */}}
 {{- define "vgpu.folders" -}}
 cdi: {path: {{ .Values.paths.cdi }}, at: /var/run/cdi}
 cgroup: {path: /sys/fs/cgroup, at: /host/sys/fs/cgroup, must: true}
 container-links: {path: /var/log/containers}
 device-plugins: {path: {{ .Values.paths.kubelet }}/device-plugins, at: /var/lib/kubelet/device-plugins, must: true}
-gpu-manager: {path: /etc/gpu-manager}
-gpu-manager-vm: {path: /etc/gpu-manager/vm}
+{{- with .Values.paths.gpuManager }}
+gpu-manager: {path: {{ . }}, at: /etc/gpu-manager}
+gpu-manager-vm: {path: {{ . }}/vm, at: /etc/gpu-manager/vm}
+{{- end }}
 host: {path: /, at: /host/root, must: true}
-kubeshare: {path: /kubeshare/scheduler/config}
+{{- with .Values.paths.kubeshare }}
+kubeshare: {path: {{ . }}, at: /kubeshare/scheduler/config}
+{{- end }}
 {{- with .Values.paths.oldShims }}
 old-shims: {path: {{ . }}, at: /tmp/vgpu}
 {{- end }}
 pod-logs: {path: /var/log/pods}
 pod-resources: {path: {{ .Values.paths.kubelet }}/pod-resources, at: /var/lib/kubelet/pod-resources, must: true}
 run: {path: /run/vgpu}
-shims: {path: /usr/local/vgpu}
+{{- with .Values.paths.shims }}
+shims: {path: {{ . }}, at: /usr/local/vgpu}
+{{- end }}
 state: {path: /var/lib/vgpu}
 vgpulock: {path: /tmp/vgpulock}
 {{- end }}
@@ -44,6 +51,16 @@ vgpulock: {path: /tmp/vgpulock}
 {{- range $name := index . 2 }}
 {{- with get $folders $name }}
 - {name: {{ $name }}, mountPath: {{ .at | default .path }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Mounts of folders to write, at their place on the node: (list $ names). */}}
+{{- define "vgpu.sameMounts" -}}
+{{- $folders := include "vgpu.folders" (index . 0) | fromYaml }}
+{{- range $name := index . 1 }}
+{{- with get $folders $name }}
+- {name: {{ $name }}, mountPath: {{ .path }}}
 {{- end }}
 {{- end }}
 {{- end }}

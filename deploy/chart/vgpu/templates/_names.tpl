@@ -1,21 +1,36 @@
 {{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node. */}}
 
+{{- define "vgpu.name" -}}
+{{- .Values.nameOverride | default "vgpu" -}}
+{{- end }}
+
 {{- define "vgpu.fullname" -}}
-{{- $default := ternary .Release.Name (printf "%s-vgpu" .Release.Name) (contains "vgpu" .Release.Name) -}}
+{{- $name := include "vgpu.name" . -}}
+{{- $default := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- .Values.fullnameOverride | default $default | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
 {{/* What selects the pods of a part: (list $ part). */}}
 {{- define "vgpu.selector" -}}
-app.kubernetes.io/name: vgpu
+app.kubernetes.io/name: {{ include "vgpu.name" (index . 0) }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* Labels of an object: (list $ part). */}}
-{{- define "vgpu.labels" -}}
+{{/* Labels of a pod, which stay when only the chart is another: (list $ part). */}}
+{{- define "vgpu.podLabels" -}}
 {{ include "vgpu.selector" . }}
 app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+{{- range $key, $text := omit (index . 0).Values.commonLabels "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{ $key }}: {{ $text | quote }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of an object: (list $ part). */}}
+{{- define "vgpu.labels" -}}
+{{ include "vgpu.podLabels" . }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/* Name, namespace and labels of an object of a part: (list $ part). */}}
@@ -31,7 +46,43 @@ name: {{ include "vgpu.fullname" (index . 0) }}-{{ index . 1 }}
 labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- end }}
 
-{{/* Role or ClusterRole to ServiceAccount, all of one name: (list $ kind name). */}}
+{{/* Settings of the ServiceAccount of a part, as JSON: (list $ part). */}}
+{{- define "vgpu.accountValues" -}}
+{{- $values := (index . 0).Values -}}
+{{- $part := index . 1 -}}
+{{- if eq $part "exporter" -}}
+{{- toJson $values.exporter.serviceAccount -}}
+{{- else if eq $part "reconciler" -}}
+{{- toJson $values.reconciler.serviceAccount -}}
+{{- else if eq $part "reconciler-node" -}}
+{{- toJson $values.reconciler.node.serviceAccount -}}
+{{- else -}}
+{{- toJson (get $values.devicePlugin.schemes (trimPrefix "device-plugin-" $part)).serviceAccount -}}
+{{- end -}}
+{{- end }}
+
+{{/* Name of the ServiceAccount of a part: (list $ part). */}}
+{{- define "vgpu.accountName" -}}
+{{- (include "vgpu.accountValues" . | fromJson).name | default (printf "%s-%s" (include "vgpu.fullname" (index . 0)) (index . 1)) -}}
+{{- end }}
+
+{{/* The ServiceAccount of a part, unless it exists; pods that need a token ask for it: (list $ part). */}}
+{{- define "vgpu.serviceAccount" -}}
+{{- $account := include "vgpu.accountValues" . | fromJson -}}
+{{- if $account.create -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "vgpu.accountName" . }}
+  namespace: {{ (index . 0).Release.Namespace }}
+  labels: {{- include "vgpu.labels" . | nindent 4 }}
+  {{- with $account.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Role or ClusterRole of a name to the ServiceAccount of a part: (list $ kind name part). */}}
 {{- define "vgpu.bound" -}}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
@@ -39,8 +90,19 @@ roleRef:
   name: {{ index . 2 }}
 subjects:
   - kind: ServiceAccount
-    name: {{ index . 2 }}
+    name: {{ include "vgpu.accountName" (list (index . 0) (index . 3)) }}
     namespace: {{ (index . 0).Release.Namespace }}
+{{- end }}
+
+{{/* Name of the PriorityClass of exporter and reconciler, or nothing. It is of the whole cluster. */}}
+{{- define "vgpu.priorityClassName" -}}
+{{- with .Values.priorityClass -}}
+{{- if .name -}}
+{{- .name -}}
+{{- else if .create -}}
+{{- printf "%s-%s" $.Release.Namespace (include "vgpu.fullname" $) -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Schemes whose plugin is ours, sorted, as JSON: {"names": […]}. */}}

@@ -15,7 +15,7 @@ reads its configuration once: when that changes, so does the pod.
 {{- $_ := set $annotations (printf "container.apparmor.security.beta.kubernetes.io/%s" .) "unconfined" -}}
 {{- end -}}
 {{- end -}}
-labels: {{- toYaml (merge (include "vgpu.labels" . | fromYaml) $values.podLabels) | nindent 2 }}
+labels: {{- toYaml (merge (include "vgpu.podLabels" . | fromYaml) $values.podLabels) | nindent 2 }}
 {{- with $annotations }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -23,7 +23,7 @@ annotations: {{- toYaml . | nindent 2 }}
 
 {{/* Whose account a pod has, and who may pull its image: (list $ account). */}}
 {{- define "vgpu.account" -}}
-serviceAccountName: {{ include "vgpu.fullname" (index . 0) }}-{{ index . 1 }}
+serviceAccountName: {{ include "vgpu.accountName" . }}
 {{- with (index . 0).Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -32,10 +32,10 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Where pods run that belong on every GPU node: (list $ more-labels). */}}
+{{/* Where pods run that belong on every GPU node: (list $ more-labels more-tolerations). */}}
 {{- define "vgpu.onGpuNodes" -}}
 {{- $nodes := (index . 0).Values.gpuNodes -}}
-tolerations: {{- toYaml $nodes.tolerations | nindent 2 }}
+tolerations: {{- toYaml (concat $nodes.tolerations (index . 2)) | nindent 2 }}
 {{- with merge (dict) (index . 1) $nodes.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -59,12 +59,27 @@ runtimeClassName: {{ . }}
 
 {{- define "vgpu.image" -}}
 {{- $image := .Values.image -}}
+{{- if not $image.repository -}}
+{{- fail (include "vgpu.noImage" .) -}}
+{{- end -}}
 image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
-{{/* What a container may do, apart from its user: (list $ capabilities unconfined). */}}
+{{/* A mapping as YAML, with the fields of another one over it: (list text over). */}}
+{{- define "vgpu.overlaid" -}}
+{{- if index . 1 -}}
+{{- toYaml (mergeOverwrite (index . 0 | fromYaml) (deepCopy (index . 1))) -}}
+{{- else -}}
+{{- index . 0 -}}
+{{- end -}}
+{{- end }}
+
+{{/* What a container may do, apart from its user: (list $ capabilities unconfined over). */}}
 {{- define "vgpu.security" -}}
+{{- include "vgpu.overlaid" (list (include "vgpu.ownSecurity" .) (index . 3)) -}}
+{{- end }}
+{{- define "vgpu.ownSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
@@ -142,6 +157,29 @@ only read what was given out.
 {{- end }}
 {{- with index . 2 }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+A reconciler's configuration as YAML. Values have lost what a number and `off` were written as: whole numbers
+are written without an exponent, and a mode that is false is off.
+*/}}
+{{- define "vgpu.config" -}}
+{{- range $key, $value := . }}
+{{- if kindIs "map" $value }}
+{{- with include "vgpu.config" $value }}
+{{ $key }}:
+  {{- nindent 2 (trim .) }}
+{{- end }}
+{{- else if and (eq $key "mode") (eq (toString $value) "false") }}
+{{ $key }}: "off"
+{{- else if and (kindIs "float64" $value) (eq $value (floor $value)) }}
+{{ $key }}: {{ int64 $value }}
+{{- else if kindIs "string" $value }}
+{{ $key }}: {{ toYaml $value }}
+{{- else if not (kindIs "invalid" $value) }}
+{{ $key }}: {{ toJson $value }}
+{{- end }}
 {{- end }}
 {{- end }}
 

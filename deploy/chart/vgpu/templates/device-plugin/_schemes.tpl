@@ -1,6 +1,9 @@
 {{/* What the device plugin is told, and needs of the node, by scheme. */}}
 
-{{/* Folders that it reads and writes: (list $ scheme). */}}
+{{/*
+Folders that it reads and writes, by scheme: (list $ scheme). It has those of `same` where the node has them,
+since it names their files to the container runtime.
+*/}}
 {{- define "vgpu.devicePlugin.folders" -}}
 read:
   - pod-resources
@@ -16,12 +19,22 @@ write:
   - state # its checkpoint
   - run # late limits, without CDI
   {{- if eq (index . 1) "volcano" }}
-  - shims # libvgpu.so, and a folder of regions for each container
   - vgpulock # which HAMi-core shares between containers
   {{- end }}
-  {{- if eq (index . 1) "gaia" }}
+same:
+  {{- if eq (index . 1) "volcano" }}
+  - shims # libvgpu.so, and a folder of regions for each container
+  {{- else if eq (index . 1) "gaia" }}
   - gpu-manager # limits, pids and the driver's mirror
+  {{- else }} []
   {{- end }}
+{{- end }}
+
+{{/* Its user, as YAML. */}}
+{{- define "vgpu.devicePlugin.user" -}}
+runAsUser: 0 # all folders of the node that it writes to are root's
+runAsGroup: 0
+seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- define "vgpu.devicePlugin.volcanoArgs" -}}
@@ -39,6 +52,9 @@ write:
 {{- with $scheme.shimLibrary }}
 - --volcano.shim-library={{ . }}
 {{- end }}
+{{- if ne .Values.paths.shims "/usr/local/vgpu" }}
+- --volcano.shim-dir={{ .Values.paths.shims }}
+{{- end }}
 {{- end }}
 
 {{- define "vgpu.devicePlugin.gpushareArgs" -}}
@@ -48,6 +64,13 @@ write:
 {{- define "vgpu.devicePlugin.gaiaArgs" -}}
 {{- $scheme := .Values.devicePlugin.schemes.gaia -}}
 - --gaia.host-root=/host/root
+{{- with .Values.paths.gpuManager }}
+{{- if ne . "/etc/gpu-manager" }}
+- --gaia.limits-dir={{ . }}/vm
+- --gaia.driver-dir={{ . }}/vdriver
+- --gaia.checkpoint={{ . }}/checkpoint/gpumanager_internal_checkpoint
+{{- end }}
+{{- end }}
 - --{{ if not $scheme.shareMode }}no-{{ end }}gaia.share-mode
 {{- with $scheme.controlLibrary }}
 - --gaia.control-library={{ . }}

@@ -1,6 +1,6 @@
 {{/*
 What the exporter may do and is shown in each profile; what it cannot see it is not asked for, so that
-no collector fails. The table for people is in docs/install.md.
+no collector fails. The table for people is on the page install.
 
 user: of the container; minimal has root's group, to which newer kubelets restrict /var/log/pods, where the
 pods' names are. hostPID: to know the driver's processes by their pids. capabilities: of the

@@ -79,7 +79,7 @@ labels:
 {{/* What a monitor selects pods or Services by: (list $ components). */}}
 {{- define "vgpu.monitorSelector" -}}
 matchLabels:
-  app.kubernetes.io/name: vgpu
+  app.kubernetes.io/name: {{ include "vgpu.name" (index . 0) }}
   app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 matchExpressions:
   - {key: app.kubernetes.io/component, operator: In, values: {{ toJson (index . 1) }}}

@@ -37,11 +37,17 @@ ports:
 securityContext:
   # DAC_READ_SEARCH and SYS_PTRACE show what other users' processes have open and mapped: no folder
   # is removed under one. Without these two orphan_shim_dir does nothing; all else works.
-  {{- include "vgpu.security" (list $ (list "DAC_READ_SEARCH" "SYS_PTRACE") true) | nindent 2 }}
+  {{- include "vgpu.security" (list $ (list "DAC_READ_SEARCH" "SYS_PTRACE") true $values.securityContext) | nindent 2 }}
 resources: {{- toYaml $values.resources | nindent 2 }}
 volumeMounts:
   {{- $more := concat (include "vgpu.configMount" . | fromYamlArray) $values.extraVolumeMounts }}
   {{- include "vgpu.mounts" (list $ $folders.read $folders.write $more) | nindent 2 }}
+{{- end }}
+
+{{/* Its user, as YAML. */}}
+{{- define "vgpu.reconcilerNode.user" -}}
+runAsUser: 0 # the kubelet's checkpoint and its pod-resources are root's
+seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{/* What it has beside folders of the node. */}}

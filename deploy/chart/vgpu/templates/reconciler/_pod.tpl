@@ -6,7 +6,7 @@ goes on running needs beside it: (list $ command-and-flags ports-and-probes).
 {{- $root := index . 0 -}}
 {{- $values := $root.Values.reconciler -}}
 {{ include "vgpu.account" (list $root "reconciler") }}
-{{- with $root.Values.priorityClass.name }}
+{{- with include "vgpu.priorityClassName" $root }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with $values.nodeSelector }}
@@ -19,9 +19,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "vgpu.overlaid" (list (include "vgpu.reconciler.user" $root) $values.podSecurityContext) | nindent 2 }}
 containers:
   - name: reconcile
     {{- include "vgpu.image" $root | nindent 4 }}
@@ -41,12 +39,19 @@ containers:
     {{- nindent 4 . }}
     {{- end }}
     securityContext:
-      {{- include "vgpu.security" (list $root (list) false) | nindent 6 }}
+      {{- include "vgpu.security" (list $root (list) false $values.securityContext) | nindent 6 }}
     resources: {{- toYaml $values.resources | nindent 6 }}
     volumeMounts:
       {{- include "vgpu.mounts" (list $root (list) (list) (include "vgpu.configMount" $root | fromYamlArray)) | trim | nindent 6 }}
 volumes:
   {{- include "vgpu.volumes" (list $root (list) (include "vgpu.configVolume" (list $root "reconciler") | fromYamlArray)) | trim | nindent 2 }}
+{{- end }}
+
+{{/* Its user, as YAML. */}}
+{{- define "vgpu.reconciler.user" -}}
+runAsNonRoot: true
+runAsUser: 65532
+seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- define "vgpu.reconciler.run" -}}
@@ -67,5 +72,12 @@ volumes:
 {{- else }}
 - report
 {{- end }}
+{{ include "vgpu.commonArgs" (list $ (list "units")) }}
+{{- end }}
+
+{{/* Lists and reports once, whatever the mode: the chart's test. */}}
+{{- define "vgpu.reconciler.report" -}}
+- reconcile
+- report
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
 {{- end }}

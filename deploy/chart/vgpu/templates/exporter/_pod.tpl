@@ -1,0 +1,49 @@
+{{/*
+The exporter in a pod; the DaemonSet and the chart's test give what differs: (list $ flags ports-and-probes).
+*/}}
+{{- define "vgpu.exporter.pod" -}}
+{{- $root := index . 0 -}}
+{{- $exporter := $root.Values.exporter -}}
+{{- $profile := get (include "vgpu.exporter.profiles" $root | fromYaml) $exporter.profile -}}
+{{ include "vgpu.account" (list $root "exporter") }}
+automountServiceAccountToken: {{ $exporter.api }}
+hostPID: {{ $profile.hostPID }}
+{{- with include "vgpu.priorityClassName" $root }}
+priorityClassName: {{ . }}
+{{- end }}
+{{ include "vgpu.onGpuNodes" (list $root (dict) $exporter.tolerations) }}
+securityContext:
+  {{- $security := printf "%s\nseccompProfile: {type: RuntimeDefault}" (toYaml $profile.user) }}
+  {{- include "vgpu.overlaid" (list $security $exporter.podSecurityContext) | nindent 2 }}
+containers:
+  - name: exporter
+    {{- include "vgpu.image" $root | nindent 4 }}
+    args:
+      - exporter
+      {{- index . 1 | nindent 6 }}
+      - --sample.interval={{ $exporter.sampleInterval }}
+      {{- range $exporter.compat }}
+      - --compat={{ . }}
+      {{- end }}
+      {{- range $profile.args }}
+      - {{ . }}
+      {{- end }}
+      {{- if $exporter.api }}
+      - --collector.api
+      {{- end }}
+      {{- range $exporter.extraArgs }}
+      - {{ toJson . }}
+      {{- end }}
+    env:
+      {{- include "vgpu.nodeEnv" (list $root $exporter.extraEnv) | nindent 6 }}
+    {{- with index . 2 }}
+    {{- nindent 4 . }}
+    {{- end }}
+    securityContext:
+      {{- include "vgpu.security" (list $root $profile.capabilities $profile.unconfined $exporter.securityContext) | nindent 6 }}
+    resources: {{- toYaml $exporter.resources | nindent 6 }}
+    volumeMounts:
+      {{- include "vgpu.mounts" (list $root $profile.folders (list) $exporter.extraVolumeMounts) | nindent 6 }}
+volumes:
+  {{- include "vgpu.volumes" (list $root $profile.folders $exporter.extraVolumes) | nindent 2 }}
+{{- end }}

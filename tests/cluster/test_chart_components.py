@@ -1,0 +1,225 @@
+"""Each component of the chart, by helm: names, labels, rights, and what it finds on a node."""
+
+import pytest
+
+from deploy.manifests import NAMESPACE
+from reconciler.config.settings import parse as configuration
+from reconciler.reasons import Rule
+from tests.cluster.charting import VALUES, Chart
+from tests.support.defects import no_defects
+from tests.support.deploy_objects import containers, kinds, parse, pod_templates
+from vgpu import __version__
+
+each_set = pytest.mark.parametrize("name", VALUES)
+
+
+@pytest.fixture(scope="module")
+def chart(tools):
+    return Chart(tools.path("helm"))
+
+
+@pytest.fixture(scope="module")
+def sets(chart):
+    """Name of a set of values -> what the chart makes of it. Tests only read it."""
+    return {
+        name: chart.rendered(VALUES[name], f"--namespace={NAMESPACE}")
+        for name in ("defaults", "everything", "least")
+    }
+
+
+# ---------------------------------------------------------------- names, labels, accounts
+
+
+@no_defects
+def test_every_object_and_pod_has_the_common_labels_and_tells_its_chart(sets):
+    for each in sets["everything"]:
+        name, labels = each["metadata"]["name"], each["metadata"].get("labels", {})
+        if name in ("vgpu-more", "text"):
+            continue  # extraManifests are what they are
+        if labels.get("team") != "sre" or labels.get("app.kubernetes.io/name") != "gpus":
+            yield f"{each['kind']} {name}: {labels}"
+        if labels.get("app.kubernetes.io/managed-by") != "Helm":
+            yield f"{each['kind']} {name} is managed by nobody"
+        if labels.get("helm.sh/chart") != f"vgpu-{__version__}":
+            yield f"{each['kind']} {name} has no chart"
+    for name, template in pod_templates(sets["everything"]):
+        labels = template["metadata"]["labels"]
+        if labels["team"] != "sre" or "helm.sh/chart" in labels:
+            yield f"pods of {name}: {labels}"
+
+
+def test_names_begin_as_they_are_told_to(chart, sets):
+    assert {each["metadata"]["name"] for each in kinds(sets["everything"], "Deployment")} == {
+        "vgpu-gpus-reconciler"
+    }
+    (workload,) = kinds(chart.rendered({"nameOverride": "gpus"}, release="gpus"), "Deployment")
+    assert workload["metadata"]["name"] == "gpus-reconciler"
+
+
+def test_more_objects_are_templates(sets):
+    more = [
+        each for each in sets["everything"] if each["metadata"]["name"] in ("vgpu-more", "text")
+    ]
+    assert [each.get("data") for each in more] == [{"here": NAMESPACE}, None]
+
+
+def test_an_account_has_its_name_and_annotations_and_an_existing_one_is_bound(sets):
+    accounts = {
+        each["metadata"]["name"]: each["metadata"].get("annotations")
+        for each in kinds(sets["everything"], "ServiceAccount")
+    }
+    assert accounts.pop("watcher") == {"example.com/role": "reader"}
+    assert set(accounts.values()) == {None}
+    assert not {"existing", "vgpu-gpus-reconciler"} & set(accounts)
+    templates = dict(pod_templates(sets["everything"]))
+    for workload, account in (("exporter", "watcher"), ("reconciler", "existing")):
+        spec = templates[f"vgpu-gpus-{workload}"]["spec"]
+        assert spec["serviceAccountName"] == account
+    bound = {
+        (each["metadata"]["name"], object_name["name"])
+        for each in kinds(sets["everything"], "RoleBinding", "ClusterRoleBinding")
+        for object_name in each["subjects"]
+    }
+    assert ("vgpu-gpus-exporter", "watcher") in bound
+    assert {account for name, account in bound if name.startswith("vgpu-gpus-reconciler")} == {
+        "existing"
+    }
+
+
+def test_two_releases_have_priority_classes_of_their_own(chart):
+    def name(namespace, release, **values):
+        rendered = chart.rendered(values, f"--namespace={namespace}", release=release)
+        (priority,) = kinds(rendered, "PriorityClass")
+        used = {template["spec"]["priorityClassName"] for _, template in pod_templates(rendered)}
+        assert used == {priority["metadata"]["name"]}
+        return priority["metadata"]["name"]
+
+    assert name("gpu", "vgpu") == "gpu-vgpu"
+    assert name("gpu", "a") == "gpu-a-vgpu"
+    assert name("gpu", "vgpu", priorityClass={"name": "watchers"}) == "watchers"
+
+
+def test_a_component_has_its_own_security_and_tolerations(sets):
+    exporter = dict(pod_templates(sets["everything"]))["vgpu-gpus-exporter"]["spec"]
+    plain = dict(pod_templates(sets["defaults"]))["vgpu-exporter"]["spec"]
+    more = {"seLinuxOptions": {"type": "spc_t"}}
+    assert exporter["securityContext"] == plain["securityContext"] | more
+    (container,) = exporter["containers"]
+    capabilities = container["securityContext"]["capabilities"]
+    assert capabilities == {"drop": ["ALL"], "add": ["SYS_PTRACE", "DAC_READ_SEARCH"]}
+    assert {"key": "slow", "operator": "Exists"} in exporter["tolerations"]
+    for name, template in pod_templates(sets["everything"]):
+        if name != "vgpu-gpus-exporter":
+            assert "seLinuxOptions" not in template["spec"]["securityContext"]
+            assert {"key": "slow", "operator": "Exists"} not in template["spec"].get(
+                "tolerations", []
+            )
+
+
+@pytest.mark.parametrize("replicas", [0, 1, 2])
+def test_a_budget_keeps_one_replica_where_there_are_two(chart, replicas):
+    rendered = chart.rendered({"reconciler": {"replicas": replicas}})
+    budgets = kinds(rendered, "PodDisruptionBudget")
+    assert len(budgets) == (replicas > 1)
+    for budget in budgets:
+        (workload,) = kinds(rendered, "Deployment")
+        assert budget["spec"]["selector"] == workload["spec"]["selector"]
+        assert budget["spec"]["maxUnavailable"] == 1
+
+
+# ---------------------------------------------------------------- folders of nodes
+
+
+def host_paths(documents):
+    return {
+        volume["hostPath"]["path"]
+        for _, template in pod_templates(documents)
+        for volume in template["spec"]["volumes"]
+        if "hostPath" in volume
+    }
+
+
+def test_folders_that_a_node_cannot_have_are_not_asked_for(sets):
+    cannot = {"/usr/local/vgpu", "/tmp/vgpu", "/etc/gpu-manager/vm", "/kubeshare/scheduler/config"}
+    everywhere = host_paths(sets["defaults"])
+    assert cannot <= everywhere
+    assert host_paths(sets["least"]) & cannot == set()
+    assert host_paths(sets["least"])
+
+
+def test_a_plugin_finds_its_folder_where_the_node_has_it(chart):
+    """It names files there to the container runtime; the others find it where it always is."""
+    values = {
+        "paths": {"shims": "/var/lib/shims", "gpuManager": "/var/lib/gpu-manager"},
+        "units": {"volcanoMemoryFactor": 1},
+        "devicePlugin": {
+            "schemes": {
+                name: {"enabled": True, "nodeSelector": {"pool": name}}
+                for name in ("volcano", "gaia")
+            }
+        },
+    }
+    rendered = list(containers(chart.rendered(values)))
+    places = {
+        (name, container["name"], mount["name"]): mount["mountPath"]
+        for name, _, container in rendered
+        for mount in container["volumeMounts"]
+    }
+    assert places["vgpu-device-plugin-volcano", "device-plugin", "shims"] == "/var/lib/shims"
+    assert places["vgpu-device-plugin-volcano", "reconcile", "shims"] == "/usr/local/vgpu"
+    assert places["vgpu-exporter", "exporter", "shims"] == "/usr/local/vgpu"
+    gaia = places["vgpu-device-plugin-gaia", "device-plugin", "gpu-manager"]
+    assert gaia == "/var/lib/gpu-manager"
+    flags = {
+        name: container["args"]
+        for name, _, container in rendered
+        if container["name"] == "device-plugin"
+    }
+    for args in flags.values():
+        parse(args)
+    assert "--volcano.shim-dir=/var/lib/shims" in flags["vgpu-device-plugin-volcano"]
+    assert "--gaia.limits-dir=/var/lib/gpu-manager/vm" in flags["vgpu-device-plugin-gaia"]
+
+
+# ---------------------------------------------------------------- the configuration
+
+
+def test_the_configuration_says_what_the_values_say(chart):
+    values = {
+        "every": "90s",
+        "priority_ceiling": 1000000000,
+        "evict_bare": True,
+        "namespaces": ["a", "b"],
+        "limits": {"per_owner": 0.25, "per_node": 0},
+        "rules": {"refused": {"mode": False}, "recover": {"mode": "plan"}},
+    }
+    rendered = chart.rendered({"reconciler": {"config": values}})
+    (text,) = (
+        each["data"]["reconcile.yaml"]
+        for each in kinds(rendered, "ConfigMap")
+        if "reconcile.yaml" in each["data"]
+    )
+    settings = configuration(text, "values")
+    policy = settings.policy
+    assert settings.every == 90
+    assert (policy.priority_ceiling, policy.evict_bare) == (10**9, True)
+    assert (policy.namespaces, policy.limits.per_owner) == (("a", "b"), 0.25)
+    assert policy.limits.per_node == 0
+    assert [policy.mode(rule) for rule in (Rule.REFUSED, Rule.RECOVER)] == ["off", "plan"]
+
+
+# ---------------------------------------------------------------- helm test
+
+
+@each_set
+def test_the_tests_of_the_chart_run_our_programs(chart, name):
+    documents = chart.rendered(VALUES[name], tests=True)
+    pods = {each["metadata"]["name"]: each for each in kinds(documents, "Pod")}
+    assert len(pods) == {"nothing": 0}.get(name, 2)
+    for pod in pods.values():
+        assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        assert pod["spec"]["restartPolicy"] == "Never"
+        (container,) = pod["spec"]["containers"]
+        parse(container["args"])
+        assert "ports" not in container
+        assert set(container["args"]) & {"--once", "report"}
