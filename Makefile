@@ -16,17 +16,20 @@ FAST      = -m "not slow and not cluster"
 STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
 PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler grafana deploy docs)
 GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
+HELM      = $(BIN)/python -c \
+  'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'
 
 # What .ci/run installs. A Go that pip has installed is found, too.
-CI_PACKAGES = python3-venv make gcc libc6-dev git prometheus prometheus-alertmanager chromium \
+CI_PACKAGES = python3-venv make gcc libc6-dev git gpg prometheus prometheus-alertmanager chromium \
   fonts-dejavu-core containerd runc containernetworking-plugins busybox-static iptables iproute2 \
   kmod socat conntrack mmdebstrap
 
-test test-thorough cluster-tools manifests: export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
+test test-thorough cluster-tools manifests release: \
+  export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
-  screenshot dashboards bench bench-cluster soak lock clean ci-setup \
+  screenshot dashboards bench bench-cluster soak lock lock-debian image release clean ci-setup \
   lint lint-style lint-types lint-layers lint-generated pure tests
 
 help: ## What there is to make
@@ -91,8 +94,15 @@ docs: $(VENV)/.dev ## Write the generated documentation and rules
 	$(BIN)/python docs/generate.py
 
 manifests: $(VENV)/.dev ## Render deploy/manifests from the chart (needs the cluster tools)
-	$(BIN)/python -m deploy.manifests --helm "$$($(BIN)/python -c \
-	  'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))')"
+	$(BIN)/python -m deploy.manifests --helm "$$($(HELM))"
+
+release: $(VENV)/.dev ## Build all artefacts of a release into dist/ (docs/releasing.md)
+	@$(BIN)/python -m deploy.release check
+	@$(MAKE) check
+	@$(BIN)/python -m deploy.release build --helm "$$($(HELM))" $(ARGS)
+
+image: $(VENV)/.dev ## Write a container image of this tree into dist/, without a container daemon
+	@$(BIN)/python -m deploy.release image $(ARGS)
 
 ci-setup: ## Install what the tests need, on a bare Debian and as root
 	apt-get update -qq
@@ -135,8 +145,11 @@ lock: $(VENV)/.python ## Resolve the requirements anew
 	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links - \
 	  -o requirements/kubernetes-oldest.lock
 
+lock-debian: $(VENV)/.dev ## Resolve the Debian packages of the image anew
+	$(BIN)/python -m deploy.release lock
+
 clean: ## Remove what make has made
-	rm -rf $(VENV) site .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) dist site .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/.python:
 	@command -v $(PYTHON) >/dev/null || \

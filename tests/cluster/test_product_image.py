@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from tests.support.bed import objects, product
+from deploy.release.source import SourceTree
+from tests.support.bed import objects
 from vgpu import __version__
 
 LIST = """
@@ -64,7 +65,7 @@ def test_it_says_the_trees_version(printed):
 
 
 def test_it_holds_the_trees_files_and_all_requirements(printed, product_tree):
-    packages = product.packages(product_tree)
+    packages = SourceTree(product_tree).packages
     held = json.loads(printed(*packages, command=["python3", "-c", LIST]))
     assert held == {
         str(file.relative_to(product_tree)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -80,10 +81,3 @@ def test_prometheus_scrapes_a_pod_of_it(control_plane, pod, prometheus):
     server.wait_for("vgpu_container_memory_used_bytes")
     assert server.value("up") == 1
     assert server.value("vgpu_build_info") == 1
-
-
-def test_equal_sources_give_equal_bytes(product_archive, product_tree, tmp_path):
-    again = product.build(tmp_path / "again.tar", product_tree)
-    with product_archive.open("rb") as first, again.open("rb") as second:
-        digests = [hashlib.file_digest(file, "sha256").hexdigest() for file in (first, second)]
-    assert digests[0] == digests[1]

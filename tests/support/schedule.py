@@ -71,7 +71,12 @@ OTHERS = "nodes-2"
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 ORDER = (OTHERS, *LANES, "bed", "")
 
-TOGETHER = {"grafana/test_live": "grafana", "grafana/test_dashboard_queries": "grafana"}
+TOGETHER = {
+    "grafana/test_live": "grafana",
+    "grafana/test_dashboard_queries": "grafana",
+    "release/test_artefacts": "release",
+    "release/test_on_a_node": "release",
+}
 """Other files that share a session fixture -> the name of their group."""
 
 

@@ -69,13 +69,13 @@ class Shown(NamedTuple):
 
 
 def image(
-    archive: Path, reference: str, layers: Sequence[bytes | Path], config: Mapping[str, Any]
+    archive: Path, reference: str, layers: Sequence[bytes], config: Mapping[str, Any]
 ) -> Path:
     """Write a docker-archive of an image; ``layers`` are uncompressed tars, lowest first.
 
     ``config`` is the OCI image configuration's own: Env, Entrypoint, Cmd, User, WorkingDir.
     """
-    digests = [_digest(layer) for layer in layers]
+    digests = [hashlib.sha256(layer).hexdigest() for layer in layers]
     about = {
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
@@ -93,13 +93,7 @@ def image(
     with tarfile.open(archive, "w") as tar:
         _add(tar, description_name, description, 0o644)
         for digest, content in zip(digests, layers, strict=True):
-            if isinstance(content, bytes):
-                _add(tar, f"{digest}.tar", content, 0o644)
-                continue
-            with content.open("rb") as file:
-                entry = tarfile.TarInfo(f"{digest}.tar")
-                entry.size = content.stat().st_size
-                tar.addfile(entry, file)
+            _add(tar, f"{digest}.tar", content, 0o644)
         _add(tar, "manifest.json", json.dumps([manifest]).encode(), 0o644)
     return archive
 
@@ -137,13 +131,6 @@ def bed_images(folder: Path) -> list[Path]:
         image(folder / "pause.tar", PAUSE, [base], {**path, "Entrypoint": asleep}),
         image(folder / "show.tar", SHOW, [base, show], {**path, "Cmd": ["show"]}),
     ]
-
-
-def _digest(content: bytes | Path) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
