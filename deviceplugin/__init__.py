@@ -17,3 +17,5 @@ The packages, in the order in which a container passes through them:
 - ``flags``, ``main``, ``plugin``, ``wiring``, ``service``: the program. ``metrics``,
   ``status_server``.
 """
+
+DISTRIBUTION = "vgpu"

@@ -1,1 +1,3 @@
 """The per-node Prometheus exporter: sampler -> snapshot -> families -> bytes."""
+
+DISTRIBUTION = "vgpu"

@@ -14,3 +14,5 @@ The parts, in the order of a cycle:
   the cluster. ``owners/``: whose pods may be evicted.
 - ``commands/``, ``config/``, ``session``: the command line. ``report/``, ``metrics``: its output.
 """
+
+DISTRIBUTION = "vgpu"

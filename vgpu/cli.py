@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from vgpu import __version__
+from vgpu.own_packages import foreign_package
 from vgpu.program.failures import name_standard_output, status_of
 
 PLUGIN = "kubectl-vgpu"
@@ -53,6 +54,8 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         """Run under the name with which the program was called; ends the process by default."""
+        if error := foreign_package():
+            sys.exit(f"Error: {error}")
         if kwargs.get("prog_name") is None and Path(sys.argv[0]).name == PLUGIN:
             kwargs["prog_name"] = PLUGIN.replace("-", " ")
 
