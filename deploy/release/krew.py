@@ -25,11 +25,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "lib"))
 """
 
-DESCRIPTION: Final = """\
-Shows which container holds which GPU, what waits and why, and the free capacity, for GPUs that are
-shared by Volcano vGPU, HAMi, gpushare, gpu-manager or KubeShare. Finds pods, locks and claims that
-failed, got stuck or were forgotten, and repairs them. Nothing needs to be installed in the cluster.
-"""
+DESCRIPTION: Final = (
+    "Shows which container holds which GPU, what waits and why, and the free capacity, for GPUs"
+    " that are shared by Volcano vGPU, HAMi, gpushare, gpu-manager or KubeShare. Finds pods, locks"
+    " and claims that failed, got stuck or were forgotten, and repairs them. Nothing needs to be"
+    " installed in the cluster."
+)
 
 
 def write_plugin(file: Path, source: SourceTree, bundle: Path) -> None:
@@ -66,7 +67,7 @@ def manifest(
             "homepage": project.site,
             "shortDescription": "Show and repair GPUs that are shared by pods",
             "description": DESCRIPTION,
-            "caveats": "Needs Python 3.11 or newer as python3.\n",
+            "caveats": "Needs Python 3.11 or newer as python3.",
             "platforms": platforms,
         },
     }

@@ -17,7 +17,10 @@ from deploy.release.platforms import Platform
 from deploy.release.source import SourceTree
 
 _UV: Final = (sys.executable, "-m", "uv", "--quiet", "pip", "install")
-_OPTIONS: Final = ("--no-config", "--no-deps", "--only-binary=:all:", "--link-mode=copy")
+_OPTIONS: Final = (
+    *("--no-config", "--no-deps", "--only-binary=:all:"),
+    *("--link-mode=copy", "--no-compile-bytecode"),
+)
 _LOCKED: Final = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)(?:.*\\\n)+.*\n?", re.MULTILINE)
 _EXTRA_NAME: Final = re.compile(r"[\w.-]+")
 

@@ -19,7 +19,6 @@ from deploy.release.contents import elf_files
 from deploy.release.layers import sha256
 from deploy.release.platforms import PLATFORMS, native
 from tests.release.publisher import SETTING, Publisher
-from tests.support.environment import missing
 from vgpu import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough("release")]
@@ -160,7 +159,7 @@ def test_the_program_of_the_foreign_platform_runs_in_an_emulator(dist, tmp_path)
     names = (f"qemu-{foreign.machine}", f"qemu-{foreign.machine}-static")
     emulator = next(filter(None, map(shutil.which, names)), None)
     if emulator is None:
-        missing(f"{names[0]} is not installed: apt-get install qemu-user")
+        pytest.skip(f"{names[0]} is not installed, so {foreign.name} is not run")
     root = tmp_path / "root"
     root.mkdir()
     for layer in layers_of(dist / IMAGE, foreign.name, tmp_path / "layout"):
