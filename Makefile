@@ -29,7 +29,7 @@ test test-thorough cluster-tools manifests release: \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
-  screenshot dashboards bench bench-cluster soak lock lock-debian image release clean ci-setup \
+  screenshot dashboards bench bench-cluster soak lock lock-debian image release publish clean ci-setup \
   lint lint-style lint-types lint-layers lint-generated pure tests
 
 help: ## What there is to make
@@ -100,6 +100,10 @@ release: $(VENV)/.dev ## Build all artefacts of a release into dist/ (docs/relea
 	@$(BIN)/python -m deploy.release check
 	@$(MAKE) check
 	@$(BIN)/python -m deploy.release build --helm "$$($(HELM))" $(ARGS)
+
+publish: ## Attach dist/ to the release of this version's tag (GitHub's gh)
+	gh release create "v$$($(PYTHON) -c 'import vgpu; print(vgpu.__version__)')" --verify-tag \
+	  --notes-from-tag dist/*
 
 image: $(VENV)/.dev ## Write a container image of this tree into dist/, without a container daemon
 	@$(BIN)/python -m deploy.release image $(ARGS)

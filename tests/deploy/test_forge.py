@@ -114,9 +114,16 @@ def test_actions_are_the_forges_own_and_have_a_version():
     assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", name)] == []
 
 
-def test_a_workflow_may_read_and_nothing_else():
+def test_a_workflow_may_read_and_only_the_job_that_publishes_may_write():
     assert {str(load(path)["permissions"]) for path in WORKFLOWS} == {"{'contents': 'read'}"}
-    assert [name for name, job in jobs() if "permissions" in job] == []
+    more = {name: job["permissions"] for name, job in jobs() if "permissions" in job}
+    assert more == {"release.yml: publish": {"contents": "write"}}
+
+
+def test_what_is_published_was_built_by_a_tag():
+    release = load(ROOT / ".github" / "workflows" / "release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # `on` is true in YAML 1.1
+    assert release["jobs"]["publish"]["needs"] == "release"
 
 
 def test_the_packages_of_ci_are_those_of_its_script():
