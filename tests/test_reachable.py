@@ -24,13 +24,16 @@ FOR_CONTROLLERS = "client-go's work queue, for the controllers that are to come"
 UNREACHED = {
     "vgpu.kube.key_queue": FOR_CONTROLLERS,
     "vgpu.kube.work_queue": FOR_CONTROLLERS,
+    "vgpu.placement.dialect": FOR_THE_SCHEDULER,
+    "vgpu.placement.dialects": FOR_THE_SCHEDULER,
     "vgpu.placement.gpu_admission": FOR_THE_SCHEDULER,
     "vgpu.placement.gpushare": FOR_THE_SCHEDULER,
+    "vgpu.placement.hami": FOR_THE_SCHEDULER,
     "vgpu.placement.kubeshare": FOR_THE_SCHEDULER,
     "vgpu.placement.kubeshare_gemini": FOR_THE_SCHEDULER,
     "vgpu.placement.kubeshare_pool": FOR_THE_SCHEDULER,
+    "vgpu.placement.node_view": FOR_THE_SCHEDULER,
     "vgpu.placement.volcano": FOR_THE_SCHEDULER,
-    "vgpu.placement.volcano_mig": FOR_THE_SCHEDULER,
     "vgpu.schemes.kubeshare.daemon": FOR_KUBESHARE,
 }
 """Modules that no command reaches, and why they stay."""
