@@ -6,9 +6,15 @@ import pytest
 from msgspec import structs
 
 from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
-from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
+from vgpu.model import Claim, ContainerKind, PodRef, Scheme, Share
 from vgpu.placement.dialects import demand_of, scheduler_schemes
-from vgpu.placement.node_view import RESERVED_SECONDS, Reservation, node_view, scheme_of
+from vgpu.placement.node_view import (
+    RESERVED_SECONDS,
+    Reservation,
+    foreign_promise,
+    node_view,
+    scheme_of,
+)
 from vgpu.placement.result import Placement, PlacementReason
 from vgpu.units import GIB, MIB
 
@@ -214,22 +220,22 @@ def test_a_bound_pod_without_a_gpu_holds_its_node_back():
 
 
 def test_another_schedulers_reservation_holds_its_node_back_until_it_is_old():
-    waiting = pod("a", asking("hami", 4096), node="")
-    shares = (Share("GPU-0", 4096 * MIB, 0),)
-    claim = Claim(
-        Scheme.VOLCANO,
-        waiting.ref,
-        "n1",
-        (Allocation("main", shares, Phase.ASSUMED),),
-        assumed_at=NOW - 10,
-    )
-    view = node_view(hami_node(), HAMI, (), [(waiting, claim)], (), now=NOW)
-    assert (view.reason, view.until) == (
-        PlacementReason.OTHER_SCHEDULER,
-        NOW - 10 + RESERVED_SECONDS,
-    )
-    late = node_view(hami_node(), HAMI, (), [(waiting, claim)], (), now=NOW - 10 + RESERVED_SECONDS)
-    assert late.reason is None
+    annotations = {
+        "hami.io/vgpu-node": "n1",
+        "hami.io/vgpu-time": str(int(NOW - 10)),
+        "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,4096,0:;",
+    }
+    waiting = pod("a", asking("hami", 4096), node="", annotations=annotations)
+    promise = foreign_promise(waiting, SCHEMES, first_read=NOW)
+    assert (promise.node, promise.since) == ("n1", NOW - 10)
+    assert foreign_promise(waiting, SCHEMES, first_read=NOW - 60).since == NOW - 60
+
+    def reason(now):
+        return node_view(hami_node(), HAMI, (), [promise], (), now=now).reason
+
+    assert reason(NOW) is PlacementReason.OTHER_SCHEDULER
+    assert reason(NOW - 10 + RESERVED_SECONDS) is None
+    assert foreign_promise(pod("b", asking("hami", 1), node=""), SCHEMES, NOW) is None
 
 
 def test_hami_tries_idle_gpus_first_and_full_ones_where_the_pod_asks_for_it():

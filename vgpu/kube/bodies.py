@@ -41,6 +41,25 @@ def eviction(pod: PodRef, resource_version: str) -> Body:
     }
 
 
+def binding(pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]) -> Body:
+    """The binding of exactly this pod in this state to a node.
+
+    The API server writes the annotations into the pod together with the node's name.
+    """
+    preconditions = {"uid": pod.uid, "resourceVersion": resource_version}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "annotations": dict(annotations),
+            **preconditions,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
 def annotations_patch(
     annotations: Mapping[str, str | None],
     resource_version: str,

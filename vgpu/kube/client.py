@@ -18,7 +18,7 @@ from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Lease, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
-from vgpu.kube.verbs import CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
+from vgpu.kube.verbs import BIND, CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
 from vgpu.model import PodRef
 
 _Object = TypeVar("_Object")
@@ -56,6 +56,17 @@ class ApiClient(Reader):
         """
         body = bodies.eviction(pod, resource_version)
         self.send(EVICT, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
+
+    def bind(
+        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Bind a pod to a node and set annotations, in one write, if the pod has not changed.
+
+        Errors: NotFound if there is no pod of this name; Conflict if it is another, has changed, is
+        being deleted or is bound.
+        """
+        body = bodies.binding(pod, resource_version, node, annotations)
+        self.send(BIND, PODS, pod.namespace, pod.name, body)
 
     def patch_pod(
         self,

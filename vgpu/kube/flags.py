@@ -41,13 +41,19 @@ def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def connected(kubeconfig: str, context: str) -> Iterator["ApiClient"]:
-    """A connection; a failure on it ends the command with status 1 and a hint what to do."""
+def connected(
+    kubeconfig: str, context: str, *, gather: float | None = None
+) -> Iterator["ApiClient"]:
+    """A connection; a failure on it ends the command with status 1 and a hint what to do.
+
+    ``gather`` is as in :class:`vgpu.kube.connection.ApiConnection`; None is its default.
+    """
     from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
     from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
 
     try:
-        with ApiClient.connect(kubeconfig, context) as cluster:
+        options = {} if gather is None else {"gather": gather}
+        with ApiClient.connect(kubeconfig, context, **options) as cluster:
             yield cluster
     except ClusterError as error:
         message = str(error) if error.status else error.message

@@ -16,6 +16,7 @@ from vgpu.kube.projection import (
     project_config_map,
     project_event_count,
     project_lease,
+    project_named_config_map,
     project_node,
 )
 
@@ -51,6 +52,9 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (PODS, NODES, CONFIG_MAPS, EVENTS, LEAS
 
 API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind in KINDS}
 """The API version of each kind, since other groups have a Node or a Pod, too."""
+
+NAMED_CONFIG_MAPS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_named_config_map)
+"""ConfigMaps with their names, for lists and watches."""
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
 """Nodes, of which only the whole capacity is kept, as it is written."""

@@ -65,6 +65,11 @@ def project_config_map(config: wire.ConfigMapFields, _: str) -> tuple[Mapping[st
     return config.data or {}, config.metadata.resource_version
 
 
+def project_named_config_map(config: wire.ConfigMapFields, _: str) -> tuple[str, Mapping[str, str]]:
+    """The name and the data of a ConfigMap."""
+    return config.metadata.name, config.data or {}
+
+
 def project_event_count(event: wire.EventFields, _: str) -> int:
     """Number of times that a core Event was reported."""
     return event.count or 0

@@ -48,6 +48,7 @@ class DialectRow(msgspec.Struct, frozen=True):
         dialect: the dialect, from the policies and the bytes of one unit of memory.
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
+        lists_unserved: whether annotations list what Allocate has still to allocate.
         mode: how the node's GPUs are shared. Raises ClaimError.
         cordoned: names of the node's GPUs that take no new shares.
     """
@@ -58,6 +59,7 @@ class DialectRow(msgspec.Struct, frozen=True):
     places: frozenset[ContainerKind]
     only_counted: tuple[str, ...] = ()
     wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
+    lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
     cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
 
@@ -88,6 +90,7 @@ ROWS: Final = (
         places=_APPS,
         only_counted=(VOLCANO.percentage,),
         wishes=volcano_wishes,
+        lists_unserved=True,
         mode=_mode(VOLCANO),
     ),
     DialectRow(
@@ -97,6 +100,7 @@ ROWS: Final = (
         places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
         only_counted=HAMI.implied_by,
         wishes=hami_wishes,
+        lists_unserved=True,
         mode=_mode(HAMI),
         cordoned=_cordoned,
     ),
@@ -164,9 +168,9 @@ def demand_of(
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
     places = scheme.dialect_row.places
     demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod))
+    if not requests:
+        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]
-    if not later:
-        return _refusal(PlacementReason.NOTHING_REQUESTED)
     for request in requests:
         if request.kind not in places and not _is_covered(request, later):
             return PlacementRefusal(PlacementReason.INIT_CONTAINER, container=request.container)

@@ -8,6 +8,8 @@ not offered: such a pod is placed by the cluster's policy.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request
@@ -78,8 +80,11 @@ class HamiDialect(VolcanoDialect, frozen=True):
         """Init containers run before the others, so each is placed beside the sidecars alone."""
         result = super().choose(demand, node)
         inits = [request for request in demand.requests if request.kind is ContainerKind.INIT]
-        if isinstance(result, PlacementRefusal) or not inits:
+        if isinstance(result, PlacementRefusal):
             return result
+        if not inits:
+            ordered = _in_start_order(demand, result.allocations)
+            return structs.replace(result, allocations=ordered)
         sidecars = (each for each in result.allocations if each.kind is ContainerKind.SIDECAR)
         before = with_shares(node.gpus, (share for each in sidecars for share in each.shares))
         allocations = []
@@ -95,7 +100,7 @@ class HamiDialect(VolcanoDialect, frozen=True):
                     request.kind,
                 )
             )
-        pod = (*allocations, *result.allocations)
+        pod = _in_start_order(demand, (*allocations, *result.allocations))
         return Placement(node.name, pod, with_shares(node.gpus, effective_shares(pod)))
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
@@ -117,6 +122,17 @@ class HamiDialect(VolcanoDialect, frozen=True):
     def message(self, reason: PlacementReason, demand: PodDemand, node: CandidateNode) -> str:  # noqa: ARG002
         """The reason code of HAMi."""
         return _REASONS.get(reason, reason.explanation)
+
+
+def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tuple[Allocation, ...]:
+    """As the containers start: init containers and sidecars as in the spec, then the others."""
+    places = {request.container: place for place, request in enumerate(demand.requests)}
+    return tuple(
+        sorted(
+            allocations,
+            key=lambda each: (each.kind is ContainerKind.APP, places[each.container]),
+        )
+    )
 
 
 def _use(gpu: GpuUse) -> float:

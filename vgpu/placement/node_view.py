@@ -13,7 +13,7 @@ from msgspec import structs
 
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Share
+from vgpu.model import Allocation, ContainerKind, Device, PodRef, Share
 from vgpu.placement.candidate import CandidateNode, GpuUse, with_shares
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason
@@ -28,6 +28,21 @@ class Reservation(msgspec.Struct, frozen=True):
 
     allocations: tuple[Allocation, ...]
     group: str = ""
+
+
+class ForeignPromise(msgspec.Struct, frozen=True):
+    """Another scheduler's reservation on a node, for a pod that is not bound.
+
+    Attributes:
+        pod: the pod.
+        node: the node that it names.
+        since: when it was made, but not later than we first read it; unix seconds. Any user may
+            write these annotations, with any time.
+    """
+
+    pod: PodRef
+    node: str
+    since: float
 
 
 class CandidateView(msgspec.Struct, frozen=True):
@@ -58,7 +73,7 @@ def node_view(
     node: Node,
     scheme: SchedulerScheme,
     bound: Sequence[Pod],
-    promised: Sequence[tuple[Pod, Claim]],
+    promised: Sequence[ForeignPromise],
     reservations: Iterable[Reservation],
     *,
     now: float,
@@ -66,8 +81,8 @@ def node_view(
 ) -> CandidateView:
     """The node's view.
 
-    ``bound`` are the pods on it that may hold devices, ``promised`` those that are not bound, with
-    claims that name this node; ``reservations`` are our own of pods that are not in ``bound``.
+    ``bound`` are the pods on it that may hold devices, ``promised`` other schedulers' reservations
+    that name this node; ``reservations`` are our own of pods that are not in ``bound``.
     ``unhealthy`` is the text of the ConfigMap that lists its unhealthy GPUs, ``now`` unix seconds.
     """
     empty = CandidateNode(node.name, ())
@@ -88,6 +103,24 @@ def node_view(
         detail = f"pod {waiting.ref.namespace}/{waiting.ref.name} has no GPU yet"
         return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
     return _held_back(candidate, promised, now)
+
+
+def foreign_promise(
+    pod: Pod, schemes: Iterable[SchedulerScheme], first_read: float
+) -> ForeignPromise | None:
+    """The reservation in the annotations of a pod that is not bound; None if none names a node.
+
+    ``first_read`` is when we first read one of this pod, in unix seconds.
+    """
+    for scheme in schemes:
+        try:
+            claim = scheme.codec.claim(pod)
+        except ClaimError:
+            continue
+        if claim is not None and claim.node:
+            since = first_read if claim.assumed_at is None else min(claim.assumed_at, first_read)
+            return ForeignPromise(pod.ref, claim.node, since)
+    return None
 
 
 def held_shares(
@@ -133,12 +166,12 @@ def _in_use(
 
 
 def _held_back(
-    candidate: CandidateNode, promised: Sequence[tuple[Pod, Claim]], now: float
+    candidate: CandidateNode, promised: Sequence[ForeignPromise], now: float
 ) -> CandidateView:
-    for pod, claim in promised:
-        at = pod.created_at if claim.assumed_at is None else claim.assumed_at
-        until = (now if at is None else min(at, now)) + RESERVED_SECONDS
+    for promise in promised:
+        until = promise.since + RESERVED_SECONDS
         if until > now:
-            detail = f"GPUs are reserved for pod {pod.ref.namespace}/{pod.ref.name}, not bound yet"
+            pod = promise.pod
+            detail = f"GPUs are reserved for pod {pod.namespace}/{pod.name}, which is not bound"
             return CandidateView(candidate, PlacementReason.OTHER_SCHEDULER, detail, until)
     return CandidateView(candidate)

@@ -5,6 +5,7 @@ a GPU, so that equal causes have equal texts.
 """
 
 from collections import Counter
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,10 @@ class PlacementReason(Explained):
         "init_container",
         "an init container requests more than its sharing system can reserve",
     )
+    FOREIGN_ANNOTATIONS = (
+        "foreign_annotations",
+        "the pod has annotations of its sharing system that contradict a reservation",
+    )
     # the node
     UNKNOWN_NODE = "unknown_node", "the node is unknown to the scheduler"
     NO_GPUS = "no_gpus", "the node has no GPU of the pod's sharing system"
@@ -31,6 +36,7 @@ class PlacementReason(Explained):
     UNREADABLE = "unreadable", "the GPUs of the node, or what its pods hold, cannot be read"
     OTHER_SCHEDULER = "other_scheduler", "another scheduler has reserved GPUs of the node"
     POD_WITHOUT_GPU = "pod_without_gpu", "a pod that is bound to the node has no GPU yet"
+    UNDER_WAY = "under_way", "the node is kept for a pod that is being bound"
     SHARING_MODE = "sharing_mode", "the node shares its GPUs in another mode than the pod requests"
     TOO_FEW_GPUS = "too_few_gpus", "the node has fewer GPUs than a container requests"
     NO_FITTING_GPU = "no_fitting_gpu", "too few GPUs of the node fit"
@@ -41,19 +47,40 @@ class PlacementReason(Explained):
         "the reserved GPUs are not free, or not as many as requested",
     )
     RESERVATION_DIFFERS = "reservation_differs", "the scheduler has reserved another GPU"
-    # one GPU, in the order of the checks
-    UUID = "uuid", "the pod's annotations exclude the GPU"
-    UNHEALTHY = "unhealthy", "the GPU is unhealthy"
-    CORDONED = "cordoned", "the GPU is cordoned"
-    UNKNOWN_SIZE = "unknown_size", "the memory of the GPU is unknown"
-    SLOTS = "slots", "no share of the GPU is left"
-    POD_GROUP = "pod_group", "another pod of the pod group is on the GPU"
-    MEMORY = "memory", "too little memory of the GPU is free"
-    CORES = "cores", "too few cores of the GPU are free"
-    EXCLUSIVE = "exclusive", "a whole GPU is requested, and the GPU is in use"
-    EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPU are reserved"
-    TYPE = "type", "the pod's annotations exclude the type of the GPU"
-    MIG_SLOT = "mig_slot", "no MIG slot of the GPU is left that is large enough"
+    # its GPUs, in the order of the checks of one
+    UUID = "uuid", "the pod's annotations exclude the GPUs"
+    UNHEALTHY = "unhealthy", "the GPUs are unhealthy"
+    CORDONED = "cordoned", "the GPUs are cordoned"
+    UNKNOWN_SIZE = "unknown_size", "the memory of the GPUs is unknown"
+    SLOTS = "slots", "no share of a GPU is free"
+    POD_GROUP = "pod_group", "another pod of the pod group uses the GPUs"
+    MEMORY = "memory", "no GPU has enough free memory"
+    CORES = "cores", "no GPU has enough free cores"
+    EXCLUSIVE = "exclusive", "no GPU is idle"
+    EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPUs are reserved"
+    TYPE = "type", "the pod's annotations exclude the type of the GPUs"
+    MIG_SLOT = "mig_slot", "no MIG slot that is large enough is free"
+
+
+UNRESOLVABLE: Final = frozenset(
+    {
+        PlacementReason.MALFORMED_REQUEST,
+        PlacementReason.SEVERAL_SYSTEMS,
+        PlacementReason.INIT_CONTAINER,
+        PlacementReason.UNKNOWN_NODE,
+        PlacementReason.NO_GPUS,
+        PlacementReason.MIXED_NODE,
+        PlacementReason.UNREADABLE,
+        PlacementReason.SHARING_MODE,
+        PlacementReason.TOO_FEW_GPUS,
+        PlacementReason.UUID,
+        PlacementReason.UNHEALTHY,
+        PlacementReason.CORDONED,
+        PlacementReason.UNKNOWN_SIZE,
+        PlacementReason.TYPE,
+    }
+)
+"""Reasons that stay whatever other pods leave the node."""
 
 
 class PlacementRefusal(msgspec.Struct, frozen=True):

@@ -79,6 +79,7 @@ class WebServer:
         max_connections: open connections; beyond that one makes room, by
             :func:`vgpu.web.connections.first_to_go`.
         max_per_address: the same for the connections of one client's address.
+        max_bodies: request bodies that are read at a time; beyond that 503.
         timeouts: how long a client may take.
 
     Attributes:
@@ -94,6 +95,7 @@ class WebServer:
         max_requests: int = MAX_REQUESTS,
         max_connections: int = MAX_CONNECTIONS,
         max_per_address: int = MAX_PER_ADDRESS,
+        max_bodies: int = MAX_BODIES,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self.addresses: tuple[str, ...] = ()
@@ -101,7 +103,7 @@ class WebServer:
         self._wanted = addresses
         self._policy = config.current if config is not None else lambda: OPEN
         self._slots = threading.BoundedSemaphore(max_requests)
-        self._bodies = threading.BoundedSemaphore(MAX_BODIES)
+        self._bodies = threading.BoundedSemaphore(max_bodies)
         self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
         self._listeners: list[socket.socket] = []

@@ -1,0 +1,435 @@
+"""What the scheduler knows of the cluster: nodes, pods, and its own reservations. No I/O.
+
+A reservation counts from the moment at which a bind decides until the API server shows the bound
+pod, shows that the pod is gone, or has surely refused the binding. So no GPU has more shares than
+it can hold, whatever the order of requests and events:
+
+    for each GPU: Σ shares of bound pods that are not gone + Σ reservations ≤ the GPU
+
+Every method may be called by any thread; the lock is never held during a request.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from scheduler.node_cache import (
+    CachedNode,
+    DemandShape,
+    PodPlacement,
+    PodReservation,
+    ScoredPlacement,
+)
+from scheduler.rejected import RejectedPod, RejectedPods
+from vgpu.kube.objects import MalformedObject, Node, Pod, holds_devices
+from vgpu.model import PodRef
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.node_view import CandidateView, foreign_promise, scheme_of
+from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
+from vgpu.schemes.codec import ClaimError
+
+UNDER_WAY_SECONDS: Final = 10.0
+"""Maximum time between filter and bind for which a pod is expected to be bound, in seconds."""
+
+MOST_WOKEN: Final = 16
+"""Maximum number of pods of one demand that one change of a node wakes."""
+
+MOST_UNDER_WAY: Final = 4
+"""Maximum number of pods under way that filter counts beside a pod."""
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """A pod that passed filter; ``nodes`` are those that it may be bound to."""
+
+    shape: DemandShape
+    demand: PodDemand
+    nodes: frozenset[str]
+    since: float
+
+
+class FilteredNodes(msgspec.Struct, frozen=True):
+    """The nodes that take a pod, and why the others do not."""
+
+    nodes: tuple[str, ...]
+    refused: Mapping[str, PlacementRefusal]
+
+
+def shape_of(scheme: SchedulerScheme, demand: PodDemand) -> DemandShape:
+    """The demand without its pod."""
+    return DemandShape(scheme.row.name, demand.requests, demand.wishes)
+
+
+def _counts_alike(before: Pod, pod: Pod) -> bool:
+    """Whether a newer state of a pod changes nothing of what it holds or requests."""
+    return (
+        before.ref == pod.ref
+        and before.node == pod.node
+        and before.annotations == pod.annotations
+        and before.labels == pod.labels
+        and before.containers == pod.containers
+        and holds_devices(before) == holds_devices(pod)
+        and before.initialized() == pod.initialized()
+    )
+
+
+class SchedulerCache:
+    """The cache that the module describes.
+
+    ``clock`` returns unix seconds.
+    """
+
+    def __init__(
+        self,
+        schemes: Sequence[SchedulerScheme],
+        clock: Callable[[], float],
+        changed: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """``changed`` is called with the name of each node that may have room for more pods."""
+        self.schemes = tuple(schemes)
+        self._clock = clock
+        self._on_change = changed
+        self._rejected = RejectedPods()
+        self._lock = threading.Lock()
+        self._nodes: dict[str, CachedNode] = {}
+        self._pods: dict[str, Pod] = {}
+        self._promised: dict[str, str] = {}
+        self._first_promised: dict[str, float] = {}
+        self._reserved: dict[str, set[str]] = {}
+        self._under_way: dict[str, UnderWay] = {}
+        self._unreadable: dict[str, str] = {}
+        self._unhealthy: Mapping[str, str] = {}
+
+    # ------------------------------------------------------------ events
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        """The node as it is now; None if it is gone."""
+        with self._lock:
+            cached = self._cached(name)
+            if cached.node == node:
+                return
+            cached.node = node
+            cached.scheme = (
+                PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self.schemes)
+            )
+            self._set_health(cached)
+            self._changed(cached)
+
+    def set_unhealthy(self, texts: Mapping[str, str]) -> None:
+        """The texts of the ConfigMaps that list unhealthy GPUs, by the name of the ConfigMap."""
+        with self._lock:
+            self._unhealthy = texts
+            for cached in self._nodes.values():
+                self._set_health(cached)
+
+    def set_malformed(self, key: str, pod: MalformedObject) -> None:
+        """A pod that cannot be read: what it holds of its node is unknown.
+
+        What it held when it was read last stays counted.
+        """
+        with self._lock:
+            node = pod.node or self._unreadable.get(key, "")
+            if node:
+                self._unreadable[key] = node
+                cached = self._cached(node)
+                cached.unreadable[key] = str(pod)
+                cached.change()
+
+    def set_pod(self, key: str, pod: Pod | None) -> None:
+        """The pod ``<namespace>/<name>`` as it is now; None if it is gone."""
+        with self._lock:
+            unreadable = self._nodes.get(self._unreadable.pop(key, ""))
+            if unreadable is not None:
+                unreadable.unreadable.pop(key, None)
+                self._changed(unreadable)
+            before = self._pods.get(key)
+            if before is not None and pod is not None and _counts_alike(before, pod):
+                self._pods[key] = pod
+                return
+            self._pods.pop(key, None)
+            if before is not None:
+                self._forget(key, before)
+                if pod is None or pod.ref.uid != before.ref.uid:
+                    self._rejected.discard(before.ref.uid)
+                    self._settle(before.ref.uid)
+                    self._first_promised.pop(before.ref.uid, None)
+            if pod is not None:
+                self._pods[key] = pod
+                self._remember(key, pod)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name, as the last event showed it."""
+        with self._lock:
+            return self._pods.get(f"{namespace}/{name}")
+
+    # ------------------------------------------------------------ filter and prioritize
+
+    def filter(
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str], priority: int = 0
+    ) -> FilteredNodes:
+        """The nodes that take the pod; a pod that none takes is remembered as rejected.
+
+        Pods that passed filter and are not bound yet are counted on every node that they may be
+        bound to, where that leaves a node: else the first of them to be bound has it.
+        """
+        shape, now = shape_of(scheme, demand), self._clock()
+        uid = demand.pod.uid
+        fitting: list[str] = []
+        refused: dict[str, PlacementRefusal] = {}
+        with self._lock:
+            for name in names:
+                result = self._place(name, shape, demand, now).result
+                if isinstance(result, PlacementRefusal):
+                    refused[name] = result
+                else:
+                    fitting.append(name)
+            chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
+            left_out = set(fitting) - set(chosen)
+            refused |= dict.fromkeys(left_out, _TAKEN)
+            if chosen:
+                self._under_way[uid] = UnderWay(shape, demand, frozenset(chosen), now)
+                self._rejected.discard(uid)
+            else:
+                nodes = frozenset(refused)
+                self._rejected.add(RejectedPod(demand.pod, shape, demand, nodes, priority, now))
+        return FilteredNodes(tuple(chosen), refused)
+
+    def scores(
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
+    ) -> list[tuple[str, int]]:
+        """The score of each node."""
+        shape, now = shape_of(scheme, demand), self._clock()
+        with self._lock:
+            return [(name, self._place(name, shape, demand, now).score) for name in names]
+
+    def view(self, name: str) -> CandidateView | None:
+        """A node's view; None of a node that is unknown or has no GPUs of one system."""
+        with self._lock:
+            cached = self._nodes.get(name)
+            return cached.view(self._clock()) if cached else None
+
+    # ------------------------------------------------------------ rejected pods
+
+    def take_rejected(self, name: str) -> list[RejectedPod]:
+        """Forget and return the rejected pods that fit on a node now."""
+        now = self._clock()
+
+        def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
+            before: list[tuple[DemandShape, PodDemand]] = []
+            while len(before) < min(most, MOST_WOKEN):
+                result = self._place(name, shape, demand, now, *before).result
+                if isinstance(result, PlacementRefusal):
+                    break
+                before.append((shape, demand))
+            return len(before)
+
+        with self._lock:
+            return self._rejected.take(name, fitting)
+
+    def put_back_rejected(self, rejected: RejectedPod) -> None:
+        """Remember a rejected pod again."""
+        with self._lock:
+            self._rejected.add(rejected)
+
+    # ------------------------------------------------------------ bind
+
+    def reserve(
+        self, scheme: SchedulerScheme, demand: PodDemand, name: str
+    ) -> PodPlacement | PlacementRefusal:
+        """Decide on the GPUs of a pod on a node, and reserve them.
+
+        A pod that has a reservation on the node keeps it.
+        """
+        shape, now = shape_of(scheme, demand), self._clock()
+        uid = demand.pod.uid
+        with self._lock:
+            self._under_way.pop(uid, None)
+            cached = self._cached(name)
+            reservation = cached.reservations.get(uid)
+            if reservation is None or reservation.shape != shape:
+                if reservation is not None:
+                    self._drop(uid, name)
+                result = self._place(name, shape, demand, now).result
+                if isinstance(result, PlacementRefusal):
+                    return result
+                reservation = PodReservation(
+                    result.allocations, demand.wishes.group, pod=demand.pod, shape=shape, since=now
+                )
+                self._reserve(cached, uid, reservation)
+            view = cached.view(now)
+            gpus = view.candidate.gpus if view else ()
+            devices = {each: gpu.device for gpu in gpus for each in gpu.device.names}
+            return PodPlacement(scheme, name, reservation.allocations, devices)
+
+    def hold(self, pod: Pod) -> None:
+        """Reserve what a bound pod has, which no event has shown as bound yet."""
+        demand = demand_of(pod, self.schemes)
+        if isinstance(demand, PlacementRefusal):
+            return
+        scheme, request = demand
+        try:
+            claim = scheme.codec.claim(pod)
+        except ClaimError:
+            return  # its node is refused as soon as the event comes
+        with self._lock:
+            known = self._pods.get(f"{pod.ref.namespace}/{pod.ref.name}")
+            is_shown = known is not None and known.ref.uid == pod.ref.uid and known.node
+            if claim is None and not is_shown:
+                return  # its node is refused as soon as the event comes
+            self._settle(pod.ref.uid)
+            if claim is None or is_shown:
+                return
+            shape = shape_of(scheme, request)
+            reservation = PodReservation(
+                claim.allocations,
+                request.wishes.group,
+                pod=pod.ref,
+                shape=shape,
+                since=self._clock(),
+            )
+            self._reserve(self._cached(pod.node), pod.ref.uid, reservation)
+
+    def release(self, uid: str, name: str) -> None:
+        """End a reservation: the API server has surely not bound the pod to the node."""
+        with self._lock:
+            self._drop(uid, name)
+
+    def settle(self, uid: str) -> None:
+        """End all reservations of a pod: it is gone."""
+        with self._lock:
+            self._settle(uid)
+
+    def reservations(self, before: float) -> list[tuple[PodRef, str]]:
+        """The pod and the node of every reservation that is older; ``before`` is unix seconds."""
+        with self._lock:
+            return [
+                (reservation.pod, name)
+                for uid, names in self._reserved.items()
+                for name in names
+                if (reservation := self._nodes[name].reservations[uid]).since <= before
+            ]
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Numbers of nodes with GPUs, of pods, of reservations, and of rejected pods."""
+        with self._lock:
+            nodes = sum(
+                not isinstance(cached.scheme, PlacementReason) for cached in self._nodes.values()
+            )
+            reserved = sum(len(names) for names in self._reserved.values())
+            return nodes, len(self._pods), reserved, len(self._rejected)
+
+    # ------------------------------------------------------------ under the lock
+
+    def _cached(self, name: str) -> CachedNode:
+        cached = self._nodes.get(name)
+        if cached is None:
+            cached = self._nodes[name] = CachedNode(name)
+        return cached
+
+    def _set_health(self, cached: CachedNode) -> None:
+        scheme = cached.scheme
+        unhealthy = None if isinstance(scheme, PlacementReason) else scheme.row.unhealthy_map
+        text = self._unhealthy.get(unhealthy.name(cached.name), "") if unhealthy else ""
+        if cached.unhealthy != text:
+            cached.unhealthy = text
+            self._changed(cached)
+
+    def _changed(self, cached: CachedNode) -> None:
+        cached.change()
+        self._on_change(cached.name)
+        if cached.is_empty():
+            del self._nodes[cached.name]
+
+    def _forget(self, key: str, pod: Pod) -> None:
+        cached = self._nodes.get(pod.node)
+        if cached is not None and key in cached.pods:
+            del cached.pods[key]
+            self._changed(cached)
+        promised = self._nodes.get(self._promised.pop(key, ""))
+        if promised is not None:
+            promised.promises.pop(key, None)
+            self._changed(promised)
+
+    def _remember(self, key: str, pod: Pod) -> None:
+        uid = pod.ref.uid
+        if not holds_devices(pod):
+            self._settle(uid)
+        elif pod.node:
+            cached = self._cached(pod.node)
+            cached.pods[key] = pod
+            cached.change()
+            self._settle(uid)
+        elif uid not in self._reserved:
+            first = self._first_promised.get(uid, self._clock())
+            promise = foreign_promise(pod, self.schemes, first)
+            if promise is not None:
+                self._first_promised[uid] = first
+                self._promised[key] = promise.node
+                cached = self._cached(promise.node)
+                cached.promises[key] = promise
+                cached.change()
+
+    def _settle(self, uid: str) -> None:
+        """The API server shows where the pod is, or that it is gone."""
+        self._under_way.pop(uid, None)
+        self._rejected.discard(uid)
+        for name in self._reserved.pop(uid, ()):
+            cached = self._nodes[name]
+            del cached.reservations[uid]
+            self._changed(cached)
+
+    def _reserve(self, cached: CachedNode, uid: str, reservation: PodReservation) -> None:
+        cached.reservations[uid] = reservation
+        self._reserved.setdefault(uid, set()).add(cached.name)
+        cached.change()
+
+    def _drop(self, uid: str, name: str) -> None:
+        names = self._reserved.get(uid, set())
+        if name in names:
+            names.discard(name)
+            if not names:
+                del self._reserved[uid]
+            cached = self._nodes[name]
+            del cached.reservations[uid]
+            self._changed(cached)
+
+    def _place(
+        self,
+        name: str,
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+        *before: tuple[DemandShape, PodDemand],
+    ) -> ScoredPlacement:
+        cached = self._nodes.get(name)
+        if cached is None:
+            return _UNKNOWN
+        if demand.pod.uid in cached.reservations or cached.promises:
+            cached = cached.without(demand.pod)
+        return cached.place(shape, demand, now, *before)
+
+    def _beside_those_under_way(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> list[str]:
+        """The nodes that take the pod beside those that passed filter shortly before it."""
+        for uid, pod in list(self._under_way.items()):
+            if uid == demand.pod.uid or now - pod.since > UNDER_WAY_SECONDS:
+                del self._under_way[uid]
+        newest = list(self._under_way.values())[-MOST_UNDER_WAY:]
+        if not newest:
+            return list(names)
+        fitting = []
+        for name in names:
+            before = [(pod.shape, pod.demand) for pod in newest if name in pod.nodes]
+            placement = self._place(name, shape, demand, now, *before)
+            if isinstance(placement.result, Placement):
+                fitting.append(name)
+        return fitting
+
+
+_UNKNOWN: Final = ScoredPlacement(
+    PlacementRefusal(PlacementReason.UNKNOWN_NODE, PlacementReason.UNKNOWN_NODE.explanation)
+)
+_TAKEN: Final = PlacementRefusal(PlacementReason.UNDER_WAY, PlacementReason.UNDER_WAY.explanation)
