@@ -82,8 +82,8 @@ class PodBinder:
         with self._alone(ref.uid):
             pod = self._cache.pod(ref.namespace, ref.name)
             for _ in range(TRIES):
-                if pod is None or pod.ref.uid != ref.uid:
-                    pod = self._read(ref)
+                if pod is None or pod.ref.uid != ref.uid or pod.node:
+                    pod = self._read(ref)  # an event may be old: a success needs the newest state
                 if pod.node:
                     self._bound(pod, node)
                     return

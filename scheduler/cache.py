@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.gpushare_inspect import InspectedNode
 from scheduler.node_cache import (
     CachedNode,
     DemandShape,
@@ -203,6 +204,41 @@ class SchedulerCache:
         shape, now = shape_of(scheme, demand), self._clock()
         with self._lock:
             return [(name, self._place(name, shape, demand, now).score) for name in names]
+
+    def explain(
+        self, scheme: SchedulerScheme, demand: PodDemand
+    ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
+        """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
+        shape, now = shape_of(scheme, demand), self._clock()
+        with self._lock:
+            explained = []
+            for name in sorted(self._nodes):
+                cached = self._nodes[name]
+                if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
+                    result = self._place(name, shape, demand, now).result
+                    refusal = result if isinstance(result, PlacementRefusal) else None
+                    explained.append((name, cached.view(now), refusal))
+            return explained
+
+    def inspected(self, system: str) -> list[InspectedNode]:
+        """The nodes of a sharing system, by name, with the pods that are bound to them."""
+        with self._lock:
+            nodes = []
+            for name in sorted(self._nodes):
+                cached = self._nodes[name]
+                scheme = cached.scheme
+                view = cached.view(self._clock())
+                if isinstance(scheme, PlacementReason) or scheme.row.name != system or not view:
+                    continue
+                pods = tuple(sorted(cached.pods.values(), key=lambda pod: pod.ref))
+                gpus = view.candidate.gpus
+                nodes.append(InspectedNode(name, gpus, pods, scheme.codec, scheme.unit_bytes))
+            return nodes
+
+    def rejected(self, uid: str) -> RejectedPod | None:
+        """What is remembered of a rejected pod."""
+        with self._lock:
+            return self._rejected.get(uid)
 
     def view(self, name: str) -> CandidateView | None:
         """A node's view; None of a node that is unknown or has no GPUs of one system."""

@@ -4,12 +4,13 @@ A stale cache answers nothing: an error makes kube-scheduler try again, and no p
 that may be wrong.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from scheduler.binder import BindError, PodBinder
 from scheduler.cache import SchedulerCache
+from scheduler.events import RejectionEvents
+from scheduler.explanation import rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.wire import FilterAnswer, PlacementQuery
 from vgpu.model import PodRef
@@ -31,12 +32,14 @@ class Extender:
         cache: SchedulerCache,
         binder: PodBinder,
         metrics: SchedulerMetrics,
+        events: RejectionEvents,
         complaint: Callable[[], str],
     ) -> None:
         """``complaint`` returns why the cache cannot be used now, "" if it can."""
         self._cache = cache
         self._binder = binder
         self._metrics = metrics
+        self._events = events
         self._complaint = complaint
 
     def filter(self, query: PlacementQuery) -> FilterAnswer:
@@ -50,10 +53,14 @@ class Extender:
                 return FilterAnswer(query.names)
             self._metrics.note_rejection(demand.reason)
             text = _pod_text(demand)
+            self._events.rejected(query.pod.ref, text)
             return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
         filtered = self._cache.filter(*demand, query.names, query.pod.priority)
         if not filtered.nodes:
-            self._metrics.note_rejection(_main_cause(filtered.refused))
+            summary = summary_of(filtered.refused)
+            if summary.counts:
+                self._metrics.note_rejection(summary.counts[0][0])
+            self._events.rejected(query.pod.ref, rejection_text(summary, demand[1]))
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, refusal in filtered.refused.items():
@@ -84,9 +91,3 @@ class Extender:
 def _pod_text(refusal: PlacementRefusal) -> str:
     explanation, message = refusal.reason.explanation, refusal.message
     return explanation if message in ("", explanation) else f"{explanation}: {message}"
-
-
-def _main_cause(refused: Mapping[str, PlacementRefusal]) -> PlacementReason:
-    """The most frequent cause; of equally frequent ones the first in the enum's order."""
-    counts = Counter(refusal.cause for refusal in refused.values())
-    return max(PlacementReason, key=lambda reason: counts[reason])

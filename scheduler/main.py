@@ -12,9 +12,11 @@ import msgspec
 
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
+from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
+from scheduler.pages import page_routes
 from scheduler.service import extender_routes
 from scheduler.waker import Waker
 from vgpu.kube.client import ApiClient
@@ -39,6 +41,9 @@ CONNECTIONS: Final = 512
 
 GATHER_SECONDS: Final = 0.005
 """Time for which events of the API server gather before they are read, in seconds."""
+
+EVENTS_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for events that are not written yet, in seconds."""
 
 REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
@@ -190,8 +195,9 @@ class Scheduler:
         self._informers = ClusterInformers(api, self._cache)
         self._binder = PodBinder(api, self._cache)
         self._metrics = SchedulerMetrics()
+        self._events = RejectionEvents(api.write_event)
         self._extender = Extender(
-            self._cache, self._binder, self._metrics, self._informers.complaint
+            self._cache, self._binder, self._metrics, self._events, self._informers.complaint
         )
         self._ending = threading.Event()
         self._settler = threading.Thread(target=self._settle, name="settle", daemon=True)
@@ -201,6 +207,7 @@ class Scheduler:
         own = {
             "/metrics": self._host.metrics(TABLES, self._view),
             **extender_routes(self._extender, self._metrics),
+            **page_routes(self._cache),
         }
         return program_routes("scheduler", own, ready=self._informers.complaint)
 
@@ -215,6 +222,7 @@ class Scheduler:
         self._ending.set()
         self._waker.stop()
         self._informers.close()
+        self._events.finish(EVENTS_SECONDS)
 
     def _settle(self) -> None:
         while not self._ending.wait(SETTLE_SECONDS):

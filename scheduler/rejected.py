@@ -27,6 +27,7 @@ class RejectedPod(msgspec.Struct, frozen=True):
         nodes: the nodes that refused it.
         priority: higher is more important.
         since: its first rejection, in unix seconds.
+        rejections: number of rejections since then.
     """
 
     pod: PodRef
@@ -35,6 +36,7 @@ class RejectedPod(msgspec.Struct, frozen=True):
     nodes: frozenset[str]
     priority: int
     since: float
+    rejections: int = 1
 
     @property
     def group(self) -> "Group":
@@ -56,12 +58,18 @@ class RejectedPods:
         """Number of pods."""
         return len(self._pods)
 
+    def get(self, uid: str) -> RejectedPod | None:
+        """What is remembered of a pod."""
+        return self._pods.get(uid)
+
     def add(self, rejected: RejectedPod) -> None:
         """Remember a pod. A new rejection replaces the last one, but not the time of the first."""
         uid = rejected.pod.uid
         before = self.discard(uid)
         if before is not None:
-            rejected = structs.replace(rejected, since=before.since)
+            rejected = structs.replace(
+                rejected, since=before.since, rejections=before.rejections + 1
+            )
         elif len(self._pods) >= MOST_REJECTED:
             self.discard(next(iter(self._pods)))
         self._groups.setdefault(rejected.group, {})[uid] = rejected

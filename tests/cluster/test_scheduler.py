@@ -412,6 +412,58 @@ def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
         bed.client.delete(config)
 
 
+def test_a_pending_pod_has_its_reason_in_an_event_and_on_a_page(bed):
+    """I10: counts by cause, the amount that is missing, and every GPU with what is free of it."""
+    bed.node("gpushare", "gpushare-w")
+    bed.node("gpushare", "gpushare-x")
+    for number in range(4):
+        bed.start(f"full{number}", bed.namespace, "gpushare", 3)
+    bed.wait_bound(bed.namespace, 4)
+    waiting = bed.start("waits", bed.namespace, "gpushare", 2)
+    bed.wait_refused(waiting, "0/2 nodes are available: 2 no GPU has enough free memory.")
+    cause = (
+        "2 nodes: no GPU has enough free memory (8.0 GiB requested,"
+        " the largest free amount is 4.0 GiB)"
+    )
+    events = wait_until(
+        lambda: [
+            event for event in bed.client.events(waiting) if event["reason"] == "VgpuNotPlaced"
+        ],
+        "the event is there",
+    )
+    assert [(event["message"], event["type"]) for event in events] == [(cause, "Warning")]
+    status, page = bed.extender.get(f"/explain/{bed.namespace}/waits")
+    lines = page.decode().splitlines()
+    assert status == 200
+    assert lines[0] == (f"pod {bed.namespace}/waits (gpushare) requests main: 1 GPU with 8.0 GiB")
+    assert lines[2:5] == [
+        "now 0 of 2 nodes with GPUs take it",
+        cause,
+        "node gpushare-w: no GPU has enough free memory",
+    ]
+    assert lines[5] == ("  GPU 0: 4.0 GiB of 16.0 GiB free, 1 share: no GPU has enough free memory")
+    assert bed.extender.get("/explain/nowhere/waits")[0] == 404
+
+
+def test_the_inspect_page_is_gpushares_byte_for_byte(bed):
+    bed.node("gpushare", "gpushare-v")
+    bed.start("p", bed.namespace, "gpushare", 2)
+    bed.wait_bound(bed.namespace, 1)
+    node = (
+        '{"name":"gpushare-v","totalGPU":32,"usedGPU":8,"devs":['
+        '{"id":0,"totalGPU":16,"usedGPU":8,"pods":['
+        f'{{"name":"p","namespace":"{bed.namespace}","usedGPU":8}}]}},'
+        '{"id":1,"totalGPU":16,"usedGPU":0,"pods":[]}]}'
+    )
+    expected = f'{{"nodes":[{node}]}}'.encode()
+    path = "/gpushare-scheduler/inspect"
+    wait_until(lambda: bed.extender.get(path) == (200, expected), "the page has the pod")
+    assert bed.extender.get(f"{path}/gpushare-v") == (200, expected)
+    unknown = b'{"nodes":[],"error":"node \\"gone\\" not found"}'
+    assert bed.extender.get(f"{path}/gone") == (200, unknown)
+    assert bed.extender.get("/version") == (200, b"0.1.0")
+
+
 def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
     """I11."""
     bed.node("gpushare", "gpushare-d")

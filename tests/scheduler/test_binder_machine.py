@@ -133,9 +133,8 @@ class Binding(RuleBasedStateMachine):
         except BindError:
             pass
         else:
-            pod = self.api.pods.get(ref.name)
-            is_gone = pod is None or pod.ref != ref
-            assert is_gone or pod.node == node, "a success without a binding"
+            pod = self.api.pods[ref.name]
+            assert (pod.ref, pod.node) == (ref, node), "a success without a binding"
         finally:
             self.api.fault = "none"
 

@@ -120,12 +120,16 @@ ROWS: Final = (
 
 
 class SchedulerScheme(msgspec.Struct, frozen=True):
-    """A sharing system with its operator's settings, ready to place."""
+    """A sharing system with its operator's settings, ready to place.
+
+    ``unit_bytes`` are the bytes of one unit of its memory.
+    """
 
     row: SchemeRow
     dialect_row: DialectRow
     codec: SchemeCodec
     dialect: PlacementDialect
+    unit_bytes: int = MIB
 
     def is_asked(self, pod: Pod) -> bool:
         """Whether the pod requests the system's resources."""
@@ -147,7 +151,7 @@ def scheduler_schemes(
         row = rows[dialect_row.name]
         unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
         dialect = dialect_row.dialect(policies, unit)
-        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect))
+        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit))
     return tuple(schemes)
 
 
