@@ -18,12 +18,13 @@ import msgspec
 from scheduler.gpushare_inspect import InspectedNode
 from scheduler.node_cache import (
     CachedNode,
-    DemandShape,
     PodPlacement,
     PodReservation,
     ScoredPlacement,
 )
 from scheduler.rejected import RejectedPod, RejectedPods
+from scheduler.shapes import DemandShape, DemandShapes
+from scheduler.under_way import PodsUnderWay, UnderWay
 from vgpu.kube.objects import MalformedObject, Node, Pod, holds_devices
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
@@ -32,23 +33,8 @@ from vgpu.placement.node_view import CandidateView, foreign_promise, scheme_of
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError
 
-UNDER_WAY_SECONDS: Final = 10.0
-"""Maximum time between filter and bind for which a pod is expected to be bound, in seconds."""
-
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
-
-MOST_UNDER_WAY: Final = 4
-"""Maximum number of pods under way that filter counts beside a pod."""
-
-
-class UnderWay(msgspec.Struct, frozen=True):
-    """A pod that passed filter; ``nodes`` are those that it may be bound to."""
-
-    shape: DemandShape
-    demand: PodDemand
-    nodes: frozenset[str]
-    since: float
 
 
 class FilteredNodes(msgspec.Struct, frozen=True):
@@ -56,11 +42,6 @@ class FilteredNodes(msgspec.Struct, frozen=True):
 
     nodes: tuple[str, ...]
     refused: Mapping[str, PlacementRefusal]
-
-
-def shape_of(scheme: SchedulerScheme, demand: PodDemand) -> DemandShape:
-    """The demand without its pod."""
-    return DemandShape(scheme.row.name, demand.requests, demand.wishes)
 
 
 def _counts_alike(before: Pod, pod: Pod) -> bool:
@@ -99,8 +80,9 @@ class SchedulerCache:
         self._promised: dict[str, str] = {}
         self._first_promised: dict[str, float] = {}
         self._reserved: dict[str, set[str]] = {}
-        self._under_way: dict[str, UnderWay] = {}
+        self._under_way = PodsUnderWay()
         self._unreadable: dict[str, str] = {}
+        self._shapes = DemandShapes()
         self._unhealthy: Mapping[str, str] = {}
 
     # ------------------------------------------------------------ events
@@ -175,42 +157,53 @@ class SchedulerCache:
         Pods that passed filter and are not bound yet are counted on every node that they may be
         bound to, where that leaves a node: else the first of them to be bound has it.
         """
-        shape, now = shape_of(scheme, demand), self._clock()
+        now = self._clock()
         uid = demand.pod.uid
         fitting: list[str] = []
         refused: dict[str, PlacementRefusal] = {}
+        nodes = self._nodes
         with self._lock:
+            shape = self._shapes.of(scheme, demand)
+            key = (shape.number,)
             for name in names:
-                result = self._place(name, shape, demand, now).result
-                if isinstance(result, PlacementRefusal):
-                    refused[name] = result
+                cached = nodes.get(name)
+                placement = None
+                if cached is not None and uid not in cached.reservations and not cached.promises:
+                    placement = cached.known(key, now)
+                if placement is None:
+                    placement = self._place(name, shape, demand, now)
+                if isinstance(placement.result, PlacementRefusal):
+                    refused[name] = placement.result
                 else:
                     fitting.append(name)
             chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
             left_out = set(fitting) - set(chosen)
             refused |= dict.fromkeys(left_out, _TAKEN)
             if chosen:
-                self._under_way[uid] = UnderWay(shape, demand, frozenset(chosen), now)
+                self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
             else:
-                nodes = frozenset(refused)
-                self._rejected.add(RejectedPod(demand.pod, shape, demand, nodes, priority, now))
+                self._rejected.add(
+                    RejectedPod(demand.pod, shape, demand, frozenset(refused), priority, now)
+                )
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
         self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
     ) -> list[tuple[str, int]]:
         """The score of each node."""
-        shape, now = shape_of(scheme, demand), self._clock()
+        now = self._clock()
         with self._lock:
+            shape = self._shapes.of(scheme, demand)
             return [(name, self._place(name, shape, demand, now).score) for name in names]
 
     def explain(
         self, scheme: SchedulerScheme, demand: PodDemand
     ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
         """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
-        shape, now = shape_of(scheme, demand), self._clock()
+        now = self._clock()
         with self._lock:
+            shape = self._shapes.of(scheme, demand)
             explained = []
             for name in sorted(self._nodes):
                 cached = self._nodes[name]
@@ -278,13 +271,16 @@ class SchedulerCache:
 
         A pod that has a reservation on the node keeps it.
         """
-        shape, now = shape_of(scheme, demand), self._clock()
+        now = self._clock()
         uid = demand.pod.uid
         with self._lock:
-            self._under_way.pop(uid, None)
-            cached = self._cached(name)
+            shape = self._shapes.of(scheme, demand)
+            self._under_way.discard(uid)
+            if name not in self._nodes:
+                return _refused(PlacementReason.UNKNOWN_NODE)
+            cached = self._nodes[name]
             reservation = cached.reservations.get(uid)
-            if reservation is None or reservation.shape != shape:
+            if reservation is None or reservation.shape.content != shape.content:
                 if reservation is not None:
                     self._drop(uid, name)
                 result = self._place(name, shape, demand, now).result
@@ -317,7 +313,7 @@ class SchedulerCache:
             self._settle(pod.ref.uid)
             if claim is None or is_shown:
                 return
-            shape = shape_of(scheme, request)
+            shape = self._shapes.of(scheme, request)
             reservation = PodReservation(
                 claim.allocations,
                 request.wishes.group,
@@ -409,7 +405,7 @@ class SchedulerCache:
 
     def _settle(self, uid: str) -> None:
         """The API server shows where the pod is, or that it is gone."""
-        self._under_way.pop(uid, None)
+        self._under_way.discard(uid)
         self._rejected.discard(uid)
         for name in self._reserved.pop(uid, ()):
             cached = self._nodes[name]
@@ -450,10 +446,7 @@ class SchedulerCache:
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> list[str]:
         """The nodes that take the pod beside those that passed filter shortly before it."""
-        for uid, pod in list(self._under_way.items()):
-            if uid == demand.pod.uid or now - pod.since > UNDER_WAY_SECONDS:
-                del self._under_way[uid]
-        newest = list(self._under_way.values())[-MOST_UNDER_WAY:]
+        newest = self._under_way.newest(demand.pod.uid, now)
         if not newest:
             return list(names)
         fitting = []
@@ -465,7 +458,9 @@ class SchedulerCache:
         return fitting
 
 
-_UNKNOWN: Final = ScoredPlacement(
-    PlacementRefusal(PlacementReason.UNKNOWN_NODE, PlacementReason.UNKNOWN_NODE.explanation)
-)
-_TAKEN: Final = PlacementRefusal(PlacementReason.UNDER_WAY, PlacementReason.UNDER_WAY.explanation)
+def _refused(reason: PlacementReason) -> PlacementRefusal:
+    return PlacementRefusal(reason, reason.explanation)
+
+
+_UNKNOWN: Final = ScoredPlacement(_refused(PlacementReason.UNKNOWN_NODE))
+_TAKEN: Final = _refused(PlacementReason.UNDER_WAY)

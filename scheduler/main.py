@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
+from scheduler.check_config import check_config
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
@@ -49,14 +50,16 @@ REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
 
 
-@click.command(
+@click.group(
     "scheduler",
+    invoke_without_command=True,
     context_settings={"auto_envvar_prefix": "VGPU", "max_content_width": 100},
     epilog="""\
 \b
 Examples:
   vgpu scheduler --single
   vgpu scheduler --single --gpu-policy binpack --node-policy spread
+  vgpu scheduler check-config /etc/kubernetes/kube-scheduler.yaml
 
 \b
 docs/scheduler.md has the part of the KubeSchedulerConfiguration, and what is not there yet.
@@ -116,6 +119,8 @@ def command(ctx: click.Context, /, *, single: bool, allow_anonymous: bool, **_: 
 
     Not for production yet: one replica only, and no preemption.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if not single:
         raise click.UsageError("pass --single: several replicas are not possible yet")
     options = SchedulerOptions.of(ctx.params)
@@ -131,6 +136,9 @@ def command(ctx: click.Context, /, *, single: bool, allow_anonymous: bool, **_: 
             host.wait()
             scheduler.stop()
     ctx.exit(host.leave())
+
+
+command.add_command(check_config)
 
 
 class SchedulerOptions(msgspec.Struct, frozen=True):

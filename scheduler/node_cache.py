@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from scheduler.shapes import MOST_SHAPES, DemandShape
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Device, PodRef, Request
-from vgpu.placement.candidate import NO_WISHES, PlacementWishes, PodDemand
+from vgpu.model import Allocation, Device, PodRef
+from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, ForeignPromise, Reservation, node_view
 from vgpu.placement.result import (
@@ -22,16 +23,11 @@ from vgpu.placement.result import (
     PlacementResult,
 )
 
-MOST_SHAPES: Final = 256
-"""Maximum number of placements that are kept for a node."""
+NEVER: Final = -1.0
+FOR_EVER: Final = float("inf")
 
-
-class DemandShape(msgspec.Struct, frozen=True):
-    """A demand without its pod: what placements are computed from. Equal shapes fit alike."""
-
-    scheme: str
-    requests: tuple[Request, ...]
-    wishes: PlacementWishes = NO_WISHES
+ShapeKey = tuple[int, ...]
+"""Numbers of shapes: those of pods that are placed before, and that of the pod."""
 
 
 class PodReservation(Reservation, frozen=True, kw_only=True):
@@ -78,7 +74,8 @@ class CachedNode:
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
         self._view: CandidateView | None = None
-        self._placements: dict[tuple[DemandShape, ...], ScoredPlacement] = {}
+        self._placements: dict[ShapeKey, ScoredPlacement] = {}
+        self._valid_until = NEVER
 
     def is_empty(self) -> bool:
         """Whether nothing is known of it."""
@@ -89,6 +86,7 @@ class CachedNode:
     def change(self) -> None:
         """Forget what was computed: something of the node has changed."""
         self._view = None
+        self._valid_until = NEVER
         self._placements.clear()
 
     def without(self, pod: PodRef) -> "CachedNode":
@@ -132,6 +130,10 @@ class CachedNode:
                 view = self._view = CandidateView(view.candidate, reason, detail)
         return view
 
+    def known(self, key: ShapeKey, now: float) -> ScoredPlacement | None:
+        """The placement of a shape if it has been computed and still holds."""
+        return self._placements.get(key) if now < self._valid_until else None
+
     def place(
         self,
         shape: DemandShape,
@@ -141,12 +143,14 @@ class CachedNode:
     ) -> ScoredPlacement:
         """The placement of a demand, after those of ``before``, which fit as well."""
         view = self.view(now)
-        key = (*(earlier for earlier, _ in before), shape)
+        key = (*(earlier.number for earlier, _ in before), shape.number)
         placement = self._placements.get(key)
         if placement is None:
             if len(self._placements) >= MOST_SHAPES:
                 self._placements.clear()
             placement = self._placements[key] = self._computed(view, shape, demand, before)
+            until = None if view is None else view.until
+            self._valid_until = FOR_EVER if until is None else until
         return placement
 
     def _computed(

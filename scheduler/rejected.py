@@ -10,12 +10,16 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from scheduler.node_cache import DemandShape
+from scheduler.shapes import DemandShape
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 
 MOST_REJECTED: Final = 20_000
 """Maximum number of rejected pods that are remembered; the oldest are forgotten first."""
+
+
+MOST_NAME_SETS: Final = 64
+"""Maximum number of sets of nodes that are kept once for all pods."""
 
 
 class RejectedPod(msgspec.Struct, frozen=True):
@@ -53,6 +57,7 @@ class RejectedPods:
     def __init__(self) -> None:
         self._groups: dict[Group, dict[str, RejectedPod]] = {}
         self._pods: dict[str, RejectedPod] = {}
+        self._name_sets: dict[frozenset[str], frozenset[str]] = {}
 
     def __len__(self) -> int:
         """Number of pods."""
@@ -72,6 +77,10 @@ class RejectedPods:
             )
         elif len(self._pods) >= MOST_REJECTED:
             self.discard(next(iter(self._pods)))
+        if len(self._name_sets) >= MOST_NAME_SETS:
+            self._name_sets.clear()
+        nodes = self._name_sets.setdefault(rejected.nodes, rejected.nodes)
+        rejected = structs.replace(rejected, nodes=nodes)
         self._groups.setdefault(rejected.group, {})[uid] = rejected
         self._pods[uid] = rejected
 

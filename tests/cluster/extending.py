@@ -37,6 +37,16 @@ RESOURCES = [
 """What the extender manages, as docs/scheduler.md has it."""
 
 
+RIGHTS = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+)
+MAP_RIGHTS = ({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},)
+"""The rights of the program, as docs/scheduler.md has them: in the cluster, and in kube-system."""
+
+
 def free_port() -> int:
     """A port of the loopback that nobody has now."""
     with socket.socket() as probe:
@@ -49,7 +59,34 @@ class Extender:
 
     def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
         self.port = free_port()
-        self._cluster, self._folder, self._flags = cluster, folder, flags
+        self._folder, self._flags = folder, flags
+        client = cluster.client_for(*RIGHTS)
+        _, _, namespace, account = client.user.split(":")
+        for kind, extra in (
+            ("Role", {"rules": list(MAP_RIGHTS)}),
+            (
+                "RoleBinding",
+                {
+                    "roleRef": {
+                        "apiGroup": "rbac.authorization.k8s.io",
+                        "kind": "Role",
+                        "name": account,
+                    },
+                    "subjects": [
+                        {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+                    ],
+                },
+            ),
+        ):
+            cluster.client.create(
+                {
+                    "apiVersion": "rbac.authorization.k8s.io/v1",
+                    "kind": kind,
+                    "metadata": {"name": account, "namespace": "kube-system"},
+                    **extra,
+                }
+            )
+        self._kubeconfig = client.kubeconfig
         self._starts = 0
         self._daemon: Daemon | None = None
 
@@ -70,7 +107,7 @@ class Extender:
         self._starts += 1
         command = [
             *(sys.executable, "-m", "vgpu", "scheduler", "--single"),
-            f"--kubeconfig={self._cluster.kubeconfig}",
+            f"--kubeconfig={self._kubeconfig}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.format=json",
             *self._flags,

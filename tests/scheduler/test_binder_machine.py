@@ -112,6 +112,19 @@ class Binding(RuleBasedStateMachine):
         if pod is not None and pod.ref == ref:
             self.api.store(pod)
 
+    @rule(ref=pods, units=st.sampled_from((2, 5, 6)))
+    def resize(self, ref, units):
+        """The pod asks for another amount, which the API server allows of no real pod's limits."""
+        pod = self.api.pods.get(ref.name)
+        if pod is not None and pod.ref == ref and not pod.node:
+            container = Container("main", {"aliyun.com/gpu-mem": units})
+            self.api.store(structs.replace(pod, containers=(container,)))
+
+    @rule()
+    def forget_shapes(self):
+        """As after many other requests."""
+        self.cache._shapes._shapes.clear()
+
     @rule(ref=pods)
     def delete(self, ref):
         pod = self.api.pods.get(ref.name)

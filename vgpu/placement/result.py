@@ -5,6 +5,7 @@ a GPU, so that equal causes have equal texts.
 """
 
 from collections import Counter
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -83,7 +84,7 @@ UNRESOLVABLE: Final = frozenset(
 """Reasons that stay whatever other pods leave the node."""
 
 
-class PlacementRefusal(msgspec.Struct, frozen=True):
+class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
     """Why a pod is not placed.
 
     Attributes:
@@ -100,7 +101,7 @@ class PlacementRefusal(msgspec.Struct, frozen=True):
     skipped: tuple[tuple[str, PlacementReason], ...] = ()
     free_bytes: int | None = None
 
-    @property
+    @cached_property
     def cause(self) -> PlacementReason:
         """The reason of most of the skipped GPUs, of equal numbers the later check's."""
         if not self.skipped:
