@@ -93,7 +93,7 @@ class PodBinder:
                 if self._write(pod, node):
                     return
                 pod = None
-            self._end(ref.uid, node)
+            self._end_unless_lost(ref.uid, node)
             raise BindError(BindFailure.CONFLICT, f"{_name(ref)} changes all the time")
 
     def settle(self) -> None:
@@ -102,6 +102,10 @@ class PodBinder:
             with self._alone(ref.uid):
                 if self._is_over(ref, node):
                     self._end(ref.uid, node)
+        oldest = self._clock() - LOST_SECONDS
+        for key, lost_at in list(self._lost.items()):
+            if lost_at < oldest:
+                self._lost.pop(key, None)
 
     def _is_over(self, ref: PodRef, node: str) -> bool:
         try:
@@ -166,7 +170,7 @@ class PodBinder:
             if error.status == CONFLICT:
                 return False
             if error.status in _REFUSED:
-                self._end(ref.uid, node)
+                self._end_unless_lost(ref.uid, node)
                 raise BindError(BindFailure.REFUSED, str(error)) from error
             return self._lost_answer(pod, node, error)
         except SourceError as error:
@@ -187,7 +191,7 @@ class PodBinder:
             raise BindError(placement.cause, placement.cause.explanation)
         annotations = promise_annotations(pod, placement, self._clock())
         if isinstance(annotations, PlacementRefusal):
-            self._end(pod.ref.uid, node)
+            self._end_unless_lost(pod.ref.uid, node)
             raise BindError(annotations.reason, _text(annotations))
         return annotations
 
@@ -205,6 +209,11 @@ class PodBinder:
         raise BindError(
             BindFailure.UNREACHABLE, f"the binding was not answered: {error}"
         ) from error
+
+    def _end_unless_lost(self, uid: str, node: str) -> None:
+        """This write has not happened; an earlier one without an answer still may."""
+        if (uid, node) not in self._lost:
+            self._end(uid, node)
 
     def _end(self, uid: str, node: str) -> None:
         self._lost.pop((uid, node), None)
