@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
+from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
 from scheduler.promise import promise_annotations
-from scheduler.reasons import BindFailure
+from scheduler.reasons import BindError, BindFailure
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
@@ -26,10 +27,6 @@ log = logging.getLogger(__name__)
 
 TRIES: Final = 4
 """Maximum number of writes of one bind: the pod may change between read and write."""
-
-LOST_SECONDS: Final = 90.0
-"""Time after which a write whose answer was lost can no longer happen, in seconds. The API server
-ends a request after 60."""
 
 SETTLE_SECONDS: Final = 10.0
 """Age at which a reservation that no event has ended is checked, in seconds."""
@@ -52,24 +49,21 @@ class BindingApi(Protocol):
         ...
 
 
-class BindError(Exception):
-    """A pod was not bound; the message is the event's."""
-
-    def __init__(self, reason: BindFailure | PlacementReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 class PodBinder:
     """Binds pods to nodes. Any thread may call every method."""
 
     def __init__(
-        self, api: BindingApi, cache: SchedulerCache, clock: Callable[[], float] = time.time
+        self,
+        api: BindingApi,
+        cache: SchedulerCache,
+        clock: Callable[[], float] = time.time,
+        committer: Committer | None = None,
     ) -> None:
-        """``clock`` returns unix seconds."""
+        """``clock`` returns unix seconds; ``committer`` None decides in memory."""
         self._api = api
         self._cache = cache
         self._clock = clock
+        self._committer = committer or MemoryCommitter(cache)
         self._under_way: set[str] = set()
         self._changed = threading.Condition()
         self._lost: dict[tuple[str, str], float] = {}
@@ -88,26 +82,27 @@ class PodBinder:
                     self._bound(pod, node)
                     return
                 if pod.deleted_at is not None:
-                    self._end(ref.uid, node)
+                    self._end_unless_lost(ref, node)
                     raise BindError(BindFailure.GONE, f"{_name(ref)} is being deleted")
                 if self._write(pod, node):
                     return
                 pod = None
-            self._end_unless_lost(ref.uid, node)
+            self._end_unless_lost(ref, node)
             raise BindError(BindFailure.CONFLICT, f"{_name(ref)} changes all the time")
 
     def settle(self) -> None:
         """Read every pod whose reservation no event has ended, and end those that are over."""
-        for ref, node in self._cache.reservations(self._clock() - SETTLE_SECONDS):
+        for ref, node, since in self._cache.reservations(self._clock() - SETTLE_SECONDS):
             with self._alone(ref.uid):
-                if self._is_over(ref, node):
-                    self._end(ref.uid, node)
+                if self._is_over(ref, node, since):
+                    self._lost.pop((ref.uid, node), None)
+                    self._committer.end(ref, node, since)
         oldest = self._clock() - LOST_SECONDS
         for key, lost_at in list(self._lost.items()):
             if lost_at < oldest:
                 self._lost.pop(key, None)
 
-    def _is_over(self, ref: PodRef, node: str) -> bool:
+    def _is_over(self, ref: PodRef, node: str, since: float) -> bool:
         try:
             pod = self._api.pod(ref.namespace, ref.name)
         except ClusterError as error:
@@ -117,7 +112,9 @@ class PodBinder:
         if pod.ref.uid != ref.uid or pod.terminal or pod.node not in ("", node):
             return True
         lost_at = self._lost.get((ref.uid, node))
-        return not pod.node and (lost_at is None or self._clock() > lost_at + LOST_SECONDS)
+        if pod.node or (lost_at is not None and self._clock() <= lost_at + LOST_SECONDS):
+            return False
+        return self._committer.may_end(pod, since)
 
     # ------------------------------------------------------------ one bind
 
@@ -139,7 +136,7 @@ class PodBinder:
             pod = self._api.pod(ref.namespace, ref.name)
         except ClusterError as error:
             if error.status == NOT_FOUND:
-                self._cache.settle(ref.uid)
+                self._cache.bury(ref.uid)
                 raise BindError(BindFailure.GONE, f"{name} does not exist any more") from error
             raise BindError(BindFailure.UNREACHABLE, f"{name} cannot be read: {error}") from error
         except SourceError as error:
@@ -147,7 +144,7 @@ class PodBinder:
                 BindFailure.POD_UNREADABLE, f"{name} cannot be read: {error}"
             ) from error
         if pod.ref.uid != ref.uid:
-            self._cache.settle(ref.uid)
+            self._cache.bury(ref.uid)
             raise BindError(BindFailure.GONE, f"{name} is another pod of the same name now")
         return pod
 
@@ -170,7 +167,7 @@ class PodBinder:
             if error.status == CONFLICT:
                 return False
             if error.status in _REFUSED:
-                self._end_unless_lost(ref.uid, node)
+                self._end_unless_lost(ref, node)
                 raise BindError(BindFailure.REFUSED, str(error)) from error
             return self._lost_answer(pod, node, error)
         except SourceError as error:
@@ -186,12 +183,12 @@ class PodBinder:
                 return {}
             raise BindError(demand.reason, _text(demand))
         scheme, request = demand
-        placement = self._cache.reserve(scheme, request, node)
+        placement = self._committer.reserve(scheme, request, node)
         if isinstance(placement, PlacementRefusal):
             raise BindError(placement.cause, placement.cause.explanation)
         annotations = promise_annotations(pod, placement, self._clock())
         if isinstance(annotations, PlacementRefusal):
-            self._end_unless_lost(pod.ref.uid, node)
+            self._end_unless_lost(pod.ref, node)
             raise BindError(annotations.reason, _text(annotations))
         return annotations
 
@@ -210,14 +207,10 @@ class PodBinder:
             BindFailure.UNREACHABLE, f"the binding was not answered: {error}"
         ) from error
 
-    def _end_unless_lost(self, uid: str, node: str) -> None:
+    def _end_unless_lost(self, ref: PodRef, node: str) -> None:
         """This write has not happened; an earlier one without an answer still may."""
-        if (uid, node) not in self._lost:
-            self._end(uid, node)
-
-    def _end(self, uid: str, node: str) -> None:
-        self._lost.pop((uid, node), None)
-        self._cache.release(uid, node)
+        if (ref.uid, node) not in self._lost:
+            self._committer.refused(ref, node)
 
 
 def _name(ref: PodRef) -> str:

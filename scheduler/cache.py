@@ -10,6 +10,7 @@ Every method may be called by any thread; the lock is never held during a reques
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ from scheduler.node_cache import (
     PodReservation,
     ScoredPlacement,
 )
+from scheduler.node_claims import Claims
 from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
@@ -32,6 +34,9 @@ from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_view import CandidateView, foreign_promise, scheme_of
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError
+
+MOST_GONE: Final = 50_000
+"""Maximum number of pods that are remembered as gone."""
 
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
@@ -83,6 +88,7 @@ class SchedulerCache:
         self._under_way = PodsUnderWay()
         self._unreadable: dict[str, str] = {}
         self._shapes = DemandShapes()
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._unhealthy: Mapping[str, str] = {}
 
     # ------------------------------------------------------------ events
@@ -136,7 +142,7 @@ class SchedulerCache:
                 self._forget(key, before)
                 if pod is None or pod.ref.uid != before.ref.uid:
                     self._rejected.discard(before.ref.uid)
-                    self._settle(before.ref.uid)
+                    self._bury(before.ref.uid)
                     self._first_promised.pop(before.ref.uid, None)
             if pod is not None:
                 self._pods[key] = pod
@@ -146,6 +152,12 @@ class SchedulerCache:
         """The pod of this name, as the last event showed it."""
         with self._lock:
             return self._pods.get(f"{namespace}/{name}")
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, as the last event showed it."""
+        with self._lock:
+            cached = self._nodes.get(name)
+            return cached.node if cached else None
 
     # ------------------------------------------------------------ filter and prioritize
 
@@ -280,7 +292,7 @@ class SchedulerCache:
                 return _refused(PlacementReason.UNKNOWN_NODE)
             cached = self._nodes[name]
             reservation = cached.reservations.get(uid)
-            if reservation is None or reservation.shape.content != shape.content:
+            if reservation is None or not reservation.is_for(shape):
                 if reservation is not None:
                     self._drop(uid, name)
                 result = self._place(name, shape, demand, now).result
@@ -328,20 +340,47 @@ class SchedulerCache:
         with self._lock:
             self._drop(uid, name)
 
-    def settle(self, uid: str) -> None:
+    def bury(self, uid: str) -> None:
         """End all reservations of a pod: it is gone."""
         with self._lock:
-            self._settle(uid)
+            self._bury(uid)
 
-    def reservations(self, before: float) -> list[tuple[PodRef, str]]:
-        """The pod and the node of every reservation that is older; ``before`` is unix seconds."""
+    def reservations(self, before: float) -> list[tuple[PodRef, str, float]]:
+        """The pod, the node and the time of reservations that are older, without a bound pod.
+
+        Times are unix seconds.
+        """
         with self._lock:
             return [
-                (reservation.pod, name)
-                for uid, names in self._reserved.items()
-                for name in names
-                if (reservation := self._nodes[name].reservations[uid]).since <= before
+                (reservation.pod, name, reservation.since)
+                for name, cached in self._nodes.items()
+                for uid, reservation in cached.reservations.items()
+                if reservation.since <= before
+                and uid not in {pod.ref.uid for pod in cached.pods.values()}
             ]
+
+    def set_claims(self, name: str, claims: Claims) -> Claims:
+        """Make a node's reservations the claims of its Lease; returns those of living pods.
+
+        A pod that an event has shown as gone has no claim any more.
+        """
+        with self._lock:
+            living = {uid: claim for uid, claim in claims.items() if uid not in self._gone}
+            if name not in self._nodes and not living:
+                return living
+            cached = self._cached(name)
+            reservations = {
+                uid: PodReservation(claim.allocations, claim.group, pod=claim.pod, since=claim.at)
+                for uid, claim in living.items()
+            }
+            if cached.reservations != reservations:
+                for uid in cached.reservations.keys() - reservations.keys():
+                    self._unlist(uid, name)
+                for uid in reservations:
+                    self._reserved.setdefault(uid, set()).add(name)
+                cached.reservations = reservations
+                cached.change()
+            return living
 
     def counts(self) -> tuple[int, int, int, int]:
         """Numbers of nodes with GPUs, of pods, of reservations, and of rejected pods."""
@@ -387,7 +426,7 @@ class SchedulerCache:
     def _remember(self, key: str, pod: Pod) -> None:
         uid = pod.ref.uid
         if not holds_devices(pod):
-            self._settle(uid)
+            self._bury(uid)
         elif pod.node:
             cached = self._cached(pod.node)
             cached.pods[key] = pod
@@ -402,6 +441,13 @@ class SchedulerCache:
                 cached = self._cached(promise.node)
                 cached.promises[key] = promise
                 cached.change()
+
+    def _bury(self, uid: str) -> None:
+        """The pod is gone for certain: it holds nothing, here or in a claim."""
+        self._gone[uid] = None
+        if len(self._gone) > MOST_GONE:
+            self._gone.popitem(last=False)
+        self._settle(uid)
 
     def _settle(self, uid: str) -> None:
         """The API server shows where the pod is, or that it is gone."""
@@ -418,14 +464,20 @@ class SchedulerCache:
         cached.change()
 
     def _drop(self, uid: str, name: str) -> None:
-        names = self._reserved.get(uid, set())
-        if name in names:
-            names.discard(name)
-            if not names:
-                del self._reserved[uid]
+        if self._unlist(uid, name):
             cached = self._nodes[name]
             del cached.reservations[uid]
             self._changed(cached)
+
+    def _unlist(self, uid: str, name: str) -> bool:
+        """Remove a node from those with a reservation of the pod; returns whether it was one."""
+        names = self._reserved.get(uid, set())
+        if name not in names:
+            return False
+        names.discard(name)
+        if not names:
+            del self._reserved[uid]
+        return True
 
     def _place(
         self,

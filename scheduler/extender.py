@@ -7,11 +7,12 @@ that may be wrong.
 from collections.abc import Callable
 from typing import Final
 
-from scheduler.binder import BindError, PodBinder
+from scheduler.binder import PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
 from scheduler.explanation import rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
+from scheduler.reasons import BindError
 from scheduler.wire import FilterAnswer, PlacementQuery
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of

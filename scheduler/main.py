@@ -13,6 +13,7 @@ import msgspec
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.check_config import check_config
+from scheduler.commit import LeaseCommitter
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
@@ -57,7 +58,7 @@ REQUESTS: Final = 256
     epilog="""\
 \b
 Examples:
-  vgpu scheduler --single
+  vgpu scheduler
   vgpu scheduler --single --gpu-policy binpack --node-policy spread
   vgpu scheduler check-config /etc/kubernetes/kube-scheduler.yaml
 
@@ -68,8 +69,14 @@ docs/scheduler.md has the part of the KubeSchedulerConfiguration, and what is no
 @click.option(
     "--single",
     is_flag=True,
-    help="Reserve GPUs in memory, for the only replica. It is required: several replicas are not"
-    " possible yet.",
+    help="Reserve GPUs in memory and write no Leases: for one replica that is never started twice.",
+)
+@click.option(
+    "--lease-namespace",
+    default="kube-system",
+    show_default=True,
+    metavar="NAMESPACE",
+    help="Namespace of the Leases of nodes, by which several replicas decide. Without --single.",
 )
 @kubeconfig_flags
 @click.option(
@@ -114,15 +121,13 @@ docs/scheduler.md has the part of the KubeSchedulerConfiguration, and what is no
     *log_flags("info"),
 )
 @click.pass_context
-def command(ctx: click.Context, /, *, single: bool, allow_anonymous: bool, **_: Any) -> None:
+def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     """Place pods on shared GPUs, as an HTTP extender of kube-scheduler.
 
-    Not for production yet: one replica only, and no preemption.
+    Not for production yet: no preemption, and no chart.
     """
     if ctx.invoked_subcommand is not None:
         return
-    if not single:
-        raise click.UsageError("pass --single: several replicas are not possible yet")
     options = SchedulerOptions.of(ctx.params)
     web = msgspec.structs.replace(
         WebOptions.of(ctx.params), max_requests=REQUESTS, max_bodies=REQUESTS
@@ -142,10 +147,14 @@ command.add_command(check_config)
 
 
 class SchedulerOptions(msgspec.Struct, frozen=True):
-    """The flags of the command that are not the web server's; units are in bytes."""
+    """The flags of the command that are not the web server's.
+
+    ``lease_namespace`` is "" with --single; units are in bytes.
+    """
 
     kubeconfig: str
     context: str
+    lease_namespace: str
     policies: PlacementPolicies
     units: Mapping[str, int | None]
 
@@ -155,6 +164,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
         return cls(
             params["kubeconfig"],
             params["context"],
+            "" if params["single"] else params["lease_namespace"],
             PlacementPolicies(params["node_policy"], params["gpu_policy"] or ""),
             {
                 "volcano": params["volcano_memory_factor"] * MIB,
@@ -201,7 +211,9 @@ class Scheduler:
         self._cache = SchedulerCache(schemes, time.time, changed.add)
         self._waker = Waker(api, self._cache, changed)
         self._informers = ClusterInformers(api, self._cache)
-        self._binder = PodBinder(api, self._cache)
+        namespace = options.lease_namespace
+        committer = LeaseCommitter(api, self._cache, namespace, time.time) if namespace else None
+        self._binder = PodBinder(api, self._cache, committer=committer)
         self._metrics = SchedulerMetrics()
         self._events = RejectionEvents(api.write_event)
         self._extender = Extender(

@@ -31,11 +31,21 @@ ShapeKey = tuple[int, ...]
 
 
 class PodReservation(Reservation, frozen=True, kw_only=True):
-    """A reservation with its pod and demand; ``since`` is unix seconds."""
+    """A reservation with its pod.
+
+    Attributes:
+        pod: the pod.
+        shape: its demand; None of another replica's.
+        since: when it was decided or confirmed, in unix seconds.
+    """
 
     pod: PodRef
-    shape: DemandShape
+    shape: DemandShape | None = None
     since: float
+
+    def is_for(self, shape: DemandShape) -> bool:
+        """Whether it is still what the pod requests."""
+        return self.shape is None or self.shape.content == shape.content
 
 
 class PodPlacement(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Why a pod was not bound, besides the reasons of placements; codes of metrics."""
 
+from vgpu.placement.result import PlacementReason
 from vgpu.reasons import Explained
 
 
@@ -12,3 +13,12 @@ class BindFailure(Explained):
     REFUSED = "refused", "the API server refused the binding"
     UNREACHABLE = "unreachable", "the API server did not answer"
     POD_UNREADABLE = "pod_unreadable", "the pod cannot be read"
+    LEASE_UNREADABLE = "lease_unreadable", "the claims in the Lease of the node cannot be read"
+
+
+class BindError(Exception):
+    """A pod was not bound; the message is the event's."""
+
+    def __init__(self, reason: BindFailure | PlacementReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

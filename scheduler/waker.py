@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
+from scheduler.commit import RETRY
 from scheduler.rejected import RejectedPod
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.objects import Pod
@@ -21,9 +22,6 @@ from vgpu.model import PodRef
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
-
-RETRY: Final = "vgpu.dev/retry"
-"""The annotation; its value is the time in unix seconds."""
 
 PAUSE_SECONDS: Final = 0.02
 """Interval between two patches, in seconds."""

@@ -8,6 +8,7 @@ The extender is the command ``vgpu scheduler`` as a process. Nodes are made by h
 needs no kubelet.
 """
 
+import itertools
 import json
 import socket
 import sys
@@ -43,7 +44,14 @@ RIGHTS = (
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
 )
-MAP_RIGHTS = ({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},)
+MAP_RIGHTS = (
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update"],
+    },
+)
 """The rights of the program, as docs/scheduler.md has them: in the cluster, and in kube-system."""
 
 
@@ -58,6 +66,7 @@ class Extender:
     """The command ``vgpu scheduler``, while the block lasts."""
 
     def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
+        """``flags`` are of the command, such as ``--single``."""
         self.port = free_port()
         self._folder, self._flags = folder, flags
         client = cluster.client_for(*RIGHTS)
@@ -106,7 +115,7 @@ class Extender:
         """Start it, and wait until it is ready."""
         self._starts += 1
         command = [
-            *(sys.executable, "-m", "vgpu", "scheduler", "--single"),
+            *(sys.executable, "-m", "vgpu", "scheduler"),
             f"--kubeconfig={self._kubeconfig}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             "--log.format=json",
@@ -176,7 +185,7 @@ class ExtenderProxy:
     """Stands between kube-scheduler and the extender, while the block lasts."""
 
     def __init__(self, target: int) -> None:
-        self.target = target
+        self.targets = itertools.cycle([target])
         self.exchanges: list[Exchange] = []
         self.broken = 0
         self.fault: Callable[[str, Object], Fault] = lambda *_: FINE
@@ -227,7 +236,7 @@ class ExtenderProxy:
         status, answer = 502, b""
         if fault.passes:
             try:
-                status, answer = request(self.target, handler.path, body)
+                status, answer = request(next(self.targets), handler.path, body)
             except OSError:
                 fault = fault._replace(answers=False)
             else:

@@ -187,13 +187,14 @@ def test_a_node_is_filled_to_the_last_quarter_and_not_beyond(bed, system):
 # ---------------------------------------------------------------- what breaks between the two
 
 
-def random_pods(bed, count, seed):
+def random_pods(bed, count, seed, **spec):
     """Create pods of random sizes for the nodes of the bed, from several threads."""
     draw = random.Random(seed)
     systems = sorted({name.rpartition("-")[0] for name in bed.nodes})
+    sizes = [(draw.choice(systems), draw.choice((1, 1, 2, 3))) for _ in range(count)]
     asked = [
-        bed.pod(f"r{number}", bed.namespace, draw.choice(systems), draw.choice((1, 1, 2, 3)))
-        for number in range(count)
+        bed.pod(f"r{number}", bed.namespace, system, quarters, **spec)
+        for number, (system, quarters) in enumerate(sizes)
     ]
     with ThreadPoolExecutor(8) as threads:
         return list(threads.map(bed.client.create, asked))
@@ -341,6 +342,37 @@ def test_two_kube_schedulers_do_not_promise_a_gpu_twice(bed, tmp_path):
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(bed.client.create, asked))
         replay.check(lambda pods: len(pods) == len(asked) and all_that_fit(bed, pods))
+
+
+def test_replicas_that_take_turns_do_not_promise_a_gpu_twice(bed, tmp_path):
+    """I5: filter at one, bind at the other; one is killed meanwhile, and its requests fail."""
+    bed.node("volcano", "volcano-r")
+    bed.node("gpushare", "gpushare-r")
+    replay = Replay(bed)
+    with Extender(bed.api, tmp_path) as second, ExtenderProxy(second.port) as proxy:
+        proxy.targets = itertools.cycle([second.port, bed.extender.port, second.port])
+        with kube_scheduler(bed.api, tmp_path, "turns", proxy.port):
+            bed.proxy.fault = lambda *_: LOST_REQUEST  # the other kube-scheduler stays out of it
+            random_pods(bed, 20, seed=7, schedulerName="turns")
+            wait_until(lambda: len(proxy.of("/bind")) >= 4, "some pods are bound")
+            second.kill()
+            second.start()
+            replay.check(lambda pods: len(pods) == 20 and all_that_fit(bed, pods))
+    leases = bed.client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    lease = next(one for one in leases if one["metadata"]["name"] == "vgpu-node-volcano-r")
+    claims = json.loads(lease["metadata"]["annotations"]["vgpu.dev/claims"])
+    there = [pod for pod in replay.pods.values() if pod["spec"].get("nodeName") == "volcano-r"]
+    assert {pod["metadata"]["uid"] for pod in there} <= claims.keys()
+    assert lease["metadata"]["ownerReferences"][0]["name"] == "volcano-r"
+
+
+def test_a_single_replica_writes_no_lease(bed, tmp_path):
+    bed.node("gpushare", "gpushare-s")
+    with Extender(bed.api, tmp_path, "--single") as single:
+        pod = bed.start("alone", bed.namespace, "gpushare", 4, schedulerName="nobody")
+        assert single.post("/bind", bind_body(pod, "gpushare-s")) == {"Error": ""}
+    leases = bed.client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    assert "vgpu-node-gpushare-s" not in {lease["metadata"]["name"] for lease in leases}
 
 
 # ---------------------------------------------------------------- one pod

@@ -24,12 +24,6 @@ def run(*args):
 # ---------------------------------------------------------------- guards
 
 
-def test_it_does_not_start_without_saying_that_it_is_the_only_replica():
-    result = run()
-    assert result.exit_code == 2
-    assert "--single" in result.output
-
-
 @pytest.mark.parametrize("address", [":0", "0.0.0.0:0", "[::]:0", "example.com:0"])
 def test_it_does_not_listen_for_strangers_without_client_certificates(address):
     """In a process of its own: a program blocks signals."""

@@ -12,6 +12,7 @@ from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
 from vgpu.kube.projection import (
+    project_annotations,
     project_capacity,
     project_config_map,
     project_event_count,
@@ -55,6 +56,9 @@ API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind i
 
 NAMED_CONFIG_MAPS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_named_config_map)
 """ConfigMaps with their names, for lists and watches."""
+
+LEASE_ANNOTATIONS: Final = LEASES.read_as(LEASES.decoders, project_annotations)
+"""Leases, of which only the annotations are kept."""
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
 """Nodes, of which only the whole capacity is kept, as it is written."""

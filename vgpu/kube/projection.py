@@ -55,6 +55,11 @@ def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
     )
 
 
+def project_annotations(lease: wire.LeaseFields, _: str) -> tuple[str, Mapping[str, str]]:
+    """The resource version of an object, and all its annotations."""
+    return lease.metadata.resource_version, lease.metadata.annotations or _NOTHING
+
+
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
     """A node's capacity with every resource, as it is written."""
     return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}
