@@ -350,14 +350,16 @@ class SchedulerCache:
 
         Times are unix seconds.
         """
+        older: list[tuple[PodRef, str, float]] = []
         with self._lock:
-            return [
-                (reservation.pod, name, reservation.since)
-                for name, cached in self._nodes.items()
-                for uid, reservation in cached.reservations.items()
-                if reservation.since <= before
-                and uid not in {pod.ref.uid for pod in cached.pods.values()}
-            ]
+            for name, cached in self._nodes.items():
+                bound = {pod.ref.uid for pod in cached.pods.values()}
+                older += (
+                    (reservation.pod, name, reservation.since)
+                    for uid, reservation in cached.reservations.items()
+                    if reservation.since <= before and uid not in bound
+                )
+        return older
 
     def set_claims(self, name: str, claims: Claims) -> Claims:
         """Make a node's reservations the claims of its Lease; returns those of living pods.
@@ -374,12 +376,15 @@ class SchedulerCache:
                 for uid, claim in living.items()
             }
             if cached.reservations != reservations:
-                for uid in cached.reservations.keys() - reservations.keys():
+                ended = cached.reservations.keys() - reservations.keys()
+                for uid in ended:
                     self._unlist(uid, name)
                 for uid in reservations:
                     self._reserved.setdefault(uid, set()).add(name)
                 cached.reservations = reservations
                 cached.change()
+                if ended:
+                    self._on_change(name)
             return living
 
     def counts(self) -> tuple[int, int, int, int]:
