@@ -1,7 +1,8 @@
 """The informers that keep the scheduler's cache up to date: pods, nodes, and unhealthy GPUs."""
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from scheduler.cache import SchedulerCache
@@ -24,7 +25,14 @@ NamedConfigMap = tuple[str, Mapping[str, str]]
 class ClusterInformers:
     """Follows the cluster from :meth:`start` on. Any thread may ask for :meth:`complaint`."""
 
-    def __init__(self, server: Reader, cache: SchedulerCache) -> None:
+    def __init__(
+        self,
+        server: Reader,
+        cache: SchedulerCache,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` returns seconds that never go back."""
+        self._clock = clock
         self._cache = cache
         self._fed: set[str] = set()
         self._changed = threading.Condition()
@@ -35,6 +43,7 @@ class ClusterInformers:
             keep=shares_gpus,
             enqueue=self._pod,
             changed=lambda: self._feed("pods"),
+            clock=clock,
         )
         self.nodes: Informer[Node] = Informer(
             list_watch.nodes(server),
@@ -42,6 +51,7 @@ class ClusterInformers:
             key=_name,
             enqueue=self._node,
             changed=lambda: self._feed("nodes"),
+            clock=clock,
         )
         maps = {
             scheme.row.unhealthy_map.namespace: scheme.row.unhealthy_map
@@ -70,6 +80,7 @@ class ClusterInformers:
             key=lambda config: config.name if isinstance(config, MalformedObject) else config[0],
             keep=lambda config: config[0].startswith(prefix),
             changed=changed,
+            clock=self._clock,
         )
         return informer
 
