@@ -10,27 +10,18 @@ import pytest
 from tests.support.environment import ROOT
 from vgpu.cli import COMMANDS
 
-PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin")
+PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
 
 ENTRY_POINTS = frozenset(
     {"vgpu.cli", "vgpu.__main__", *(target.split(":")[0] for target, _ in COMMANDS.values())}
 )
 
-FOR_THE_SCHEDULER = "a scheduler's arithmetic, for the scheduler extender that is to come"
 FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that are to come"
 
-FOR_CONTROLLERS = "client-go's work queue, for the controllers that are to come"
-
 UNREACHED = {
-    "vgpu.kube.key_queue": FOR_CONTROLLERS,
-    "vgpu.kube.work_queue": FOR_CONTROLLERS,
-    "vgpu.placement.gpu_admission": FOR_THE_SCHEDULER,
-    "vgpu.placement.gpushare": FOR_THE_SCHEDULER,
-    "vgpu.placement.kubeshare": FOR_THE_SCHEDULER,
-    "vgpu.placement.kubeshare_gemini": FOR_THE_SCHEDULER,
-    "vgpu.placement.kubeshare_pool": FOR_THE_SCHEDULER,
-    "vgpu.placement.volcano": FOR_THE_SCHEDULER,
-    "vgpu.placement.volcano_mig": FOR_THE_SCHEDULER,
+    "vgpu.placement.kubeshare": FOR_KUBESHARE,
+    "vgpu.placement.kubeshare_gemini": FOR_KUBESHARE,
+    "vgpu.placement.kubeshare_pool": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.daemon": FOR_KUBESHARE,
 }
 """Modules that no command reaches, and why they stay."""

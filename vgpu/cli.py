@@ -36,6 +36,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "reconciler.main:command",
         "Find what shared GPUs left failed, stuck or forgotten, and repair it.",
     ),
+    "scheduler": (
+        "scheduler.main:command",
+        "Place pods on shared GPUs, as an extender of kube-scheduler.",
+    ),
     "top": ("vgpu.commands.top:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",

@@ -33,6 +33,7 @@ from vgpu.model import (
     Share,
 )
 from vgpu.placement import gaia as placement
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gaia.codec import PREDICATE_NODE, PREDICATE_TIME, Gaia
 from vgpu.schemes.gaia.grant import DEVICE_NODE
@@ -42,13 +43,13 @@ from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
 FOLDER_MODE: Final = 0o755
 """Any user of the pod may read its limits. gpu-manager's 0777 also lets any user write them."""
 
-_WHY: Final[Mapping[placement.GaiaReason, BindRefusal]] = {
-    placement.GaiaReason.NO_FREE_GPU: BindRefusal.NO_ROOM,
-    placement.GaiaReason.TOO_MUCH_MEMORY: BindRefusal.NO_ROOM,
-    placement.GaiaReason.SHARING_OFF: BindRefusal.NO_ROOM,  # this node shares no parts of GPUs
-    placement.GaiaReason.NEEDS_BOTH: BindRefusal.MALFORMED,
-    placement.GaiaReason.ILLEGAL_PREDICATE: BindRefusal.NO_ROOM,
-    placement.GaiaReason.MISMATCH: BindRefusal.NO_ROOM,
+_WHY: Final[Mapping[PlacementReason, BindRefusal]] = {
+    PlacementReason.NO_FITTING_GPU: BindRefusal.NO_ROOM,
+    PlacementReason.MEMORY: BindRefusal.NO_ROOM,
+    PlacementReason.SHARING_OFF: BindRefusal.NO_ROOM,  # this node shares no parts of GPUs
+    PlacementReason.MALFORMED_REQUEST: BindRefusal.MALFORMED,
+    PlacementReason.RESERVATION_ILLEGAL: BindRefusal.NO_ROOM,
+    PlacementReason.RESERVATION_DIFFERS: BindRefusal.NO_ROOM,
 }
 
 _AT_ONCE: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
@@ -216,8 +217,8 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
                 rules=placement.GaiaRules(share_mode=self.share_mode),
                 predicate=minors or None,
             )
-            if isinstance(shares, placement.GaiaRefusal):
-                raise BindRefused(_WHY[shares.why], shares.message, pod.ref, request.container)
+            if isinstance(shares, PlacementRefusal):
+                raise BindRefused(_WHY[shares.reason], shares.message, pod.ref, request.container)
             held[key] = shares
             placed[request.container] = tuple(
                 Share(uuids[share.device], share.memory_bytes, share.cores_milli)

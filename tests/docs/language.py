@@ -16,7 +16,10 @@ from tests.support.environment import ROOT
 
 EXCEPTIONS: Final = Path(__file__).with_name("language_exceptions.toml")
 
-PACKAGES: Final = ("vgpu", "exporter", "reconciler", "deviceplugin", "grafana", "deploy")
+PACKAGES: Final = (
+    *("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler"),
+    *("grafana", "deploy"),
+)
 PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 EXPLAINED: Final = ("docs/language.md",)
 """Pages that name the old words."""

@@ -3,6 +3,7 @@
 import re
 
 from deviceplugin.apiserver.events import EventReason
+from scheduler.events import NOT_PLACED
 from tests.support.defects import no_defects
 from tests.support.doc_pages import (
     BLOCK,
@@ -78,6 +79,7 @@ def test_metrics_exist():
 @no_defects
 def test_alerts_and_events_exist():
     alerts = {path.stem for path in (DOCS / "runbooks" / "alerts").glob("Vgpu*.md")}
+    events = {*map(str, EventReason), NOT_PLACED}
     for name, text in WRITTEN.items():
-        for found in set(ALERT.findall(text)) - alerts - set(map(str, EventReason)):
+        for found in set(ALERT.findall(text)) - alerts - events:
             yield f"{name}: {found}"

@@ -5,6 +5,7 @@ import pytest
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from exporter import compat
 from exporter.families import OWN_TABLES
+from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from tests.support.metrics_lint import lint
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 
@@ -20,6 +21,7 @@ def test_our_own_families_are_clean():
 
 def test_the_device_plugins_families_are_clean():
     assert lint(PLUGIN_TABLES) == []
+    assert lint(SCHEDULER_TABLES) == []
 
 
 @pytest.mark.parametrize("breakdown", [False, True])

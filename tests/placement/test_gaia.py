@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from tests.support.topologies import ONE, TOPO6, tree_of
 from vgpu.model import Request, Share
 from vgpu.placement.gaia import (
-    GaiaReason,
-    GaiaRefusal,
     GaiaRules,
     allocate,
     choose,
@@ -17,6 +15,7 @@ from vgpu.placement.gaia import (
     link,
     share,
 )
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.topology import LinkLevel, TopologyGpu, grow
 from vgpu.units import GAIA_MEMORY_BLOCK
 
@@ -223,8 +222,8 @@ def test_a_promise_is_kept_while_it_is_legal():
 def test_the_originals_mismatch_is_there_on_demand():
     """T9, GM#18."""
     refused = choose(SIX, asking(5, 3), DERIVING, predicate=[5])
-    assert refused == GaiaRefusal(
-        GaiaReason.MISMATCH,
+    assert refused == PlacementRefusal(
+        PlacementReason.RESERVATION_DIFFERS,
         "Nvidia node mismatch, pick up:/dev/nvidia0  predicate: /dev/nvidia5",
     )
     assert indices(choose(SIX, asking(200), DERIVING, predicate=[1, 4])) == [0, 1]
@@ -236,7 +235,7 @@ def test_the_originals_mismatch_is_there_on_demand():
 )
 def test_an_illegal_promise_is_refused(cores, predicate):
     refused = choose(SIX.holding([part(0, 50)]), asking(cores), SHARING, predicate)
-    assert refused.why is GaiaReason.ILLEGAL_PREDICATE
+    assert refused.reason is PlacementReason.RESERVATION_ILLEGAL
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 import pytest
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import Phase, PodRef
-from vgpu.placement.gpu_admission import predicate
+from vgpu.kube.objects import Container, Node, Pod, holds_devices
+from vgpu.model import Claim, Phase, PodRef, Scheme
+from vgpu.placement.dialects import demand_of, scheduler_schemes
+from vgpu.placement.node_view import node_view
+from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.gaia.codec import Gaia
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 INDEX, NODE = "tencent.com/predicate-gpu-idx-", "tencent.com/predicate-node"
 GAIA = Gaia()
 NOW = 1_600_000_000.0
+(SCHEME,) = (one for one in scheduler_schemes({}) if one.row.name == "gaia")
 
 
 def node(name, cores=200, blocks=8, **fields):
@@ -33,17 +36,49 @@ def changed(one, **fields):
     return Pod(**{name: getattr(one, name) for name in one.__struct_fields__} | fields)
 
 
-def promised(one, claim):
-    """The pod as it is once the promise was written."""
+def view(node, pods=()):
+    """The node as a scheduler sees it beside these pods, bound to any node."""
+    bound = [one for one in pods if one.node == node.name and holds_devices(one)]
+    return node_view(node, SCHEME, bound, (), (), now=NOW)
+
+
+def answers(one, nodes, pods=()):
+    """What the predicate makes of each node."""
+    _, demand = demand_of(one, [SCHEME])
+    return {each.name: SCHEME.dialect.choose(demand, view(each, pods).candidate) for each in nodes}
+
+
+def best(one, nodes, pods=()):
+    """The fullest node that takes the pod, of equals the first by name; and the cards there."""
+    _, demand = demand_of(one, [SCHEME])
+    fitting = {
+        name: answer
+        for name, answer in answers(one, nodes, pods).items()
+        if isinstance(answer, Placement)
+    }
+    candidates = {each.name: view(each, pods).candidate for each in nodes}
+    by_score = sorted(
+        fitting, key=lambda name: (-SCHEME.dialect.score(demand, candidates[name]), name)
+    )
+    return (by_score[0], gpus(fitting[by_score[0]])) if by_score else (None, None)
+
+
+def placed(one, node, result):
+    """The pod once it is bound with the annotations of its placement."""
+    claim = Claim(Scheme.GAIA, one.ref, node, result.allocations, assumed_at=NOW)
     devices = {name: gpu for gpu in GAIA.devices(NODES[0]) for name in gpu.names}
     names = [container.name for container in one.containers]
-    return changed(one, annotations=GAIA.annotations(claim, devices, names))
+    bound = changed(
+        one, annotations=GAIA.annotations(claim, devices, names), node=node, phase="Running"
+    )
+    assert GAIA.claim(bound) == claim
+    return bound
 
 
-def gpus(claim):
+def gpus(placement):
     return {
         allocation.container: [share.device for share in allocation.shares]
-        for allocation in claim.allocations
+        for allocation in placement.allocations
     }
 
 
@@ -55,90 +90,45 @@ FOUR = [
 ]
 
 
-@pytest.mark.parametrize("bound", [True, False])
-def test_four_pods_fill_the_nodes_as_in_the_originals_test(bound):
-    """E3: counted by the node they are bound to, or, before that, by the promise."""
+def test_four_pods_fill_the_nodes_as_in_the_originals_test():
+    """E3: counted by the node they are bound to."""
     there = []
     for one, where, what in FOUR:
-        verdict = predicate(one, NODES, there, NOW)
-        assert (verdict.nodes, verdict.error) == ((where,), "")
-        assert (verdict.claim.node, gpus(verdict.claim)) == (where, what)
-        assert verdict.claim.assumed_at == NOW
-        assert {allocation.phase for allocation in verdict.claim.allocations} == {Phase.ASSUMED}
-        placed = promised(one, verdict.claim)
-        assert GAIA.claim(placed) == verdict.claim
-        there.append(changed(placed, node=where, phase="Running") if bound else placed)
+        assert best(one, NODES[::-1], there) == (where, what)
+        result = answers(one, NODES, there)[where]
+        assert {allocation.phase for allocation in result.allocations} == {Phase.ASSUMED}
+        there.append(placed(one, where, result))
 
 
 def test_other_nodes_are_refused_in_the_originals_words():
     nodes = [*NODES, Node("cpu-only"), node("dead", allocatable={CORE: 0})]
-    verdict = predicate(pod(0, (10, 1)), nodes, [], NOW)
-    elsewhere = "pod uid-0 has already been matched to another node"
-    assert verdict.refused == {
-        "node1": elsewhere,
-        "node2": elsewhere,
-        "cpu-only": "no GPU device",
-        "dead": "no GPU device",
-    }
-    verdict = predicate(pod(0, (300, 1)), NODES, [], NOW)
-    assert (verdict.nodes, verdict.claim) == ((), None)
-    assert set(verdict.refused.values()) == {"pod uid-0 does not match with this node"}
+    refused = answers(pod(0, (10, 1)), nodes)
+    assert refused["cpu-only"].message == "no GPU device"
+    assert refused["dead"].cause is PlacementReason.UNHEALTHY
+    assert {type(refused[name]) for name in ("node0", "node1", "node2")} == {Placement}
+    for answer in answers(pod(0, (300, 1)), NODES).values():
+        assert answer.message == "pod uid-0 does not match with this node"
 
 
-def test_a_pod_that_asks_for_nothing_may_go_anywhere():
-    verdict = predicate(pod(0, (0, 0)), NODES, [], NOW)
-    assert verdict.nodes == ("node0", "node1", "node2")
-    assert (verdict.claim, verdict.refused) == (None, {})
+def test_a_share_and_a_whole_card_beside_it_need_two_gpus():
+    """50+60 cores with a block each on two cards; 100 and 10 on a node of one card."""
+    assert best(pod(0, (50, 1), (60, 1)), NODES[:1]) == ("node0", {"c0": ["0"], "c1": ["1"]})
+    one_gpu = node("node0", cores=100, blocks=4)
+    refused = answers(pod(0, (100, 0), (10, 1)), [one_gpu])["node0"]
+    assert (refused.container, refused.cause) == ("c1", PlacementReason.CORES)
 
 
 @pytest.mark.parametrize("asked", [(50, 0), (0, 4), (150, 0)])
 def test_a_request_that_gaia_would_never_serve_is_refused_with_its_reason(asked):
-    verdict = predicate(pod(0, asked), NODES, [], NOW)
-    assert verdict.nodes == ()
-    assert "container c0" in verdict.error
+    refused = demand_of(pod(0, asked), [SCHEME])
+    assert isinstance(refused, PlacementRefusal)
+    assert refused.reason is PlacementReason.MALFORMED_REQUEST
+    assert "container c0" in refused.message
 
 
-# ---------------------------------------------------------------- promises made before
-
-
-def test_a_pod_that_comes_again_gets_the_same_answer():
-    one = pod(0, (10, 1), (100, 0))
-    first = predicate(one, NODES, [], NOW)
-    again = promised(one, first.claim)
-    assert predicate(again, NODES, [again], NOW + 60) == first
-
-
-def test_the_original_refuses_a_pod_that_comes_again():
-    one = pod(0, (10, 1))
-    again = promised(one, predicate(one, NODES, [], NOW).claim)
-    verdict = predicate(again, NODES, [], NOW, once_only=True)
-    assert (verdict.nodes, verdict.error) == ((), "pod pod-0 had been predicated!")
-
-
-def test_a_promise_is_made_anew_when_its_node_is_no_candidate():
-    one = pod(0, (10, 1))
-    again = promised(one, predicate(one, NODES, [], NOW).claim)
-    verdict = predicate(again, NODES[1:], [], NOW + 60)
-    assert (verdict.nodes, verdict.claim.assumed_at) == (("node1",), NOW + 60)
-
-
-@pytest.mark.parametrize(
-    "annotations",
-    [
-        {NODE: "node0", f"{INDEX}0": "7"},
-        {NODE: "node0", f"{INDEX}0": "0,1"},
-        {NODE: "node0", f"{INDEX}0": "x"},
-        {NODE: "node0"},
-        {NODE: "node0", f"{INDEX}0": "1"},
-        {f"{INDEX}0": "0"},
-    ],
-)
-def test_a_promise_is_made_anew_when_it_cannot_be_kept(annotations):
-    tenant = pod(1, (95, 1), node="node0", phase="Running", annotations={f"{INDEX}0": "1"})
-    again = pod(0, (10, 1), annotations=annotations)
-    verdict = predicate(again, NODES, [tenant], NOW)
-    assert (verdict.nodes, gpus(verdict.claim)) == (("node0",), {"c0": ["0"]})
-    assert verdict.claim.assumed_at == NOW
+def test_a_promise_that_is_on_the_pod_already_changes_nothing():
+    one = pod(0, (10, 1), annotations={NODE: "node2", f"{INDEX}0": "1"})
+    assert best(one, NODES) == ("node0", {"c0": ["0"]})
 
 
 # ---------------------------------------------------------------- who counts
@@ -151,27 +141,27 @@ def test_only_pods_that_hold_devices_count():
         pod(2, (200, 0), node="node0", phase="Failed", annotations=taken),
         pod(3, (200, 0), annotations=taken | {NODE: "node0"}, deleted_at=NOW),
     ]
-    assert predicate(pod(0, (200, 0)), NODES[:1], ended, NOW).nodes == ("node0",)
+    assert best(pod(0, (200, 0)), NODES[:1], ended)[0] == "node0"
     running = pod(4, (100, 0), node="node0", phase="Running", annotations={f"{INDEX}0": "1"})
-    assert predicate(pod(0, (200, 0)), NODES[:1], [running], NOW).nodes == ()
+    assert best(pod(0, (200, 0)), NODES[:1], [running])[0] is None
 
 
 def test_a_bound_pod_counts_where_it_is_and_not_where_it_was_promised():
     moved = pod(1, (200, 0), node="node1", annotations={f"{INDEX}0": "0,1", NODE: "node0"})
-    assert predicate(pod(0, (200, 0)), NODES[:2], [moved], NOW).nodes == ("node0",)
+    assert best(pod(0, (200, 0)), NODES[:2], [moved])[0] == "node0"
 
 
 def test_a_node_is_not_used_while_the_claim_of_a_pod_there_cannot_be_read():
     riddle = pod(1, (50, 1), node="node0", phase="Running", annotations={f"{INDEX}0": "zero"})
-    verdict = predicate(pod(0, (10, 1)), NODES, [riddle], NOW)
-    assert verdict.nodes == ("node1",)
-    assert "zero" in verdict.refused["node0"]
-    assert "test-ns/pod-1" in verdict.refused["node0"]
+    seen = view(NODES[0], [riddle])
+    assert (seen.reason, seen.candidate.gpus) == (PlacementReason.UNREADABLE, ())
+    assert "zero" in seen.detail
+    assert "test-ns/pod-1" in seen.detail
+    assert best(pod(0, (10, 1)), NODES, [riddle])[0] == "node1"
 
 
 def test_the_fullest_node_that_fits_comes_first_and_equal_ones_by_name():
     tenant = pod(1, (50, 2), node="node2", phase="Running", annotations={f"{INDEX}0": "1"})
     backwards = NODES[::-1]
-    assert predicate(pod(0, (50, 2)), backwards, [tenant], NOW).nodes == ("node2",)
-    assert gpus(predicate(pod(0, (50, 2)), backwards, [tenant], NOW).claim) == {"c0": ["1"]}
-    assert predicate(pod(0, (200, 0)), backwards, [tenant], NOW).nodes == ("node0",)
+    assert best(pod(0, (50, 2)), backwards, [tenant]) == ("node2", {"c0": ["1"]})
+    assert best(pod(0, (200, 0)), backwards, [tenant])[0] == "node0"

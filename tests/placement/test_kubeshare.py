@@ -10,7 +10,6 @@ from vgpu.placement.kubeshare import (
     Demand,
     FreeGpus,
     KubeShareAlgorithm,
-    KubeShareRefusal,
     VirtualGpu,
     VirtualGpuChoice,
     guarantee_score,
@@ -20,6 +19,7 @@ from vgpu.placement.kubeshare import (
 )
 from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
 from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_reported
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.kubeshare.daemon import ErrorCode
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
 from vgpu.schemes.kubeshare.sharepod import Locality
@@ -75,7 +75,7 @@ def test_affinity_joins_the_gpu_of_its_label(policy):
 def test_affinity_with_a_full_gpu_waits_in_the_paper_and_opens_another_in_the_code():
     full = gpu("a", demand("0.8", affinity="red"))
     red = demand("0.3", affinity="red")
-    assert place(red, [full], free("n1")) is KubeShareRefusal.AFFINITY
+    assert place(red, [full], free("n1")).reason is PlacementReason.AFFINITY
     assert place(red, [full], free("n1"), KubeShareAlgorithm.KUBESHARE_1) == VirtualGpuChoice(
         "n1", None
     )
@@ -125,8 +125,14 @@ def test_memory_is_never_promised_twice(policy):
     one = demand("0.5", 3145728000)
     half = gpu("a", one, memory=8 * GIB)
     assert place(one, [half], [], policy) == VirtualGpuChoice("n1", "a")
-    assert place(one, [gpu("a", one, one, memory=8 * GIB)], [], policy) is KubeShareRefusal.NO_ROOM
-    assert place(one, [gpu("a", one, memory=4 * GIB)], [], policy) is KubeShareRefusal.NO_ROOM
+    assert (
+        place(one, [gpu("a", one, one, memory=8 * GIB)], [], policy).reason
+        is PlacementReason.NO_FITTING_GPU
+    )
+    assert (
+        place(one, [gpu("a", one, memory=4 * GIB)], [], policy).reason
+        is PlacementReason.NO_FITTING_GPU
+    )
 
 
 def test_a_gpu_that_is_too_small_gets_no_virtual_gpu_in_the_paper():
@@ -159,8 +165,9 @@ def test_the_code_ignores_labels_in_its_score():
 @BOTH
 def test_without_room_anywhere_the_answer_is_kubeshares(policy):
     answer = place(demand("0.3"), [gpu("a", demand("0.8"))], free("n1", count=0), policy)
-    assert answer is KubeShareRefusal.NO_ROOM
-    assert answer == "No enough resources for SharePod"
+    assert answer == PlacementRefusal(
+        PlacementReason.NO_FITTING_GPU, "No enough resources for SharePod"
+    )
 
 
 def test_release_2_packs_the_opportunistic_and_spreads_the_guaranteed():
@@ -220,7 +227,9 @@ def test_no_gpu_is_promised_twice_and_no_wish_is_broken(pods, policy, random):
 @given(st.lists(demands, max_size=6), demands, st.sampled_from(KubeShareAlgorithm))
 def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
     gpus = [occupied("n1", f"gpu{number}", 8, [one]) for number, one in enumerate(held)]
-    if place(pod, gpus, [], policy) is KubeShareRefusal.NO_ROOM and pod.locality == Locality():
+    answer = place(pod, gpus, [], policy)
+    refused = isinstance(answer, PlacementRefusal)
+    if refused and answer.reason is PlacementReason.NO_FITTING_GPU and pod.locality == Locality():
         assert all(
             one.free_milli < pod.request_milli or one.free_bytes < pod.memory_bytes or one.exclusion
             for one in gpus

@@ -17,20 +17,15 @@ from vgpu.model import (
     Scheme,
     Share,
 )
+from vgpu.placement.candidate import CandidateNode, GpuUse, PlacementWishes, PodDemand, with_claims
+from vgpu.placement.result import Placement, PlacementReason
 from vgpu.placement.volcano import (
     UPSTREAM,
-    CandidateNode,
-    GpuSkip,
-    NodeChoice,
-    RefusalReason,
     SchedulingPolicy,
     SpreadScore,
-    VolcanoGpu,
+    VolcanoDialect,
     VolcanoRules,
-    Wishes,
-    place,
-    reserve,
-    wishes,
+    volcano_wishes,
 )
 from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
 from vgpu.units import MIB
@@ -45,7 +40,7 @@ def gpu(name="GPU-0", memory=100, slots=10, **taken):
         taken["memory_bytes"] = taken.pop("memory_taken") * MIB
     if "cores" in taken:
         taken["cores_milli"] = taken.pop("cores") * 10
-    return VolcanoGpu(device, **taken)
+    return GpuUse(device, **taken)
 
 
 def ask(memory=None, cores=0, count=1, container="c", **more):
@@ -62,7 +57,8 @@ def ask(memory=None, cores=0, count=1, container="c", **more):
 def put(request, *gpus, mode="hami-core", wanted=None, **options):
     node = CandidateNode("n1", gpus, mode)
     requests = request if isinstance(request, tuple) else (request,)
-    return place(requests, node, wanted or Wishes(), **options)
+    demand = PodDemand(POD, requests, wanted or PlacementWishes())
+    return VolcanoDialect(**options).choose(demand, node)
 
 
 def chosen(result):
@@ -132,52 +128,56 @@ def test_init_containers_are_not_looked_at():
 @pytest.mark.parametrize(
     ("request_", "only", "wanted", "skip"),
     [
-        (ask(1), gpu(slots=2, users=2), Wishes(), GpuSkip.SLOTS),
-        (ask(11), gpu(memory_taken=90), Wishes(), GpuSkip.MEMORY),
-        (ask(1, cores=50), gpu(cores=60, users=1), Wishes(), GpuSkip.CORES),
-        (ask(1, cores=101), gpu(), Wishes(), GpuSkip.CORES),
-        (ask(1, cores=100), gpu(users=1), Wishes(), GpuSkip.EXCLUSIVE),
-        (ask(1), gpu(cores=100, users=1), Wishes(), GpuSkip.CORES_GONE),
-        (ask(1), gpu(), Wishes(use_types=("A100",)), GpuSkip.TYPE),
-        (ask(1), gpu(), Wishes(avoid_types=("t4", "l40")), GpuSkip.TYPE),
-        (ask(1), gpu(), Wishes(use_uuids=("GPU-9",)), GpuSkip.UUID),
-        (ask(1), gpu(), Wishes(avoid_uuids=("GPU-0",)), GpuSkip.UUID),
+        (ask(1), gpu(slots=2, users=2), PlacementWishes(), PlacementReason.SLOTS),
+        (ask(11), gpu(memory_taken=90), PlacementWishes(), PlacementReason.MEMORY),
+        (ask(1, cores=50), gpu(cores=60, users=1), PlacementWishes(), PlacementReason.CORES),
+        (ask(1, cores=101), gpu(), PlacementWishes(), PlacementReason.CORES),
+        (ask(1, cores=100), gpu(users=1), PlacementWishes(), PlacementReason.EXCLUSIVE),
+        (ask(1), gpu(cores=100, users=1), PlacementWishes(), PlacementReason.EXCLUSIVELY_USED),
+        (ask(1), gpu(), PlacementWishes(use_types=("A100",)), PlacementReason.TYPE),
+        (ask(1), gpu(), PlacementWishes(avoid_types=("t4", "l40")), PlacementReason.TYPE),
+        (ask(1), gpu(), PlacementWishes(use_uuids=("GPU-9",)), PlacementReason.UUID),
+        (ask(1), gpu(), PlacementWishes(avoid_uuids=("GPU-0",)), PlacementReason.UUID),
         (
             ask(1),
             gpu(groups=frozenset({"ml/job"})),
-            Wishes(group="ml/job", alone_in_group=True),
-            GpuSkip.GROUP,
+            PlacementWishes(group="ml/job", alone_in_group=True),
+            PlacementReason.POD_GROUP,
         ),
-        (ask(1), VolcanoGpu(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)), Wishes(),
-         GpuSkip.UNHEALTHY),
+        (
+            ask(1),
+            GpuUse(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)),
+            PlacementWishes(),
+            PlacementReason.UNHEALTHY,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_is_passed_over_with_its_reason(request_, only, wanted, skip):
     refused = put(request_, only, wanted=wanted)
     assert refused.skipped == (("GPU-0", skip),)
     assert refused.container == "c"
     fine = gpu("GPU-1")
-    if skip not in (GpuSkip.TYPE, GpuSkip.UUID) and request_.cores_milli <= 1000:
+    if skip not in (PlacementReason.TYPE, PlacementReason.UUID) and request_.cores_milli <= 1000:
         assert chosen(put(request_, fine, only, wanted=wanted)) == [["GPU-1"]]
 
 
 @pytest.mark.parametrize(
     ("request_", "only", "wanted"),
     [
-        (ask(10), gpu(memory_taken=90), Wishes()),
-        (ask(1, cores=40), gpu(cores=60, users=1), Wishes()),
-        (ask(1, cores=100), gpu(), Wishes()),
-        (ask(1), gpu(cores=99, users=1), Wishes()),
-        (ask(1), gpu(slots=3, users=2), Wishes()),
-        (ask(1), gpu(), Wishes(use_types=("A100", "l40s"))),
-        (ask(1), gpu(), Wishes(use_types=("nvidia-",), avoid_types=("L40S",))),
-        (ask(1), gpu(), Wishes(avoid_types=("A100",))),
-        (ask(1), gpu(), Wishes(use_uuids=("GPU-1", "GPU-0"))),
-        (ask(1), gpu(groups=frozenset({"ml/job"})), Wishes(group="ml/job")),
+        (ask(10), gpu(memory_taken=90), PlacementWishes()),
+        (ask(1, cores=40), gpu(cores=60, users=1), PlacementWishes()),
+        (ask(1, cores=100), gpu(), PlacementWishes()),
+        (ask(1), gpu(cores=99, users=1), PlacementWishes()),
+        (ask(1), gpu(slots=3, users=2), PlacementWishes()),
+        (ask(1), gpu(), PlacementWishes(use_types=("A100", "l40s"))),
+        (ask(1), gpu(), PlacementWishes(use_types=("nvidia-",), avoid_types=("L40S",))),
+        (ask(1), gpu(), PlacementWishes(avoid_types=("A100",))),
+        (ask(1), gpu(), PlacementWishes(use_uuids=("GPU-1", "GPU-0"))),
+        (ask(1), gpu(groups=frozenset({"ml/job"})), PlacementWishes(group="ml/job")),
         (
             ask(1),
             gpu(groups=frozenset({"ml/job"})),
-            Wishes(group="other/job", alone_in_group=True),
+            PlacementWishes(group="other/job", alone_in_group=True),
         ),
     ],
 )
@@ -186,15 +186,15 @@ def test_a_gpu_that_just_fits_is_taken(request_, only, wanted):
 
 
 def test_containers_of_one_pod_may_share_a_gpu_that_their_group_must_not():
-    wanted = Wishes(group="ml/job", alone_in_group=True)
+    wanted = PlacementWishes(group="ml/job", alone_in_group=True)
     result = put((ask(1, container="a"), ask(1, container="b")), gpu(), wanted=wanted)
     assert chosen(result) == [["GPU-0"], ["GPU-0"]]
     refused = put(ask(1), *result.gpus, wanted=wanted)
-    assert refused.skipped == (("GPU-0", GpuSkip.GROUP),)
+    assert refused.skipped == (("GPU-0", PlacementReason.POD_GROUP),)
 
 
 def test_the_scheduler_itself_chooses_unhealthy_gpus():
-    ill = VolcanoGpu(Device("GPU-0", memory_bytes=MIB, healthy=False))
+    ill = GpuUse(Device("GPU-0", memory_bytes=MIB, healthy=False))
     assert chosen(put(ask(1), ill, rules=UPSTREAM)) == [["GPU-0"]]
 
 
@@ -230,15 +230,20 @@ def test_a_percentage_is_of_each_gpu_by_itself():
     [
         (
             ask(1),
-            Wishes(mode="mig"),
-            RefusalReason.MODE,
+            PlacementWishes(mode="mig"),
+            PlacementReason.SHARING_MODE,
             "pod required sharing mode mig is not the same as the node mode hami-core",
         ),
-        (ask(1, count=3), Wishes(), RefusalReason.GPUS, "no enough gpu cards on node n1"),
+        (
+            ask(1, count=3),
+            PlacementWishes(),
+            PlacementReason.TOO_FEW_GPUS,
+            "no enough gpu cards on node n1",
+        ),
         (
             ask(1),
-            Wishes(use_uuids=("GPU-7", "GPU-8"), avoid_uuids=("GPU-{}",)),
-            RefusalReason.UUIDS,
+            PlacementWishes(use_uuids=("GPU-7", "GPU-8"), avoid_uuids=("GPU-{}",)),
+            PlacementReason.UUID,
             (
                 'no GPU matches UUID constraints volcano.sh/vgpu-use-gpuuuid="GPU-7,GPU-8",'
                 ' volcano.sh/vgpu-nouse-gpuuuid="GPU-{}" on node n1'
@@ -246,11 +251,16 @@ def test_a_percentage_is_of_each_gpu_by_itself():
         ),
         (
             ask(1, count=2),
-            Wishes(use_uuids=("GPU-0",)),
-            RefusalReason.FITTING,
+            PlacementWishes(use_uuids=("GPU-0",)),
+            PlacementReason.NO_FITTING_GPU,
             "not enough gpu fitted on this node",
         ),
-        (ask(101), Wishes(), RefusalReason.FITTING, "not enough gpu fitted on this node"),
+        (
+            ask(101),
+            PlacementWishes(),
+            PlacementReason.NO_FITTING_GPU,
+            "not enough gpu fitted on this node",
+        ),
     ],
 )
 def test_a_node_is_refused_in_the_schedulers_words(request_, wanted, reason, message):
@@ -260,7 +270,7 @@ def test_a_node_is_refused_in_the_schedulers_words(request_, wanted, reason, mes
 
 def test_the_container_that_does_not_fit_is_named():
     refused = put((ask(60, container="a"), ask(60, container="b")), gpu())
-    assert (refused.container, refused.skipped) == ("b", (("GPU-0", GpuSkip.MEMORY),))
+    assert (refused.container, refused.skipped) == ("b", (("GPU-0", PlacementReason.MEMORY),))
 
 
 # ---------------------------------------------------------------- scores
@@ -281,11 +291,11 @@ def test_a_node_is_scored_by_the_gpus_that_would_be_taken(policy, rules, score):
     """Binpack counts the memory in use, this pod's included; spread the cards that were idle."""
     gpus = (gpu("GPU-0", memory_taken=20, users=1), gpu("GPU-1"))
     result = put(ask(40, count=2), *gpus, policy=policy, rules=rules)
-    assert result.score == score
+    assert result.preference == score
 
 
 def test_a_gpu_without_memory_adds_nothing():
-    assert put(ask(0), gpu(memory=0), policy=SchedulingPolicy.BINPACK).score == 0.0
+    assert put(ask(0), gpu(memory=0), policy=SchedulingPolicy.BINPACK).preference == 0.0
 
 
 # ---------------------------------------------------------------- books
@@ -294,9 +304,9 @@ def test_a_gpu_without_memory_adds_nothing():
 def test_five_pods_of_a_published_scrape_take_what_they_were_given():
     """E5: 5 x 128 units are 640, not the 2048 of the scrape; 50 percent; 5 shares; of 4914."""
     unit = 10 * MIB
-    l40s = VolcanoGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
+    l40s = GpuUse(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
     claims = [claim(f"uid-{number}", Share("GPU-0", 128 * unit, 100)) for number in range(5)]
-    (full,) = reserve((l40s,), [(each, "") for each in claims])
+    (full,) = with_claims((l40s,), [(each, "") for each in claims])
     assert full.users == 5
     assert full.cores_milli // 10 == 50
     assert full.memory_bytes // unit == 640
@@ -306,19 +316,19 @@ def test_five_pods_of_a_published_scrape_take_what_they_were_given():
 def test_every_container_of_a_pod_counts():
     """The scheduler counts a pod once for each card when it rebuilds its books."""
     two = (Share("GPU-0", 10 * MIB, 100), Share("GPU-0", 20 * MIB, 0))
-    (full,) = reserve((gpu(),), [(claim("uid-1", *two), "ml/job")])
+    (full,) = with_claims((gpu(),), [(claim("uid-1", *two), "ml/job")])
     assert (full.users, full.memory_bytes, full.cores_milli) == (2, 30 * MIB, 100)
     assert full.groups == {"ml/job"}
 
 
 def test_a_share_without_a_told_amount_takes_the_whole_memory():
-    (full,) = reserve((gpu(),), [(claim("uid-1", Share("GPU-0")), "")])
+    (full,) = with_claims((gpu(),), [(claim("uid-1", Share("GPU-0")), "")])
     assert full.memory_bytes == 100 * MIB
 
 
 def test_shares_of_other_gpus_are_left_out():
     gpus = (gpu(),)
-    assert reserve(gpus, [(claim("uid-1", Share("GPU-9", MIB)), "")]) == gpus
+    assert with_claims(gpus, [(claim("uid-1", Share("GPU-9", MIB)), "")]) == gpus
 
 
 def claim(uid, *shares):
@@ -343,7 +353,7 @@ def test_wishes_are_read_from_the_pods_annotations():
             "scheduling.volcano.sh/group-name": "other",
         },
     )
-    assert wishes(pod) == Wishes(
+    assert volcano_wishes(pod) == PlacementWishes(
         mode="mig",
         use_types=("A100", "H100"),
         use_uuids=("GPU-0",),
@@ -355,8 +365,8 @@ def test_wishes_are_read_from_the_pods_annotations():
 
 def test_the_newer_group_annotation_counts_where_the_older_is_not_there():
     pod = Pod(POD, annotations={"scheduling.volcano.sh/group-name": "job"})
-    assert wishes(pod) == Wishes(group="ml/job")
-    assert wishes(Pod(POD)) == Wishes()
+    assert volcano_wishes(pod) == PlacementWishes(group="ml/job")
+    assert volcano_wishes(Pod(POD)) == PlacementWishes()
 
 
 # ---------------------------------------------------------------- MIG
@@ -399,9 +409,7 @@ def test_a_slot_is_the_smallest_that_the_gpu_as_it_is_cut_has_left(used, memory,
 
 
 def test_a_mig_slot_is_named_and_takes_all_its_memory():
-    whole = VolcanoGpu(
-        Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2)
-    )
+    whole = GpuUse(Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2))
     requests = (ask(20000, container="a"), ask(5000, container="b"))
     result = put(requests, whole, mode="mig")
     assert chosen(result) == [["GPU-0[group2-0]"], ["GPU-0[group2-3]"]]
@@ -411,13 +419,13 @@ def test_a_mig_slot_is_named_and_takes_all_its_memory():
     claims = [
         (Claim(Scheme.VOLCANO, POD, "n1", result.allocations), ""),
     ]
-    assert reserve((whole,), claims) == (cut,)
+    assert with_claims((whole,), claims) == (cut,)
     refused = put(ask(40000), cut, mode="mig")
-    assert refused.skipped == (("GPU-0", GpuSkip.MIG_SLOT),)
+    assert refused.skipped == (("GPU-0", PlacementReason.MIG_SLOT),)
 
 
 def test_a_slot_of_an_unknown_geometry_takes_what_it_was_given():
-    (full,) = reserve((gpu(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
+    (full,) = with_claims((gpu(),), [(claim("uid-1", Share("GPU-0[old-1]", 7 * MIB, 0)), "")])
     assert (full.memory_bytes, full.mig_slots) == (7 * MIB, {("old", 1)})
 
 
@@ -455,8 +463,8 @@ def test_no_gpu_is_ever_given_away_beyond_what_it_has(gpus, pods, policy):
     now = gpus
     held = []
     for number, requests in enumerate(pods):
-        result = place(requests, CandidateNode("n1", now), policy=policy)
-        if isinstance(result, NodeChoice):
+        result = put(tuple(requests), *now, policy=policy)
+        if isinstance(result, Placement):
             now = result.gpus
             pod = PodRef(str(number), "ml", str(number))
             held.append((Claim(Scheme.VOLCANO, pod, "n1", result.allocations), ""))
@@ -466,4 +474,4 @@ def test_no_gpu_is_ever_given_away_beyond_what_it_has(gpus, pods, policy):
         assert each.memory_bytes <= each.capacity_bytes
         assert each.cores_milli <= 1000
         assert each.users <= each.device.slots
-    assert reserve(gpus, held) == now
+    assert with_claims(gpus, held) == now

@@ -12,7 +12,7 @@ from msgspec import structs
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.legacy_inspect import details, summary
 from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
-from vgpu.placement.volcano import wishes
+from vgpu.placement.volcano import volcano_wishes
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
@@ -138,7 +138,7 @@ def read_pod(key):
             yield lambda codec=codec: codec.claim(object_name)
         node = Node("n1", allocatable={"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-count": 2})
         yield lambda: kubeshare_node.holder(object_name)
-        yield lambda: wishes(object_name)
+        yield lambda: volcano_wishes(object_name)
         yield lambda: summary([node], [object_name])
         yield lambda: details([node], [object_name])
 

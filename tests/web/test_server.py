@@ -42,6 +42,27 @@ def test_an_unknown_path_is_404(address):
         assert (status, body) == (404, b"404 page not found\n")
 
 
+def test_a_path_below_another_finds_its_route(serve):
+    """The exact route comes first, then the longest one; a folder alone is no path below it."""
+
+    def named(name):
+        return lambda request: plain(200, f"{name} {request.path}")
+
+    routes = {"/a": named("exact"), "/a/*": named("below"), "/a/b/*": named("deeper")}
+    address = serve(routes).addresses[0]
+    answers = {
+        "/a": "exact /a\n",
+        "/a/x": "below /a/x\n",
+        "/a/x/y": "below /a/x/y\n",
+        "/a/b": "below /a/b\n",
+        "/a/b/c": "deeper /a/b/c\n",
+    }
+    for path, text in answers.items():
+        assert fetch(address, path)[2].decode() == text
+    for path in ("/a/", "/b/x", "/"):
+        assert fetch(address, path)[0] == 404
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
 def test_another_method_is_405_and_says_which_are_allowed(address, method):
     status, headers, _ = fetch(address, "/", method=method)

@@ -10,7 +10,7 @@ import msgspec
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES
-from vgpu.kube.objects import Lease
+from vgpu.kube.objects import Lease, Node
 from vgpu.model import PodRef
 
 LABELS: Final[Mapping[str, str]] = {"app.kubernetes.io/name": "vgpu"}
@@ -38,6 +38,25 @@ def eviction(pod: PodRef, resource_version: str) -> Body:
         "kind": "Eviction",
         "metadata": {"namespace": pod.namespace, "name": pod.name},
         "deleteOptions": {"preconditions": {"uid": pod.uid, "resourceVersion": resource_version}},
+    }
+
+
+def binding(pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]) -> Body:
+    """The binding of exactly this pod in this state to a node.
+
+    The API server writes the annotations into the pod together with the node's name.
+    """
+    preconditions = {"uid": pod.uid, "resourceVersion": resource_version}
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "annotations": dict(annotations),
+            **preconditions,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
 
 
@@ -82,6 +101,23 @@ def lease(lease: Lease) -> Body:
         "metadata": _metadata(lease.namespace, lease.name, lease.resource_version),
         "spec": {key: value for key, value in spec.items() if value},
     }
+
+
+def annotated_lease(
+    namespace: str, name: str, annotations: Mapping[str, str], resource_version: str, node: Node
+) -> Body:
+    """A Lease without a holder; with a resource version it replaces exactly that state.
+
+    The node owns it: Kubernetes deletes it with the node.
+    """
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+    metadata = {
+        **_metadata(namespace, name, resource_version),
+        "labels": dict(LABELS),
+        "annotations": dict(annotations),
+        "ownerReferences": [owner],
+    }
+    return {**_type(LEASES), "metadata": metadata, "spec": {}}
 
 
 def event(note: EventNote) -> Body:

@@ -6,7 +6,7 @@ was the UID alone or the operation.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,12 +14,15 @@ from vgpu.kube import bodies
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import CONFLICT, ClusterError
 from vgpu.kube.events import EventNote
-from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
+from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASE_ANNOTATIONS, LEASES, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Lease, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
-from vgpu.kube.verbs import CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
+from vgpu.kube.verbs import BIND, CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
 from vgpu.model import PodRef
+
+CLAIMS: Final = "vgpu.dev/claims"
+"""The annotation of a node's Lease with what schedulers have decided for the node."""
 
 _Object = TypeVar("_Object")
 
@@ -56,6 +59,17 @@ class ApiClient(Reader):
         """
         body = bodies.eviction(pod, resource_version)
         self.send(EVICT, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
+
+    def bind(
+        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Bind a pod to a node and set annotations, in one write, if the pod has not changed.
+
+        Errors: NotFound if there is no pod of this name; Conflict if it is another, has changed, is
+        being deleted or is bound.
+        """
+        body = bodies.binding(pod, resource_version, node, annotations)
+        self.send(BIND, PODS, pod.namespace, pod.name, body)
 
     def patch_pod(
         self,
@@ -128,6 +142,21 @@ class ApiClient(Reader):
         """
         verb = REPLACE if lease.resource_version else CREATE
         return self._write(verb, LEASES, lease.namespace, lease.name, bodies.lease(lease))
+
+    def node_claims(self, namespace: str, name: str) -> tuple[str, str] | None:
+        """The resource version and the claims of a Lease; None if there is none of that name."""
+        lease = self.find(LEASE_ANNOTATIONS, namespace, name)
+        return None if lease is None else (lease[0], lease[1].get(CLAIMS, ""))
+
+    def write_node_claims(
+        self, namespace: str, name: str, claims: str, resource_version: str, node: Node
+    ) -> None:
+        """Replace the claims of a node's Lease in exactly this state.
+
+        With ``resource_version`` "" it is created; AlreadyExists (409) if there is one.
+        """
+        body = bodies.annotated_lease(namespace, name, {CLAIMS: claims}, resource_version, node)
+        self.send(REPLACE if resource_version else CREATE, LEASES, namespace, name, body)
 
     def write_event(self, note: EventNote) -> None:
         """Report an event of an object; the same event, reported again, is counted up.

@@ -58,12 +58,18 @@ def kubeconfig_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def connected(
-    kubeconfig: str, context: str, request_timeout: float | None = None, *, waits: bool = False
+    kubeconfig: str,
+    context: str,
+    request_timeout: float | None = None,
+    *,
+    waits: bool = False,
+    gather: float | None = None,
 ) -> Iterator["ApiClient"]:
     """A connection; a failure on it ends the command with status 1 and a hint what to do.
 
     ``request_timeout`` is in seconds; without it a program that ``waits`` for a busy server has
-    the long one of :mod:`vgpu.kube.retries`, and any other REQUEST_SECONDS.
+    the long one of :mod:`vgpu.kube.retries`, and any other REQUEST_SECONDS. ``gather`` is as in
+    :class:`vgpu.kube.connection.ApiConnection`; None is its default.
     """
     from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
     from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
@@ -73,7 +79,10 @@ def connected(
     retries = AGAIN if waits else UNLESS_SILENT
     server = ""
     try:
-        with ApiClient.connect(kubeconfig, context, patience=patience, retries=retries) as cluster:
+        options = {} if gather is None else {"gather": gather}
+        with ApiClient.connect(
+            kubeconfig, context, patience=patience, retries=retries, **options
+        ) as cluster:
             server = cluster.server
             yield cluster
     except ClusterError as error:

@@ -140,6 +140,11 @@ class Informer(Generic[_Object]):
             malformed = tuple(self._malformed.values())
             return InformerState(self._snapshot, silent, self._failure, synced, malformed)
 
+    def get(self, key: str) -> _Object | MalformedObject | None:
+        """The object of a key, readable or not; None if there is none that is kept."""
+        with self._lock:
+            return self._objects.get(key) or self._malformed.get(key)
+
     def close(self) -> None:
         """Stop following, without waiting for a read that is under way."""
         self._stop.set()

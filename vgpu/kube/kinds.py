@@ -12,10 +12,12 @@ from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
 from vgpu.kube.projection import (
+    project_annotations,
     project_capacity,
     project_config_map,
     project_event_count,
     project_lease,
+    project_named_config_map,
     project_node,
 )
 
@@ -51,6 +53,12 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (PODS, NODES, CONFIG_MAPS, EVENTS, LEAS
 
 API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind in KINDS}
 """The API version of each kind, since other groups have a Node or a Pod, too."""
+
+NAMED_CONFIG_MAPS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_named_config_map)
+"""ConfigMaps with their names, for lists and watches."""
+
+LEASE_ANNOTATIONS: Final = LEASES.read_as(LEASES.decoders, project_annotations)
+"""Leases, of which only the annotations are kept."""
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
 """Nodes, of which only the whole capacity is kept, as it is written."""

@@ -55,6 +55,11 @@ def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
     )
 
 
+def project_annotations(lease: wire.LeaseFields, _: str) -> tuple[str, Mapping[str, str]]:
+    """The resource version of an object, and all its annotations."""
+    return lease.metadata.resource_version, lease.metadata.annotations or _NOTHING
+
+
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
     """A node's capacity with every resource, as it is written."""
     return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}
@@ -63,6 +68,11 @@ def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
 def project_config_map(config: wire.ConfigMapFields, _: str) -> tuple[Mapping[str, str], str]:
     """The data of a ConfigMap, and its resource version."""
     return config.data or {}, config.metadata.resource_version
+
+
+def project_named_config_map(config: wire.ConfigMapFields, _: str) -> tuple[str, Mapping[str, str]]:
+    """The name and the data of a ConfigMap."""
+    return config.metadata.name, config.data or {}
 
 
 def project_event_count(event: wire.EventFields, _: str) -> int:

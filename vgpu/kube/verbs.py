@@ -38,6 +38,7 @@ REPLACE: Final = ApiVerb("update", "PUT")
 PATCH: Final = ApiVerb("patch", "PATCH", content_type=MERGE_PATCH)
 PATCH_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=JSON_PATCH)
 EVICT: Final = ApiVerb("create", "POST", "eviction")
+BIND: Final = ApiVerb("create", "POST", "binding")
 
-VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, EVICT)
+VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, EVICT, BIND)
 """All verbs that the programs use."""

@@ -11,34 +11,33 @@ GPU wins.
 """
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from vgpu.model import Request, Share
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 
-
-class GaiaReason(StrEnum):
-    """Why there are no GPUs for a container, in gpu-manager's message where it has any."""
-
-    NO_FREE_GPU = "no free node"
-    TOO_MUCH_MEMORY = "request memory {asked} is larger than {most}"
-    SHARING_OFF = "share mode is not enabled"
-    NEEDS_BOTH = "that cores or memory is zero is not permitted in share mode"
-    ILLEGAL_PREDICATE = "the predicate {told} is not free, or not what is asked for"
-    MISMATCH = "Nvidia node mismatch, pick up:{chosen}  predicate: {told}"
-
-
-class GaiaRefusal(msgspec.Struct, frozen=True):
-    """No GPUs; ``message`` is the message for the kubelet."""
-
-    why: GaiaReason
-    message: str
+_MESSAGES: Final[Mapping[PlacementReason, str]] = {
+    PlacementReason.NO_FITTING_GPU: "no free node",
+    PlacementReason.MEMORY: "request memory {asked} is larger than {most}",
+    PlacementReason.SHARING_OFF: "share mode is not enabled",
+    PlacementReason.MALFORMED_REQUEST: (
+        "that cores or memory is zero is not permitted in share mode"
+    ),
+    PlacementReason.RESERVATION_ILLEGAL: (
+        "the predicate {told} is not free, or not what is asked for"
+    ),
+    PlacementReason.RESERVATION_DIFFERS: (
+        "Nvidia node mismatch, pick up:{chosen}  predicate: {told}"
+    ),
+}
+"""Why there are no GPUs for a container, in gpu-manager's message where it has any."""
 
 
-Choice = tuple[TopologyGpu, ...] | GaiaRefusal
+Choice = tuple[TopologyGpu, ...] | PlacementRefusal
 
 
 class GaiaRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +62,7 @@ def allocate(
     *,
     rules: GaiaRules,
     predicate: Sequence[int] | None = None,
-) -> tuple[Share, ...] | GaiaRefusal:
+) -> tuple[Share, ...] | PlacementRefusal:
     """The shares of a container, (pod UID, name): those that it has already, or new ones.
 
     ``tree`` has nothing taken yet; ``held`` has the shares of every container. ``predicate`` are
@@ -73,7 +72,7 @@ def allocate(
         return tuple(held[container])
     taken = tree.holding(share for shares in held.values() for share in shares)
     gpus = choose(taken, request, rules, predicate)
-    if isinstance(gpus, GaiaRefusal):
+    if isinstance(gpus, PlacementRefusal):
         return gpus
     return tuple(Share(str(gpu.minor), request.memory_bytes, request.cores_milli) for gpu in gpus)
 
@@ -84,15 +83,15 @@ def choose(
     """The GPUs for a request, by the rules of :func:`allocate`."""
     part = request.cores_milli < WHOLE_DEVICE_MILLI
     if part and not rules.share_mode:
-        return _refused(GaiaReason.SHARING_OFF)
+        return _refused(PlacementReason.SHARING_OFF)
     if part and not (request.cores_milli and request.memory_bytes):
-        return _refused(GaiaReason.NEEDS_BOTH)
+        return _refused(PlacementReason.MALFORMED_REQUEST)
     if predicate is not None and not rules.derive_again:
         return _predicated(tree, request, predicate)
     if part:
         return _part(tree, request, predicate)
     evaluate = fragment if request.count == 1 else link
-    return evaluate(tree, request.count) or _refused(GaiaReason.NO_FREE_GPU)
+    return evaluate(tree, request.count) or _refused(PlacementReason.NO_FITTING_GPU)
 
 
 def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None) -> Choice:
@@ -101,11 +100,15 @@ def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None)
     gpus = share(tree.gpus, request.cores_milli, memory)
     most = max((gpu.memory_bytes for gpu in tree.gpus), default=0)
     if not gpus and memory > most:
-        return _refused(GaiaReason.TOO_MUCH_MEMORY, asked=memory, most=most)
+        return _refused(PlacementReason.MEMORY, asked=memory, most=most)
     if not gpus:
-        return _refused(GaiaReason.NO_FREE_GPU)
+        return _refused(PlacementReason.NO_FITTING_GPU)
     if predicate is not None and [gpu.minor for gpu in gpus] != list(predicate):
-        return _refused(GaiaReason.MISMATCH, chosen=_nodes([gpus[0].minor]), told=_nodes(predicate))
+        return _refused(
+            PlacementReason.RESERVATION_DIFFERS,
+            chosen=_nodes([gpus[0].minor]),
+            told=_nodes(predicate),
+        )
     return gpus
 
 
@@ -115,7 +118,7 @@ def _predicated(tree: TopologyTree, request: Request, predicate: Sequence[int]) 
     gpus = tuple(by_minor[minor] for minor in predicate if minor in by_minor)
     legal = len(set(predicate)) == len(predicate) == len(gpus) == request.count
     if not legal or not all(fits(gpu, request) for gpu in gpus):
-        return _refused(GaiaReason.ILLEGAL_PREDICATE, told=_nodes(predicate))
+        return _refused(PlacementReason.RESERVATION_ILLEGAL, told=_nodes(predicate))
     return gpus
 
 
@@ -199,8 +202,8 @@ def _first(tree: TopologyTree, group: TopologyNode, count: int) -> tuple[Topolog
     return free[:count] if len(free) >= count else ()
 
 
-def _refused(why: GaiaReason, **values: object) -> GaiaRefusal:
-    return GaiaRefusal(why, why.format(**values))
+def _refused(reason: PlacementReason, **values: object) -> PlacementRefusal:
+    return PlacementRefusal(reason, _MESSAGES[reason].format(**values))
 
 
 def _nodes(minors: Sequence[int]) -> str:

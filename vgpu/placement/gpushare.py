@@ -1,71 +1,92 @@
 """gpushare's extender: whether a node can take a pod, and on which GPU the pod goes.
 
-A pod goes to one GPU, with the sum of what its app containers ask for. Of the healthy GPUs that
-have enough, the fullest is chosen; of equals, the first. Amounts are in units of any size, the
-same throughout.
+A pod goes to one GPU, with the sum of what its containers request, or, with the label of ACK's
+scheduler, to several with as much on each. Of the healthy GPUs that have enough, the fullest is
+chosen; of equals, the first. What matters is the free memory of single GPUs, not their sum.
 """
 
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-import msgspec
+from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
+from vgpu.placement.candidate import CandidateNode, GpuUse, PodDemand
+from vgpu.placement.dialect import SequentialDialect, Skip
+from vgpu.placement.result import PlacementReason
 
-from vgpu.model import PodRef
+NOT_SHARED: Final = "The node {node} is not for GPU share, need skip"
+NO_ROOM: Final = "Insufficient GPU Memory in one device"
+NOT_PLACED: Final = "The node {node} can't place the pod {pod.name} in ns {pod.namespace}"
 
+_MESSAGES: Final[Mapping[PlacementReason, str]] = {
+    PlacementReason.NO_GPUS: NOT_SHARED,
+    PlacementReason.TOO_FEW_GPUS: NO_ROOM,
+    PlacementReason.NO_FITTING_GPU: NO_ROOM,
+    PlacementReason.NOTHING_REQUESTED: NOT_PLACED,
+}
 
-class GpushareReason(StrEnum):
-    """Why a node does not take a pod, in the extender's message."""
-
-    NOT_SHARED = "The node {node} is not for GPU share, need skip"
-    NO_ROOM = "Insufficient GPU Memory in one device"
-    NOT_PLACED = "The node {node} can't place the pod {pod.name} in ns {pod.namespace}"
-
-
-class GpushareRefusal(msgspec.Struct, frozen=True):
-    """A node does not take a pod: why, and as the extender has it of this node and pod."""
-
-    reason: GpushareReason
-    message: str
-
-
-class GpushareGpu(msgspec.Struct, frozen=True, gc=False):
-    """A GPU of a node, by index: all of its memory, and what its pods have of it."""
-
-    index: int
-    total: int
-    used: int = 0
-    healthy: bool = True
-
-    @property
-    def free(self) -> int:
-        """Free units; 0 where more is used than there is."""
-        return max(0, self.total - self.used)
+_TOGETHER: Final = frozenset({ContainerKind.APP, ContainerKind.SIDECAR})
 
 
-def refusal(node: str, gpus: Iterable[GpushareGpu], asked: int) -> GpushareRefusal | None:
-    """The extender's filter: why the node cannot take a pod that asks for so much; None if it can.
+class GpushareDialect(SequentialDialect, frozen=True):
+    """The extender's rule for one node."""
 
-    What matters is the free memory of single GPUs, not their sum.
-    """
-    gpus = tuple(gpus)
-    if not any(gpu.total > 0 for gpu in gpus):
-        return _refused(GpushareReason.NOT_SHARED, node=node)
-    return None if _candidates(gpus, asked) else _refused(GpushareReason.NO_ROOM)
+    def requests(self, demand: PodDemand) -> Sequence[Request]:
+        """One request with the sum over the containers that run at the same time."""
+        together = [request for request in demand.requests if request.kind in _TOGETHER]
+        if not together:
+            return ()
+        memory = sum(request.memory_bytes or 0 for request in together)
+        return (Request("", together[0].count, memory_bytes=memory),)
 
+    def allocations(self, demand: PodDemand, placed: list[Allocation]) -> tuple[Allocation, ...]:
+        """Each container's own memory of the pod's GPUs, which are in ascending order."""
+        devices = sorted(
+            (share.device for allocation in placed for share in allocation.shares), key=int
+        )
+        return tuple(
+            Allocation(
+                request.container,
+                tuple(Share(device, request.memory_bytes) for device in devices),
+                Phase.ASSUMED,
+                request.kind,
+            )
+            for request in demand.requests
+            if request.kind in _TOGETHER
+        )
 
-def choose(
-    node: str, gpus: Iterable[GpushareGpu], asked: int, pod: PodRef
-) -> GpushareGpu | GpushareRefusal:
-    """The extender's bind: the GPU for the pod. A pod that asks for nothing gets none."""
-    candidates = _candidates(gpus, asked)
-    if asked <= 0 or not candidates:
-        return _refused(GpushareReason.NOT_PLACED, node=node, pod=pod)
-    return min(candidates, key=lambda gpu: (gpu.free, gpu.index))
+    def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
+        """A node without memory to share is none of gpushare's."""
+        if not any(gpu.capacity_bytes for gpu in node.gpus):
+            return PlacementReason.NO_GPUS
+        return super().node_reason(demand, node)
 
+    def order(self, gpus: Sequence[GpuUse], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
+        """The fullest first, of equals the one with the lowest index."""
+        return sorted(
+            range(len(gpus)),
+            key=lambda position: (gpus[position].free_bytes, gpus[position].device.index or 0),
+        )
 
-def _candidates(gpus: Iterable[GpushareGpu], asked: int) -> list[GpushareGpu]:
-    return [gpu for gpu in gpus if gpu.healthy and gpu.free >= asked]
+    def fit(
+        self,
+        gpu: GpuUse,
+        request: Request,  # noqa: ARG002
+        memory: int | None,
+        demand: PodDemand,  # noqa: ARG002
+        node: CandidateNode,  # noqa: ARG002
+    ) -> str | PlacementReason:
+        """The GPU's index in decimal."""
+        if not gpu.device.healthy:
+            return PlacementReason.UNHEALTHY
+        if gpu.cordoned:
+            return PlacementReason.CORDONED
+        return PlacementReason.MEMORY if gpu.free_bytes < (memory or 0) else gpu.device.name
 
+    def cores(self, request: Request) -> int | None:  # noqa: ARG002
+        """None: only memory is shared."""
+        return None
 
-def _refused(reason: GpushareReason, **about: str | PodRef) -> GpushareRefusal:
-    return GpushareRefusal(reason, reason.format(**about))
+    def message(self, reason: PlacementReason, demand: PodDemand, node: CandidateNode) -> str:
+        """The extender's message."""
+        text = _MESSAGES.get(reason, reason.explanation)
+        return text.format(node=node.name, pod=demand.pod)

@@ -4,11 +4,13 @@ The default is the algorithm of the paper (Yeh, Chen, Chou: KubeShare, HPDC'20, 
 :class:`KubeShareAlgorithm` names KubeShare 1's own code too, which differs.
 """
 
-from collections.abc import Iterable
-from enum import Enum, StrEnum
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final
 
 import msgspec
 
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.kubeshare.sharepod import Locality
 from vgpu.units import WHOLE_DEVICE_MILLI
 
@@ -81,11 +83,11 @@ class VirtualGpuChoice(msgspec.Struct, frozen=True):
     gpuid: str | None
 
 
-class KubeShareRefusal(StrEnum):
-    """Why the pod has to wait."""
-
-    NO_ROOM = "No enough resources for SharePod"
-    AFFINITY = "the virtual GPU of its affinity label has no room or forbids it"
+_MESSAGES: Final[Mapping[PlacementReason, str]] = {
+    PlacementReason.NO_FITTING_GPU: "No enough resources for SharePod",
+    PlacementReason.AFFINITY: PlacementReason.AFFINITY.explanation,
+}
+"""Why the pod has to wait, in KubeShare's message where it has one."""
 
 
 def place(
@@ -93,7 +95,7 @@ def place(
     virtual: Iterable[VirtualGpu],
     free: Iterable[FreeGpus],
     policy: KubeShareAlgorithm = KubeShareAlgorithm.PAPER,
-) -> VirtualGpuChoice | KubeShareRefusal:
+) -> VirtualGpuChoice | PlacementRefusal:
     """The placement of a pod. Ties go to the first node, then the first GPUID, by name.
 
     ``virtual`` and ``free`` are of nodes where the pod fits otherwise (processors, memory, taints).
@@ -107,12 +109,12 @@ def place(
 
 def _paper(
     demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
-) -> VirtualGpuChoice | KubeShareRefusal:
+) -> VirtualGpuChoice | PlacementRefusal:
     label = demand.locality.affinity
     together = [gpu for gpu in gpus if label and label in gpu.affinity]
     if together:
         fitting = [gpu for gpu in together if _may_join(demand, gpu)]
-        return _on(max(fitting, key=_room)) if fitting else KubeShareRefusal.AFFINITY
+        return _on(max(fitting, key=_room)) if fitting else _refused(PlacementReason.AFFINITY)
     fitting = [gpu for gpu in gpus if _may_join(demand, gpu)]
     if not label:  # the first of its label starts on a GPU of its own
         shared = [gpu for gpu in fitting if not gpu.idle]
@@ -127,7 +129,7 @@ def _paper(
 
 def _kubeshare_1(
     demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
-) -> VirtualGpuChoice | KubeShareRefusal:
+) -> VirtualGpuChoice | PlacementRefusal:
     """Filters, then the least room that is left, over all nodes.
 
     A pod whose label's virtual GPU is full opens another one. A new one counts only on nodes where
@@ -146,7 +148,7 @@ def _kubeshare_1(
         if node.node not in taken
     ]
     if not scores:
-        return KubeShareRefusal.NO_ROOM
+        return _refused(PlacementReason.NO_FITTING_GPU)
     _, name, gpuid = min(scores)
     return VirtualGpuChoice(name, gpuid or None)
 
@@ -166,15 +168,23 @@ def _room(gpu: VirtualGpu) -> int:
     return gpu.free_milli
 
 
+def _refused(reason: PlacementReason) -> PlacementRefusal:
+    return PlacementRefusal(reason, _MESSAGES[reason])
+
+
 def _on(gpu: VirtualGpu) -> VirtualGpuChoice:
     return VirtualGpuChoice(gpu.node, gpu.gpuid)
 
 
-def _new(demand: Demand, nodes: list[FreeGpus]) -> VirtualGpuChoice | KubeShareRefusal:
+def _new(demand: Demand, nodes: list[FreeGpus]) -> VirtualGpuChoice | PlacementRefusal:
     """A new virtual GPU on the first node that has a GPU of enough memory."""
     large = (node for node in nodes if node.memory_bytes >= demand.memory_bytes)
     node = next(large, None)
-    return KubeShareRefusal.NO_ROOM if node is None else VirtualGpuChoice(node.node, None)
+    return (
+        _refused(PlacementReason.NO_FITTING_GPU)
+        if node is None
+        else VirtualGpuChoice(node.node, None)
+    )
 
 
 def opportunistic_score(cell_priority: int, available_milli: int) -> int:

@@ -91,10 +91,13 @@ class ProgramHost:
         self._foreign = frozenset(threading.enumerate())
 
     @classmethod
-    def from_flags(cls, params: Mapping[str, Any]) -> Self:
-        """A host from the parameters of a command of :func:`program_flags`. Raises CannotServe."""
+    def from_flags(cls, params: Mapping[str, Any], web: WebOptions | None = None) -> Self:
+        """A host from the parameters of a command of :func:`program_flags`. Raises CannotServe.
+
+        ``web`` replaces the web options of the parameters.
+        """
         logs.configure(params["log_level"], params["log_format"])
-        return cls(WebOptions.of(params))
+        return cls(web or WebOptions.of(params))
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +117,11 @@ class ProgramHost:
     def urls(self) -> tuple[str, ...]:
         """Its addresses, as links for people on this host."""
         return self._server.urls if self._server is not None else ()
+
+    @property
+    def requires_client_certificates(self) -> bool:
+        """Whether only clients with a certificate that the web config file accepts get in."""
+        return self._config is not None and self._config.current().requires_client_certificates
 
     def metrics(
         self, tables: Iterable[FamilyTable] = (), view: Callable[[], Any] = lambda: None
@@ -137,6 +145,7 @@ class ProgramHost:
                 max_requests=web.max_requests,
                 max_connections=web.max_connections,
                 max_per_address=web.max_connections_per_address,
+                max_bodies=web.max_bodies,
             )
             server.start()
         except ListenError as error:

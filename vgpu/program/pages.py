@@ -74,7 +74,7 @@ def _probe(fine: str, complaint: Complaint) -> Handler:
 
 
 def _is_shown(path: str) -> bool:
-    return path not in (HEALTHY[1], READY[1])
+    return path not in (HEALTHY[1], READY[1]) and not path.endswith("/*")
 
 
 def _reads(entry: Handler | Route) -> bool:

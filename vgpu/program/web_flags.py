@@ -9,7 +9,7 @@ import msgspec
 from vgpu.program.flags import Decorator, env, field
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from vgpu.web.listen import ListenError, parse_address
-from vgpu.web.server import MAX_REQUESTS
+from vgpu.web.server import MAX_BODIES, MAX_REQUESTS
 
 LISTEN_FLAG = "--web.listen-address"
 
@@ -23,6 +23,7 @@ class WebOptions(msgspec.Struct, frozen=True):
     max_connections: int = MAX_CONNECTIONS
     max_connections_per_address: int = MAX_PER_ADDRESS
     listen_flag: str = LISTEN_FLAG
+    max_bodies: int = MAX_BODIES
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -54,8 +55,16 @@ class WebFlags(NamedTuple):
     max_per_address: Decorator
 
 
-def web_flags(address: str, *aliases: str) -> WebFlags:
-    """The group of a program that serves on ``address``; ``aliases`` are of the first flag."""
+def web_flags(
+    address: str,
+    *aliases: str,
+    max_connections: int = MAX_CONNECTIONS,
+    max_per_address: int = MAX_PER_ADDRESS,
+) -> WebFlags:
+    """The group of a program that serves on ``address``; ``aliases`` are of the first flag.
+
+    ``max_connections`` and ``max_per_address`` are the defaults of their flags.
+    """
     return WebFlags(
         _flag(
             LISTEN_FLAG,
@@ -77,14 +86,14 @@ def web_flags(address: str, *aliases: str) -> WebFlags:
             "--web.max-connections",
             "Open connections at a time. One more takes the place of one that waits for its"
             " client.",
-            default=MAX_CONNECTIONS,
+            default=max_connections,
             show_default=True,
             type=click.IntRange(min=1),
         ),
         _flag(
             "--web.max-connections-per-address",
             "The same for the connections of one client's address. Raise it for a proxy.",
-            default=MAX_PER_ADDRESS,
+            default=max_per_address,
             show_default=True,
             type=click.IntRange(min=1),
         ),

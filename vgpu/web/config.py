@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
+_CLIENT_AUTH = "tls_server_config.client_auth_type"
 _MAX_FILE = 1024 * 1024
 
 _Signature = tuple[int, ...]
@@ -77,6 +78,11 @@ class WebPolicy(msgspec.Struct, frozen=True):
     users: "BasicAuth | None" = None
     limiter: RateLimiter | None = None
     protections: frozenset[str] = frozenset()
+
+    @property
+    def requires_client_certificates(self) -> bool:
+        """Whether a client needs a certificate that the file's CA has signed."""
+        return _CLIENT_AUTH in self.protections
 
     def refusal(self, request: HttpRequest) -> HttpResponse | None:
         """The response to a request that is not let through: 429, 401 or 503."""
@@ -186,7 +192,7 @@ def _policy(config: "WebConfig", previous: WebPolicy, read: Callable[[str], byte
         tls = server_tls(tls_config, read)
         protections.add("tls_server_config")
         if tls_config.client_auth_type == "RequireAndVerifyClientCert":
-            protections.add("tls_server_config.client_auth_type")
+            protections.add(_CLIENT_AUTH)
         if tls.allowed_sans is not None:
             protections.add("tls_server_config.client_allowed_sans")
     if config.basic_auth_users:

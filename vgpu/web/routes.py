@@ -56,9 +56,25 @@ NOWHERE: Final = Route(lambda _: _NOT_FOUND, methods=())
 """The route of all other paths."""
 
 Routes = Mapping[str, Handler | Route]
-"""Exact path -> its route; a bare handler answers GET and HEAD and takes no body."""
+"""Path -> its route; a bare handler answers GET and HEAD and takes no body. A path is exact, unless
+it ends in ``/*``, which stands for one or more further segments."""
+
+_BELOW: Final = "/*"
 
 
 def route_of(entry: Handler | Route) -> Route:
     """An entry of :data:`Routes`, written out."""
     return entry if isinstance(entry, Route) else Route(entry)
+
+
+def find_route(routes: Mapping[str, Route], path: str) -> tuple[str, Route]:
+    """The entry of a path: the exact one, or else the longest one that it is below."""
+    if path in routes:
+        return path, routes[path]
+    folder = path
+    while folder:
+        folder, _, _ = folder.rpartition("/")
+        key = folder + _BELOW
+        if key in routes and path != f"{folder}/":
+            return key, routes[key]
+    return "", NOWHERE

@@ -1,4 +1,4 @@
-"""The HTTP server: exact paths to handlers, one thread per connection, everything bounded.
+"""The HTTP server: paths to handlers, one thread per connection, everything bounded.
 
 It is built on sockets rather than ``http.server``, which has no time-outs that a slow client
 cannot stretch, no limits and no orderly end, writes headers and body apart (40 ms over keep-alive,
@@ -36,7 +36,7 @@ from vgpu.web.message import (
     plain,
     render,
 )
-from vgpu.web.routes import NOWHERE, Route, Routes, route_of
+from vgpu.web.routes import Route, Routes, find_route, route_of
 
 __all__ = [
     "Handler",
@@ -72,13 +72,14 @@ class WebServer:
     was taken. A handler that raises an error answers 500, with one log line until it works again.
 
     Args:
-        routes: by exact path; a bare handler gets GET and HEAD requests without a body.
+        routes: by path; a bare handler gets GET and HEAD requests without a body.
         addresses: ``:9394``, ``0.0.0.0:9394``, ``[::1]:0``, ``localhost:9394`` …
         config: the web config file; None serves plain HTTP to everybody.
         max_requests: handlers at work at once; beyond that 503.
         max_connections: open connections; beyond that one makes room, by
             :func:`vgpu.web.connections.first_to_go`.
         max_per_address: the same for the connections of one client's address.
+        max_bodies: request bodies that are read at a time; beyond that 503.
         timeouts: how long a client may take.
 
     Attributes:
@@ -94,6 +95,7 @@ class WebServer:
         max_requests: int = MAX_REQUESTS,
         max_connections: int = MAX_CONNECTIONS,
         max_per_address: int = MAX_PER_ADDRESS,
+        max_bodies: int = MAX_BODIES,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self.addresses: tuple[str, ...] = ()
@@ -101,7 +103,7 @@ class WebServer:
         self._wanted = addresses
         self._policy = config.current if config is not None else lambda: OPEN
         self._slots = threading.BoundedSemaphore(max_requests)
-        self._bodies = threading.BoundedSemaphore(MAX_BODIES)
+        self._bodies = threading.BoundedSemaphore(max_bodies)
         self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
         self._listeners: list[socket.socket] = []
@@ -232,7 +234,7 @@ class WebServer:
                 response, unix_time=now, head_only=head_only, close=close, policy=policy.headers
             )
             if self._failing and response.status < 400:
-                self._failing.pop(path, None)
+                self._failing.pop(find_route(self._routes, path)[0], None)
         except (BadRequest, ClientLeft):
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
@@ -251,7 +253,7 @@ class WebServer:
     ) -> tuple[HttpResponse, bool]:
         """The response, and whether all of the request was read. Raises BadRequest, ClientLeft."""
         request = head.request
-        route = self._routes.get(request.path, NOWHERE)
+        _, route = find_route(self._routes, request.path)
         refusal = policy.refusal(request) or route.refusal(head)
         if refusal is not None:
             return refusal, not head.has_body
@@ -272,7 +274,7 @@ class WebServer:
 
     def _log_failure(self, path: str, error: Exception) -> None:
         """One line when a path begins to fail, or to fail in another way."""
-        key = path if path in self._routes else ""
+        key, _ = find_route(self._routes, path)
         problem = repr(error)
         if self._failing.get(key) != problem:
             self._failing[key] = problem

@@ -1,0 +1,180 @@
+"""The scheduler's answers on a large cluster: filter, and the rejection of a pod again and again.
+
+    python benchmarks/scheduler.py [--nodes 5000] [--pods 20000] [--requests 400]
+
+A process has the cache of a cluster with 8 GPUs a node, in HAMi's form, and serves the verbs; 50
+pods a second change in it meanwhile. The client sends one request after another over one
+connection, as kube-scheduler does. Times are wall times of the client, from the first byte
+of a request to the last of its answer. The first requests of a kind are not counted: they compute
+what the later ones find. There is no peer: HAMi's extender is in no package registry.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from msgspec import structs  # noqa: E402
+
+from benchmarks.budgets import Budgets  # noqa: E402
+from scheduler.cache import SchedulerCache  # noqa: E402
+from scheduler.events import RejectionEvents  # noqa: E402
+from scheduler.extender import Extender  # noqa: E402
+from scheduler.metrics import SchedulerMetrics  # noqa: E402
+from scheduler.service import extender_routes  # noqa: E402
+from vgpu.kube.objects import Container, Node, Pod  # noqa: E402
+from vgpu.model import PodRef  # noqa: E402
+from vgpu.placement.dialects import scheduler_schemes  # noqa: E402
+from vgpu.web.server import WebServer  # noqa: E402
+
+GPUS, SHARES, MEMORY_MIB = 8, 10, 16384
+EVENTS_A_SECOND = 50
+BUDGETS_MS = {
+    "500 names, p50": 1.0,
+    "500 names, p99": 5.0,
+    "5000 names, p99": 20.0,
+    "rejected again, 500 names, p50": 1.0,
+}
+
+
+def node(number):
+    gpus = [
+        {
+            "id": f"GPU-{number}-{gpu}",
+            "count": SHARES,
+            "devmem": MEMORY_MIB,
+            "devcore": 100,
+            "type": "NVIDIA-Tesla T4",
+            "mode": "hami-core",
+            "health": True,
+            "index": gpu,
+        }
+        for gpu in range(GPUS)
+    ]
+    register = {"hami.io/node-nvidia-register": json.dumps(gpus)}
+    return Node(f"node-{number:05}", annotations=register)
+
+
+def pod(number, nodes):
+    place = number % nodes
+    device = f"GPU-{place}-{number // nodes % GPUS}"
+    return Pod(
+        PodRef(f"uid-{number}", "ml", f"pod-{number}"),
+        node=f"node-{place:05}",
+        annotations={"hami.io/vgpu-devices-allocated": f"{device},NVIDIA,8192,30:;"},
+        containers=(Container("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}),),
+        phase="Running",
+    )
+
+
+def serve(nodes, pods):
+    """The process with the cache; prints its port, and its memory at the end."""
+    cache = SchedulerCache(scheduler_schemes({}), time.time)
+    for number in range(nodes):
+        cache.set_node(f"node-{number:05}", node(number))
+    bound = [pod(number, nodes) for number in range(pods)]
+    for each in bound:
+        cache.set_pod(f"ml/{each.ref.name}", each)
+    extender = Extender(
+        cache, None, SchedulerMetrics(), RejectionEvents(lambda _: None), lambda: ""
+    )
+    server = WebServer(extender_routes(extender, SchedulerMetrics()), ["127.0.0.1:0"])
+    server.start()
+    print(server.addresses[0].rpartition(":")[2], flush=True)
+
+    def change():
+        draw = random.Random(1)
+        while True:
+            time.sleep(1 / EVENTS_A_SECOND)
+            each = draw.choice(bound)
+            changed = structs.replace(each, labels={"vgpu.dev/changed": str(time.time())})
+            cache.set_pod(f"ml/{each.ref.name}", changed)
+
+    threading.Thread(target=change, daemon=True).start()
+    sys.stdin.read()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, flush=True)
+
+
+def body(names, memory):
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory)}
+    containers = [{"name": "main", "resources": {"limits": limits}}]
+    metadata = {"name": "new", "namespace": "ml", "uid": "new"}  # bound before the next one
+    sent = {"metadata": metadata, "spec": {"containers": containers}, "status": {}}
+    return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}).encode()
+
+
+def measured(connection, bodies, warm):
+    """Milliseconds of each request, without the first ``warm``."""
+    times = []
+    for sent in bodies:
+        started = time.perf_counter()
+        connection.request("POST", "/filter", sent, {"Content-Type": "application/json"})
+        answer = connection.getresponse().read()
+        times.append(1000 * (time.perf_counter() - started))
+        assert b'"Error":""' in answer, answer[:200]
+    return times[warm:]
+
+
+def quantile(times, part):
+    return sorted(times)[min(len(times) - 1, int(part * len(times)))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--pods", type=int, default=20000)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--serve", action="store_true")
+    args = parser.parse_args()
+    if args.serve:
+        serve(args.nodes, args.pods)
+        return
+    command = [
+        *(sys.executable, __file__, "--serve"),
+        f"--nodes={args.nodes}",
+        f"--pods={args.pods}",
+    ]
+    started = time.perf_counter()
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    port = int(server.stdout.readline())
+    print(
+        f"{args.nodes} nodes with {GPUS} GPUs, {args.pods} pods:"
+        f" cache made in {time.perf_counter() - started:.1f} s"
+    )
+    names = [f"node-{number:05}" for number in range(args.nodes)]
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    budgets = Budgets()
+    for count in (500, args.nodes):
+        # kube-scheduler begins where the last pod ended
+        offers = [
+            (names * 2)[start : start + count]
+            for start in (number * count % args.nodes for number in range(args.requests))
+        ]
+        warm = max(1, args.nodes // count)
+        for kind, memory in (("", 4096), ("rejected again, ", MEMORY_MIB + 1)):
+            bodies = [body(offer, memory) for offer in offers]
+            times = measured(connection, bodies, warm)
+            for part, label in ((0.5, "p50"), (0.99, "p99")):
+                took = quantile(times, part)
+                name = f"{kind}{count} names, {label}"
+                print(f"  {name:36} {took:8.2f} ms   (mean {statistics.mean(times):.2f})")
+                if name in BUDGETS_MS:
+                    print(f"    {budgets.hold(name, took, BUDGETS_MS[name], 'ms')}")
+    server.stdin.close()
+    print(f"  resident memory {server.stdout.readline().strip()} MiB")
+    server.wait()
+    sys.exit(budgets.status())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""The scheduler: an HTTP extender of a stock kube-scheduler that places pods on shared GPUs."""
+
+DISTRIBUTION = "vgpu"

@@ -1,0 +1,223 @@
+"""Binds pods: one write to the API server, and a success only for a binding that exists.
+
+kube-scheduler never takes back what a bind has answered, so a success without a binding would leave
+the pod waiting for ever. A write whose answer is lost may have happened: the pod is read again, and
+if it is not bound, its reservation stays for a while, since the write may still come.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from scheduler.cache import SchedulerCache
+from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
+from scheduler.promise import promise_annotations
+from scheduler.reasons import BindError, BindFailure
+from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.kube.objects import Pod
+from vgpu.model import PodRef
+from vgpu.placement.dialects import demand_of
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.reasons import SourceError
+
+log = logging.getLogger(__name__)
+
+TRIES: Final = 4
+"""Maximum number of writes of one bind: the pod may change between read and write."""
+
+SETTLE_SECONDS: Final = 10.0
+"""Age at which a reservation that no event has ended is checked, in seconds."""
+
+_REFUSED: Final = range(400, 500)
+"""HTTP statuses that show that the server has written nothing."""
+
+
+class BindingApi(Protocol):
+    """The API server for a bind. Both methods raise ClusterError and SourceError."""
+
+    def pod(self, namespace: str, name: str) -> Pod:
+        """One pod."""
+        ...
+
+    def bind(
+        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Bind a pod in exactly this state."""
+        ...
+
+
+class PodBinder:
+    """Binds pods to nodes. Any thread may call every method."""
+
+    def __init__(
+        self,
+        api: BindingApi,
+        cache: SchedulerCache,
+        clock: Callable[[], float] = time.time,
+        committer: Committer | None = None,
+    ) -> None:
+        """``clock`` returns unix seconds; ``committer`` None decides in memory."""
+        self._api = api
+        self._cache = cache
+        self._clock = clock
+        self._committer = committer or MemoryCommitter(cache)
+        self._under_way: set[str] = set()
+        self._changed = threading.Condition()
+        self._lost: dict[tuple[str, str], float] = {}
+
+    def bind(self, ref: PodRef, node: str) -> None:
+        """Bind the pod to the node, or return if it is bound there. Raises BindError.
+
+        Of two calls for one pod the second waits for the first.
+        """
+        with self._alone(ref.uid):
+            pod = self._cache.pod(ref.namespace, ref.name)
+            for _ in range(TRIES):
+                if pod is None or pod.ref.uid != ref.uid or pod.node:
+                    pod = self._read(ref)  # an event may be old: a success needs the newest state
+                if pod.node:
+                    self._bound(pod, node)
+                    return
+                if pod.deleted_at is not None:
+                    self._end_unless_lost(ref, node)
+                    raise BindError(BindFailure.GONE, f"{_name(ref)} is being deleted")
+                if self._write(pod, node):
+                    return
+                pod = None
+            self._end_unless_lost(ref, node)
+            raise BindError(BindFailure.CONFLICT, f"{_name(ref)} changes all the time")
+
+    def settle(self) -> None:
+        """Read every pod whose reservation no event has ended, and end those that are over."""
+        for ref, node, since in self._cache.reservations(self._clock() - SETTLE_SECONDS):
+            with self._alone(ref.uid):
+                if self._is_over(ref, node, since):
+                    self._lost.pop((ref.uid, node), None)
+                    self._committer.end(ref, node, since)
+        oldest = self._clock() - LOST_SECONDS
+        for key, lost_at in list(self._lost.items()):
+            if lost_at < oldest:
+                self._lost.pop(key, None)
+
+    def _is_over(self, ref: PodRef, node: str, since: float) -> bool:
+        try:
+            pod = self._api.pod(ref.namespace, ref.name)
+        except ClusterError as error:
+            return error.status == NOT_FOUND
+        except SourceError:
+            return False
+        if pod.ref.uid != ref.uid or pod.terminal or pod.node not in ("", node):
+            return True
+        lost_at = self._lost.get((ref.uid, node))
+        if pod.node or (lost_at is not None and self._clock() <= lost_at + LOST_SECONDS):
+            return False
+        return self._committer.may_end(pod, since)
+
+    # ------------------------------------------------------------ one bind
+
+    @contextmanager
+    def _alone(self, uid: str) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: uid not in self._under_way)
+            self._under_way.add(uid)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way.discard(uid)
+                self._changed.notify_all()
+
+    def _read(self, ref: PodRef) -> Pod:
+        name = _name(ref)
+        try:
+            pod = self._api.pod(ref.namespace, ref.name)
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                self._cache.bury(ref.uid)
+                raise BindError(BindFailure.GONE, f"{name} does not exist any more") from error
+            raise BindError(BindFailure.UNREACHABLE, f"{name} cannot be read: {error}") from error
+        except SourceError as error:
+            raise BindError(
+                BindFailure.POD_UNREADABLE, f"{name} cannot be read: {error}"
+            ) from error
+        if pod.ref.uid != ref.uid:
+            self._cache.bury(ref.uid)
+            raise BindError(BindFailure.GONE, f"{name} is another pod of the same name now")
+        return pod
+
+    def _bound(self, pod: Pod, node: str) -> None:
+        """The pod is bound already. Raises BindError if it is bound to another node."""
+        self._cache.hold(pod)
+        if pod.node != node:
+            raise BindError(BindFailure.BOUND_ELSEWHERE, f"already assigned to node {pod.node}")
+
+    def _write(self, pod: Pod, node: str) -> bool:
+        """Decide and write; returns whether the pod is bound, False if it has changed meanwhile.
+
+        Raises BindError.
+        """
+        ref = pod.ref
+        annotations = self._decide(pod, node)
+        try:
+            self._api.bind(ref, pod.resource_version, node, annotations)
+        except ClusterError as error:
+            if error.status == CONFLICT:
+                return False
+            if error.status in _REFUSED:
+                self._end_unless_lost(ref, node)
+                raise BindError(BindFailure.REFUSED, str(error)) from error
+            return self._lost_answer(pod, node, error)
+        except SourceError as error:
+            return self._lost_answer(pod, node, error)
+        self._lost.pop((ref.uid, node), None)
+        return True
+
+    def _decide(self, pod: Pod, node: str) -> dict[str, str]:
+        """Reserve GPUs; returns the annotations. Raises BindError."""
+        demand = demand_of(pod, self._cache.schemes)
+        if isinstance(demand, PlacementRefusal):
+            if demand.reason is PlacementReason.NOTHING_REQUESTED:
+                return {}
+            raise BindError(demand.reason, _text(demand))
+        scheme, request = demand
+        placement = self._committer.reserve(scheme, request, node)
+        if isinstance(placement, PlacementRefusal):
+            raise BindError(placement.cause, placement.cause.explanation)
+        annotations = promise_annotations(pod, placement, self._clock())
+        if isinstance(annotations, PlacementRefusal):
+            self._end_unless_lost(pod.ref, node)
+            raise BindError(annotations.reason, _text(annotations))
+        return annotations
+
+    def _lost_answer(self, pod: Pod, node: str, error: Exception) -> bool:
+        """Whether the write has happened although no answer came. Raises BindError."""
+        self._lost[pod.ref.uid, node] = self._clock()
+        log.warning(
+            "the answer to a binding is missing",
+            extra={"pod": f"{pod.ref.namespace}/{pod.ref.name}", "node": node, "err": error},
+        )
+        now = self._read(pod.ref)
+        if now.node:
+            self._bound(now, node)
+            return True
+        raise BindError(
+            BindFailure.UNREACHABLE, f"the binding was not answered: {error}"
+        ) from error
+
+    def _end_unless_lost(self, ref: PodRef, node: str) -> None:
+        """This write has not happened; an earlier one without an answer still may."""
+        if (ref.uid, node) not in self._lost:
+            self._committer.refused(ref, node)
+
+
+def _name(ref: PodRef) -> str:
+    return f"pod {ref.namespace}/{ref.name}"
+
+
+def _text(refusal: PlacementRefusal) -> str:
+    explanation = refusal.reason.explanation
+    message = refusal.message
+    return explanation if message in ("", explanation) else f"{explanation}: {message}"

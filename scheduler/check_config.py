@@ -1,0 +1,49 @@
+"""`vgpu scheduler check-config`: the traps in a KubeSchedulerConfiguration."""
+
+from pathlib import Path
+from typing import Final
+
+import click
+import yaml
+
+from scheduler.config_check import ConfigFinding, config_findings, read_config
+from vgpu.reasons import SourceError
+
+MOST_BYTES: Final = 1024 * 1024
+"""Maximum size of the file, in bytes."""
+
+
+@click.command("check-config", context_settings={"max_content_width": 100})
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.pass_context
+def check_config(ctx: click.Context, /, file: Path) -> None:
+    """Name the traps in FILE, a KubeSchedulerConfiguration that names this extender.
+
+    The exit status is 1 if pods would be bound without a GPU, or if kube-scheduler would refuse the
+    file for its extenders.
+    """
+    findings = _findings(file)
+    for finding in findings:
+        kind = "error" if finding.is_error else "warning"
+        click.echo(f"{finding.field}: {kind} ({finding.trap}): {finding.trap.explanation}")
+    if not findings:
+        click.echo(f"{file}: no trap was found")
+    ctx.exit(int(any(finding.is_error for finding in findings)))
+
+
+def _findings(file: Path) -> list[ConfigFinding]:
+    """Raises click.ClickException."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise click.ClickException(f"{file}: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise click.ClickException(f"{file}: larger than {MOST_BYTES} bytes")
+    try:
+        return config_findings(read_config(yaml.safe_load(content), str(file)))
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = str(error).replace("\n", " ")
+        raise click.ClickException(f"{file}: not YAML: {problem}") from error
+    except SourceError as error:
+        raise click.ClickException(f"{file}: {error.detail}") from error

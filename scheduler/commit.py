@@ -1,0 +1,219 @@
+"""How a bind decides: in the memory of the only replica, or in the Lease of the node for several.
+
+With Leases every decision is a write of the node's Lease that names the version that it read, so
+that of two decisions the second sees the first. A claim is removed when its pod is gone for
+certain; or, of a pod that is not bound, after 90 seconds and a change of the pod, by which a
+binding that is still on its way fails: it names the pod's version.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from scheduler.cache import SchedulerCache
+from scheduler.node_cache import PodPlacement
+from scheduler.node_claims import Claims, NodeClaim, lease_name, read_claims, write_claims
+from scheduler.reasons import BindError, BindFailure
+from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import PodRef
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.reasons import SourceError
+
+log = logging.getLogger(__name__)
+
+RETRY: Final = "vgpu.dev/retry"
+"""The annotation of a pod that is to be tried again; its value is the time in unix seconds."""
+
+LOST_SECONDS: Final = 90.0
+"""Time after which a write whose answer was lost can no longer happen, in seconds. The API server
+ends a request after 60."""
+
+_TRIES: Final = 8
+"""Maximum number of writes of a Lease for one decision: other replicas write it too."""
+
+
+class Committer(Protocol):
+    """Where reservations are decided."""
+
+    def reserve(
+        self, scheme: SchedulerScheme, demand: PodDemand, node: str
+    ) -> PodPlacement | PlacementRefusal:
+        """Decide on the GPUs of a pod, and reserve them. Raises BindError."""
+        ...
+
+    def refused(self, pod: PodRef, node: str) -> None:
+        """The API server has refused a binding of this replica, which knows of no other."""
+        ...
+
+    def may_end(self, pod: Pod, since: float) -> bool:
+        """Whether the reservation of a pod that is not bound may end."""
+        ...
+
+    def end(self, pod: PodRef, node: str, since: float) -> None:
+        """End a reservation that nothing can need any more."""
+        ...
+
+
+class MemoryCommitter:
+    """Decides in the cache: for the only replica."""
+
+    def __init__(self, cache: SchedulerCache) -> None:
+        self._cache = cache
+
+    def reserve(
+        self, scheme: SchedulerScheme, demand: PodDemand, node: str
+    ) -> PodPlacement | PlacementRefusal:
+        """Decide under the cache's lock."""
+        return self._cache.reserve(scheme, demand, node)
+
+    def refused(self, pod: PodRef, node: str) -> None:
+        """Nobody else can have written a binding."""
+        self._cache.release(pod.uid, node)
+
+    def may_end(self, pod: Pod, since: float) -> bool:  # noqa: ARG002
+        """No binding is on its way."""
+        return True
+
+    def end(self, pod: PodRef, node: str, since: float) -> None:  # noqa: ARG002
+        """End it."""
+        self._cache.release(pod.uid, node)
+
+
+class ClaimsApi(Protocol):
+    """The API server. All methods raise ClusterError and SourceError."""
+
+    def node_claims(self, namespace: str, name: str) -> tuple[str, str] | None:
+        """The resource version and the claims of a Lease; None if there is none."""
+        ...
+
+    def write_node_claims(
+        self, namespace: str, name: str, claims: str, resource_version: str, node: Node
+    ) -> None:
+        """Replace the version that it names, or create it; the node owns it."""
+        ...
+
+    def patch_pod(
+        self, pod: PodRef, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Pod:
+        """Set annotations of a pod in exactly this state."""
+        ...
+
+
+class LeaseCommitter:
+    """Decides in the Lease of the node: for any number of replicas."""
+
+    def __init__(
+        self, api: ClaimsApi, cache: SchedulerCache, namespace: str, clock: Callable[[], float]
+    ) -> None:
+        """``namespace`` has the Leases; ``clock`` returns unix seconds."""
+        self._api = api
+        self._cache = cache
+        self._namespace = namespace
+        self._clock = clock
+        self._deciding: set[str] = set()
+        self._changed = threading.Condition()
+
+    def reserve(
+        self, scheme: SchedulerScheme, demand: PodDemand, node: str
+    ) -> PodPlacement | PlacementRefusal:
+        """Decide by the newest claims, and write the decision. A claim is kept, and confirmed."""
+        ref = demand.pod
+        with self._alone(node):
+            for _ in range(_TRIES):
+                version, claims = self._read(node)
+                placement = self._cache.reserve(scheme, demand, node)
+                if isinstance(placement, PlacementRefusal):
+                    return placement
+                claim = NodeClaim(ref, placement.allocations, demand.wishes.group, self._clock())
+                try:
+                    if self._write(node, version, {**claims, ref.uid: claim}):
+                        return placement
+                except BindError:
+                    self._cache.release(ref.uid, node)
+                    raise
+            raise BindError(BindFailure.CONFLICT, f"the Lease of node {node} changes all the time")
+
+    def refused(self, pod: PodRef, node: str) -> None:
+        """Nothing: another replica may have written a binding that is still on its way."""
+
+    def may_end(self, pod: Pod, since: float) -> bool:
+        """Whether the claim is old, and the pod was changed so that an old binding fails."""
+        now = self._clock()
+        if now - since <= LOST_SECONDS:
+            return False
+        try:
+            self._api.patch_pod(pod.ref, pod.resource_version, {RETRY: f"{now:.3f}"})
+        except (ClusterError, SourceError) as error:
+            log.info("a claim cannot end yet: %s", error)
+            return False
+        return True
+
+    def end(self, pod: PodRef, node: str, since: float) -> None:
+        """Remove the claim, unless a replica has confirmed it meanwhile."""
+        try:
+            with self._alone(node):
+                for _ in range(_TRIES):
+                    version, claims = self._read(node)
+                    claim = claims.get(pod.uid)
+                    if claim is None:
+                        self._cache.release(pod.uid, node)
+                        return
+                    if claim.at > since:
+                        return
+                    left = {uid: other for uid, other in claims.items() if uid != pod.uid}
+                    if self._write(node, version, left):
+                        self._cache.release(pod.uid, node)
+                        return
+        except BindError as error:
+            log.info("a claim cannot be removed yet: %s", error)
+
+    @contextmanager
+    def _alone(self, node: str) -> Iterator[None]:
+        """One decision about a node at a time in this replica, so that it does not race itself."""
+        with self._changed:
+            self._changed.wait_for(lambda: node not in self._deciding)
+            self._deciding.add(node)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._deciding.discard(node)
+                self._changed.notify_all()
+
+    def _read(self, node: str) -> tuple[str, Claims]:
+        """The Lease's version, and its claims of pods that are not gone. Raises BindError."""
+        name = lease_name(node)
+        try:
+            stored = self._api.node_claims(self._namespace, name)
+            version, text = stored if stored is not None else ("", "")
+            claims = read_claims(text, f"{self._namespace}/{name}")
+        except ClusterError as error:
+            text = f"the Lease of node {node} cannot be read: {error}"
+            raise BindError(BindFailure.UNREACHABLE, text) from error
+        except SourceError as error:
+            raise BindError(BindFailure.LEASE_UNREADABLE, str(error)) from error
+        return version, self._cache.set_claims(node, claims)
+
+    def _write(self, node: str, version: str, claims: Claims) -> bool:
+        """Whether the claims were written; False if the Lease has changed. Raises BindError."""
+        owner = self._cache.node(node)
+        if owner is None:
+            raise BindError(PlacementReason.UNKNOWN_NODE, PlacementReason.UNKNOWN_NODE.explanation)
+        try:
+            self._api.write_node_claims(
+                self._namespace, lease_name(node), write_claims(claims), version, owner
+            )
+        except ClusterError as error:
+            if error.status in (CONFLICT, NOT_FOUND):
+                return False
+            text = f"the Lease of node {node} was not written: {error}"
+            raise BindError(BindFailure.UNREACHABLE, text) from error
+        except SourceError as error:
+            text = f"the Lease of node {node} was not written: {error}"
+            raise BindError(BindFailure.UNREACHABLE, text) from error
+        return True

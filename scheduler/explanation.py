@@ -1,0 +1,119 @@
+"""Why a pod is pending, in sentences for people; pure.
+
+The event and the page of ``/explain`` have the same causes: counts of nodes by reason, with the
+amounts that are missing. No sentence of an event names a node.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from vgpu.model import Request
+from vgpu.placement.candidate import GpuUse, PodDemand
+from vgpu.placement.node_view import CandidateView
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.units import GIB, percentage
+
+
+class RejectionSummary(msgspec.Struct, frozen=True):
+    """Why no node takes a pod.
+
+    Attributes:
+        counts: reasons with the number of nodes, the most frequent first.
+        free_bytes: memory of the GPU with the most free memory, of the nodes with too little; None
+            if memory is missing nowhere.
+    """
+
+    counts: tuple[tuple[PlacementReason, int], ...] = ()
+    free_bytes: int | None = None
+
+
+def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
+    """The summary of the refusals by node."""
+    counts = Counter(refusal.cause for refusal in refused.values())
+    order = {reason: number for number, reason in enumerate(PlacementReason)}
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], order[item[0]]))
+    free = [
+        refusal.free_bytes
+        for refusal in refused.values()
+        if refusal.cause is PlacementReason.MEMORY and refusal.free_bytes is not None
+    ]
+    return RejectionSummary(tuple(ranked), max(free, default=None))
+
+
+def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
+    """The event of a rejected pod."""
+    parts = []
+    for reason, count in summary.counts:
+        text = f"{count} node{'' if count == 1 else 's'}: {reason.explanation}"
+        if reason is PlacementReason.MEMORY:
+            text += _missing_memory(summary, demand)
+        parts.append(text)
+    return "; ".join(parts) or "kube-scheduler offered no node"
+
+
+def request_text(requests: Iterable[Request]) -> str:
+    """What containers request, for people."""
+    return ", ".join(
+        f"{request.container or 'the pod'}: {request.count} GPU{'' if request.count == 1 else 's'}"
+        f" with {_memory(request)}{_cores(request)}"
+        for request in requests
+    )
+
+
+def node_lines(
+    name: str,
+    view: CandidateView | None,
+    refusal: PlacementRefusal | None,
+    *,
+    shares_cores: bool = True,
+) -> Sequence[str]:
+    """A node of the page: its answer, and its GPUs with what is free of them."""
+    answer = "takes the pod" if refusal is None else refusal.cause.explanation
+    if view is None:
+        return (f"node {name}: {answer}",)
+    detail = f" ({view.detail})" if view.detail else ""
+    skipped = dict(refusal.skipped) if refusal else {}
+    gpus = (
+        _gpu_line(gpu, skipped.get(gpu.device.name), shares_cores) for gpu in view.candidate.gpus
+    )
+    return (f"node {name}: {answer}{detail}", *gpus)
+
+
+def _gpu_line(gpu: GpuUse, reason: PlacementReason | None, shares_cores: bool) -> str:
+    device = gpu.device
+    parts = [
+        f"{_gibibytes(gpu.free_bytes)} of {_gibibytes(gpu.capacity_bytes)} free",
+        *([f"{percentage(gpu.free_milli)} of the cores free"] if shares_cores else []),
+        f"{gpu.users} share{'' if gpu.users == 1 else 's'}"
+        + ("" if device.slots is None else f" of {device.slots}"),
+    ]
+    parts += ["unhealthy"] * (not device.healthy) + ["cordoned"] * gpu.cordoned
+    why = f": {reason.explanation}" if reason else ""
+    return f"  GPU {device.name}: {', '.join(parts)}{why}"
+
+
+def _missing_memory(summary: RejectionSummary, demand: PodDemand) -> str:
+    requested = max((request.memory_bytes or 0 for request in demand.requests), default=0)
+    parts = []
+    if requested:
+        parts.append(f"{_gibibytes(requested)} requested")
+    if summary.free_bytes is not None:
+        parts.append(f"the largest free amount is {_gibibytes(summary.free_bytes)}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _memory(request: Request) -> str:
+    if request.memory_bytes is not None:
+        return _gibibytes(request.memory_bytes)
+    return f"{100 if request.memory_percent is None else request.memory_percent} % of the memory"
+
+
+def _cores(request: Request) -> str:
+    milli = request.cores_milli
+    return f" and {percentage(milli)} of the cores" if milli else ""
+
+
+def _gibibytes(amount: int) -> str:
+    return f"{amount / GIB:.1f} GiB"

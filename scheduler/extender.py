@@ -1,0 +1,94 @@
+"""The verbs of the extender: filter, prioritize and bind.
+
+A stale cache answers nothing: an error makes kube-scheduler try again, and no pod is placed by data
+that may be wrong.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from scheduler.binder import PodBinder
+from scheduler.cache import SchedulerCache
+from scheduler.events import RejectionEvents
+from scheduler.explanation import rejection_text, summary_of
+from scheduler.metrics import SchedulerMetrics
+from scheduler.reasons import BindError
+from scheduler.wire import FilterAnswer, PlacementQuery
+from vgpu.model import PodRef
+from vgpu.placement.dialects import demand_of
+from vgpu.placement.result import (
+    UNRESOLVABLE,
+    PlacementReason,
+    PlacementRefusal,
+)
+
+NOT_READY: Final = "vgpu scheduler is not ready: "
+
+
+class Extender:
+    """Answers kube-scheduler. Any thread may call every method."""
+
+    def __init__(
+        self,
+        cache: SchedulerCache,
+        binder: PodBinder,
+        metrics: SchedulerMetrics,
+        events: RejectionEvents,
+        complaint: Callable[[], str],
+    ) -> None:
+        """``complaint`` returns why the cache cannot be used now, "" if it can."""
+        self._cache = cache
+        self._binder = binder
+        self._metrics = metrics
+        self._events = events
+        self._complaint = complaint
+
+    def filter(self, query: PlacementQuery) -> FilterAnswer:
+        """The nodes that take the pod, and why each of the others does not."""
+        complaint = self._complaint()
+        if complaint:
+            return FilterAnswer(error=NOT_READY + complaint)
+        demand = demand_of(query.pod, self._cache.schemes)
+        if isinstance(demand, PlacementRefusal):
+            if demand.reason is PlacementReason.NOTHING_REQUESTED:
+                return FilterAnswer(query.names)
+            self._metrics.note_rejection(demand.reason)
+            text = _pod_text(demand)
+            self._events.rejected(query.pod.ref, text)
+            return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
+        filtered = self._cache.filter(*demand, query.names, query.pod.priority)
+        if not filtered.nodes:
+            summary = summary_of(filtered.refused)
+            if summary.counts:
+                self._metrics.note_rejection(summary.counts[0][0])
+            self._events.rejected(query.pod.ref, rejection_text(summary, demand[1]))
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name, refusal in filtered.refused.items():
+            cause = refusal.cause
+            (unresolvable if cause in UNRESOLVABLE else failed)[name] = cause.explanation
+        return FilterAnswer(filtered.nodes, failed, unresolvable)
+
+    def prioritize(self, query: PlacementQuery) -> list[tuple[str, int]]:
+        """The score of each node; none where there is no preference."""
+        demand = demand_of(query.pod, self._cache.schemes)
+        if self._complaint() or isinstance(demand, PlacementRefusal):
+            return [(name, 0) for name in query.names]
+        return self._cache.scores(*demand, query.names)
+
+    def bind(self, pod: PodRef, node: str) -> str:
+        """Bind the pod; returns why it is not bound, "" if it is."""
+        complaint = self._complaint()
+        if complaint:
+            return NOT_READY + complaint
+        try:
+            self._binder.bind(pod, node)
+        except BindError as error:
+            self._metrics.note_bind_failure(error.reason)
+            return str(error)
+        return ""
+
+
+def _pod_text(refusal: PlacementRefusal) -> str:
+    explanation, message = refusal.reason.explanation, refusal.message
+    return explanation if message in ("", explanation) else f"{explanation}: {message}"

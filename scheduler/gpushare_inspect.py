@@ -1,0 +1,78 @@
+"""The inspect page of gpushare's extender, with its JSON; pure. Amounts are units of memory.
+
+The original counts a GPU by annotations and a pod by its limits, and lists no pod that is being
+deleted; both are so here. It closes the connection for a node that it does not know; here that is
+an error in the answer. Nodes are in the order of their names.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from vgpu.kube.objects import Pod
+from vgpu.model import ContainerKind
+from vgpu.placement.candidate import GpuUse
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+
+
+class InspectedNode(msgspec.Struct, frozen=True):
+    """A node of gpushare: its GPUs in use, its pods, and the bytes of a unit."""
+
+    name: str
+    gpus: tuple[GpuUse, ...]
+    pods: tuple[Pod, ...]
+    codec: SchemeCodec
+    unit_bytes: int
+
+
+def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:
+    """The answer of ``/gpushare-scheduler/inspect``."""
+    page: dict[str, Any] = {"nodes": [_node(node) for node in nodes]}
+    if error:
+        page["error"] = error
+    return msgspec.json.encode(page)
+
+
+def _node(node: InspectedNode) -> dict[str, Any]:
+    devices = [_device(node, gpu) for gpu in node.gpus]
+    return {
+        "name": node.name,
+        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "usedGPU": sum(device["usedGPU"] for device in devices),
+        "devs": devices,
+    }
+
+
+def _device(node: InspectedNode, gpu: GpuUse) -> dict[str, Any]:
+    return {
+        "id": gpu.device.index,
+        "totalGPU": gpu.capacity_bytes // node.unit_bytes,
+        "usedGPU": gpu.memory_bytes // node.unit_bytes,
+        "pods": [
+            {
+                "name": pod.ref.name,
+                "namespace": pod.ref.namespace,
+                "usedGPU": _requested(node, pod),
+            }
+            for pod in node.pods
+            if pod.deleted_at is None and gpu.device.name in _devices(node, pod)
+        ],
+    }
+
+
+def _devices(node: InspectedNode, pod: Pod) -> Sequence[str]:
+    try:
+        claim = node.codec.claim(pod)
+    except ClaimError:
+        return ()
+    return [share.device for each in claim.allocations for share in each.shares] if claim else ()
+
+
+def _requested(node: InspectedNode, pod: Pod) -> int:
+    try:
+        requests = node.codec.requests(pod)
+    except ClaimError:
+        return 0
+    apps = (request for request in requests if request.kind is ContainerKind.APP)
+    return sum((request.memory_bytes or 0) * request.count for request in apps) // node.unit_bytes

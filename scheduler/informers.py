@@ -1,0 +1,147 @@
+"""The informers that keep the scheduler's cache up to date: pods, nodes, and unhealthy GPUs."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from scheduler.cache import SchedulerCache
+from vgpu.kube import list_watch
+from vgpu.kube.informer import Informer
+from vgpu.kube.kept_keys import shares_gpus
+from vgpu.kube.kinds import NAMED_CONFIG_MAPS
+from vgpu.kube.list_watch import ListWatch
+from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.reader import Reader
+from vgpu.schemes.row import UnhealthyMap
+
+STALE_SECONDS: Final = 60.0
+"""Maximum age of the last event while the API server does not answer, in seconds."""
+
+NamedConfigMap = tuple[str, Mapping[str, str]]
+"""A ConfigMap's name and data."""
+
+
+class ClusterInformers:
+    """Follows the cluster from :meth:`start` on. Any thread may ask for :meth:`complaint`."""
+
+    def __init__(
+        self,
+        server: Reader,
+        cache: SchedulerCache,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` returns seconds that never go back."""
+        self._clock = clock
+        self._cache = cache
+        self._fed: set[str] = set()
+        self._changed = threading.Condition()
+        self.pods: Informer[Pod] = Informer(
+            list_watch.pods(server),
+            "pods",
+            key=_pod_key,
+            keep=shares_gpus,
+            enqueue=self._pod,
+            changed=lambda: self._feed("pods"),
+            clock=clock,
+        )
+        self.nodes: Informer[Node] = Informer(
+            list_watch.nodes(server),
+            "nodes",
+            key=_name,
+            enqueue=self._node,
+            changed=lambda: self._feed("nodes"),
+            clock=clock,
+        )
+        maps = {
+            scheme.row.unhealthy_map.namespace: scheme.row.unhealthy_map
+            for scheme in cache.schemes
+            if scheme.row.unhealthy_map
+        }
+        self._health = {
+            f"configmaps of {namespace}": self._health_informer(server, namespace, row)
+            for namespace, row in maps.items()
+        }
+
+    def _health_informer(
+        self, server: Reader, namespace: str, row: UnhealthyMap
+    ) -> Informer[NamedConfigMap]:
+        prefix = row.name("")
+        name = f"configmaps of {namespace}"
+
+        def changed() -> None:
+            objects = informer.state().objects.items()
+            self._cache.set_unhealthy({key: data.get(row.key, "") for key, (_, data) in objects})
+            self._feed(name)
+
+        informer: Informer[NamedConfigMap] = Informer(
+            ListWatch(server, NAMED_CONFIG_MAPS, namespace=namespace),
+            name,
+            key=lambda config: config.name if isinstance(config, MalformedObject) else config[0],
+            keep=lambda config: config[0].startswith(prefix),
+            changed=changed,
+            clock=self._clock,
+        )
+        return informer
+
+    @property
+    def _all(self) -> dict[str, Informer[Any]]:
+        return {"pods": self.pods, "nodes": self.nodes, **self._health}
+
+    def start(self) -> None:
+        """Begin to follow."""
+        for informer in self._all.values():
+            informer.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        for informer in self._all.values():
+            informer.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the cache has everything; returns whether it came in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._fed) == len(self._all), seconds)
+
+    def complaint(self) -> str:
+        """Why no request can be answered; "" if the cache is complete and new enough."""
+        if len(self._fed) < len(self._all):
+            return "the cluster has not been read completely yet"
+        for name, informer in self._all.items():
+            state = informer.state()
+            if not state.synced or (state.failure and (state.silent or 0.0) > STALE_SECONDS):
+                age = "never" if state.silent is None else f"{state.silent:.0f} s ago"
+                return f"the last event about {name} came {age}: {state.failure or 'silence'}"
+        return ""
+
+    def ages(self) -> Mapping[str, float]:
+        """Seconds since the last event about each kind."""
+        states = {name: informer.state() for name, informer in self._all.items()}
+        return {name: state.silent for name, state in states.items() if state.silent is not None}
+
+    # ------------------------------------------------------------ on the informers' threads
+
+    def _pod(self, key: str) -> None:
+        pod = self.pods.get(key)
+        if isinstance(pod, MalformedObject):
+            self._cache.set_malformed(key, pod)
+        else:
+            self._cache.set_pod(key, pod)
+
+    def _node(self, key: str) -> None:
+        node = self.nodes.get(key)
+        self._cache.set_node(key, None if isinstance(node, MalformedObject) else node)
+
+    def _feed(self, name: str) -> None:
+        if name not in self._fed and self._all[name].state().silent is not None:
+            with self._changed:
+                self._fed.add(name)
+                self._changed.notify_all()
+
+
+def _pod_key(pod: Pod | MalformedObject) -> str:
+    return f"{pod.ref.namespace}/{pod.ref.name}"
+
+
+def _name(node: Node | MalformedObject) -> str:
+    return node.name

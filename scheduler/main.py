@@ -1,0 +1,268 @@
+"""`vgpu scheduler`: places pods on shared GPUs, as an extender of kube-scheduler."""
+
+import ipaddress
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+import click
+import msgspec
+
+from scheduler.binder import SETTLE_SECONDS, PodBinder
+from scheduler.cache import SchedulerCache
+from scheduler.check_config import check_config
+from scheduler.commit import LeaseCommitter
+from scheduler.events import RejectionEvents
+from scheduler.extender import Extender
+from scheduler.informers import ClusterInformers
+from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
+from scheduler.pages import page_routes
+from scheduler.service import extender_routes
+from scheduler.waker import Waker
+from vgpu.kube.client import ApiClient
+from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.kube.work_queue import WorkQueue
+from vgpu.placement.dialect import BINPACK, SPREAD
+from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
+from vgpu.program.flags import MemoryUnit, composed, log_flags
+from vgpu.program.host import CannotServe, ProgramHost
+from vgpu.program.pages import program_routes
+from vgpu.program.web_flags import WebOptions, web_flags
+from vgpu.units import MIB
+from vgpu.web.listen import ListenError, parse_address
+from vgpu.web.routes import Routes
+
+log = logging.getLogger(__name__)
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:9398"
+
+CONNECTIONS: Final = 512
+"""Open connections at a time: kube-scheduler opens one for each pod that it binds."""
+
+GATHER_SECONDS: Final = 0.005
+"""Time for which events of the API server gather before they are read, in seconds."""
+
+EVENTS_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for events that are not written yet, in seconds."""
+
+REQUESTS: Final = 256
+"""Maximum number of requests that are answered at a time."""
+
+
+@click.group(
+    "scheduler",
+    invoke_without_command=True,
+    context_settings={"auto_envvar_prefix": "VGPU", "max_content_width": 100},
+    epilog="""\
+\b
+Examples:
+  vgpu scheduler
+  vgpu scheduler --single --gpu-policy binpack --node-policy spread
+  vgpu scheduler check-config /etc/kubernetes/kube-scheduler.yaml
+
+\b
+docs/scheduler.md has the part of the KubeSchedulerConfiguration, and what is not there yet.
+""",
+)
+@click.option(
+    "--single",
+    is_flag=True,
+    help="Reserve GPUs in memory and write no Leases: for one replica that is never started twice.",
+)
+@click.option(
+    "--lease-namespace",
+    default="kube-system",
+    show_default=True,
+    metavar="NAMESPACE",
+    help="Namespace of the Leases of nodes, by which several replicas decide. Without --single.",
+)
+@kubeconfig_flags
+@click.option(
+    "--node-policy",
+    type=click.Choice((BINPACK, SPREAD)),
+    default=BINPACK,
+    show_default=True,
+    help="Whether nodes whose GPUs are in use score more, or idle ones.",
+)
+@click.option(
+    "--gpu-policy",
+    type=click.Choice((BINPACK, SPREAD)),
+    help="Which GPUs of a node come first, with Volcano's and HAMi's.  [default: the original's]",
+)
+@click.option(
+    "--volcano.memory-factor",
+    "volcano_memory_factor",
+    type=click.IntRange(1, 1 << 20),
+    default=1,
+    show_default=True,
+    metavar="MIB",
+    help="What one unit of volcano.sh/vgpu-memory means: the plugin's gpu-memory-factor.",
+)
+@click.option(
+    "--gpushare.memory-unit",
+    "gpushare_memory_unit",
+    type=MemoryUnit(),
+    default="GiB",
+    show_default=True,
+    metavar="UNIT",
+    help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or a number of them (256MiB).",
+)
+@click.option(
+    "--web.allow-anonymous",
+    "allow_anonymous",
+    is_flag=True,
+    help="Listen on other addresses than this host's although no client certificate is required:"
+    " whoever reaches the port can bind pods.",
+)
+@composed(
+    *web_flags(DEFAULT_ADDRESS, max_connections=CONNECTIONS, max_per_address=CONNECTIONS),
+    *log_flags("info"),
+)
+@click.pass_context
+def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
+    """Place pods on shared GPUs, as an HTTP extender of kube-scheduler.
+
+    Not for production yet: no preemption, and no chart.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    options = SchedulerOptions.of(ctx.params)
+    web = msgspec.structs.replace(
+        WebOptions.of(ctx.params), max_requests=REQUESTS, max_bodies=REQUESTS
+    )
+    with ProgramHost.from_flags(ctx.params, web=web) as host:
+        check_listeners(host, web, allow_anonymous=allow_anonymous)
+        with connected(
+            options.kubeconfig, options.context, waits=True, gather=GATHER_SECONDS
+        ) as api:
+            scheduler = Scheduler(api, options, host)
+            host.start(scheduler.routes())
+            scheduler.start()
+            host.wait()
+            scheduler.stop()
+    ctx.exit(host.leave())
+
+
+command.add_command(check_config)
+
+
+class SchedulerOptions(msgspec.Struct, frozen=True):
+    """The flags of the command that are not the web server's.
+
+    ``lease_namespace`` is "" with --single; units are in bytes.
+    """
+
+    kubeconfig: str
+    context: str
+    lease_namespace: str
+    policies: PlacementPolicies
+    units: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """From the parameters of the command."""
+        return cls(
+            params["kubeconfig"],
+            params["context"],
+            "" if params["single"] else params["lease_namespace"],
+            PlacementPolicies(params["node_policy"], params["gpu_policy"] or ""),
+            {
+                "volcano": params["volcano_memory_factor"] * MIB,
+                "gpushare": params["gpushare_memory_unit"],
+            },
+        )
+
+
+def check_listeners(host: ProgramHost, web: WebOptions, *, allow_anonymous: bool) -> None:
+    """Refuse to listen for strangers: a bind writes to pods. Raises CannotServe."""
+    if host.requires_client_certificates or all(map(is_loopback, web.listen_address)):
+        return
+    exposed = next(address for address in web.listen_address if not is_loopback(address))
+    what = "whoever reaches this port can bind pods to nodes"
+    if not allow_anonymous:
+        raise CannotServe(
+            f"{web.listen_flag} {exposed!r}: {what}. Require client certificates"
+            " (--web.config.file, client_auth_type), listen on 127.0.0.1, or pass"
+            " --web.allow-anonymous"
+        )
+    log.warning("no client certificate is required: %s", what, extra={"address": exposed})
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this host can reach the address; a wrong one fails when it is listened on."""
+    try:
+        name, _ = parse_address(address)
+    except ListenError:
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+class Scheduler:
+    """The parts of the program, from its flags to its routes."""
+
+    def __init__(self, api: ApiClient, options: SchedulerOptions, host: ProgramHost) -> None:
+        self._api = api
+        self._host = host
+        changed = WorkQueue[str]()
+        schemes = scheduler_schemes(options.units, options.policies)
+        self._cache = SchedulerCache(schemes, time.time, changed.add)
+        self._waker = Waker(api, self._cache, changed)
+        self._informers = ClusterInformers(api, self._cache)
+        namespace = options.lease_namespace
+        committer = LeaseCommitter(api, self._cache, namespace, time.time) if namespace else None
+        self._binder = PodBinder(api, self._cache, committer=committer)
+        self._metrics = SchedulerMetrics()
+        self._events = RejectionEvents(api.write_event)
+        self._extender = Extender(
+            self._cache, self._binder, self._metrics, self._events, self._informers.complaint
+        )
+        self._ending = threading.Event()
+        self._settler = threading.Thread(target=self._settle, name="settle", daemon=True)
+
+    def routes(self) -> Routes:
+        """All routes."""
+        own = {
+            "/metrics": self._host.metrics(TABLES, self._view),
+            **extender_routes(self._extender, self._metrics),
+            **page_routes(self._cache),
+        }
+        return program_routes("scheduler", own, ready=self._informers.complaint)
+
+    def start(self) -> None:
+        """Follow the cluster."""
+        self._informers.start()
+        self._settler.start()
+        self._waker.start()
+
+    def stop(self) -> None:
+        """Stop following it."""
+        self._ending.set()
+        self._waker.stop()
+        self._informers.close()
+        self._events.finish(EVENTS_SECONDS)
+
+    def _settle(self) -> None:
+        while not self._ending.wait(SETTLE_SECONDS):
+            try:
+                self._binder.settle()
+            except Exception:
+                log.exception("the check of reservations failed on a defect")
+
+    def _view(self) -> SchedulerView:
+        nodes, pods, reservations, rejected = self._cache.counts()
+        return SchedulerView(
+            ready=not self._informers.complaint(),
+            ages=self._informers.ages(),
+            nodes=nodes,
+            pods=pods,
+            reservations=reservations,
+            rejected=rejected,
+            woken=self._waker.woken,
+            api_requests=self._api.requests,
+            **self._metrics.counts(),
+        )

@@ -1,0 +1,184 @@
+"""The scheduler's metric families as tables, and the counters behind them."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from scheduler.reasons import BindFailure
+from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.placement.result import PlacementReason
+
+GAUGE: Final = MetricType.GAUGE
+COUNTER: Final = MetricType.COUNTER
+
+
+class Verb(StrEnum):
+    """The verbs of an extender."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    BIND = "bind"
+
+
+class Outcome(StrEnum):
+    """The result of a request."""
+
+    SUCCESS = "success"
+    ERROR = "error"
+
+
+class SchedulerView(msgspec.Struct, frozen=True):
+    """All values of a page.
+
+    Attributes:
+        ready: whether requests are answered.
+        ages: seconds since the last event, by kind of object.
+        nodes, pods, reservations, rejected: what the cache has.
+        woken: rejected pods that were woken.
+        requests: verb and outcome -> number of requests, and their seconds together.
+        rejections: rejected pods by reason; bind_failures: failed bindings by reason.
+        api_requests: requests to the API server by verb and HTTP status.
+    """
+
+    ready: bool
+    ages: Mapping[str, float]
+    nodes: int
+    pods: int
+    reservations: int
+    rejected: int
+    woken: int
+    requests: Mapping[tuple[Verb, Outcome], tuple[int, float]]
+    rejections: Mapping[PlacementReason, int]
+    bind_failures: Mapping[str, int]
+    api_requests: Mapping[tuple[str, str], int]
+
+
+class SchedulerMetrics:
+    """The counters. Any thread may call every method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: dict[tuple[Verb, Outcome], tuple[int, float]] = {}
+        self._rejections: Counter[PlacementReason] = Counter()
+        self._bind_failures: Counter[str] = Counter()
+
+    def note_request(self, verb: Verb, outcome: Outcome, seconds: float) -> None:
+        """Count a request that took so long."""
+        with self._lock:
+            count, total = self._requests.get((verb, outcome), (0, 0.0))
+            self._requests[verb, outcome] = count + 1, total + seconds
+
+    def note_rejection(self, reason: PlacementReason) -> None:
+        """Count a pod that no node takes, by the reason of most nodes."""
+        with self._lock:
+            self._rejections[reason] += 1
+
+    def note_bind_failure(self, reason: BindFailure | PlacementReason) -> None:
+        """Count a pod that was not bound."""
+        with self._lock:
+            self._bind_failures[reason] += 1
+
+    def counts(self) -> dict[str, Any]:
+        """The fields of :class:`SchedulerView` that are counters."""
+        with self._lock:
+            return {
+                "requests": dict(self._requests),
+                "rejections": dict(self._rejections),
+                "bind_failures": dict(self._bind_failures),
+            }
+
+
+SCHEDULER: Final = FamilyTable(
+    "The scheduler",
+    lambda view: (view,),
+    (),
+    lambda _: (),
+    (
+        Family(
+            "vgpu_extender_ready",
+            GAUGE,
+            "1 if requests are answered: the cluster was read completely and events arrive.",
+            lambda view: int(view.ready),
+        ),
+        Family(
+            "vgpu_extender_view_age_seconds",
+            GAUGE,
+            "Time since the last event about a kind of object; a bookmark comes every minute.",
+            lambda view: {(kind,): age for kind, age in view.ages.items()},
+            ("kind",),
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_extender_nodes",
+            GAUGE,
+            "Nodes with GPUs of a sharing system.",
+            lambda view: view.nodes,
+        ),
+        Family(
+            "vgpu_extender_pods",
+            GAUGE,
+            "Pods that share GPUs, bound or not.",
+            lambda view: view.pods,
+        ),
+        Family(
+            "vgpu_extender_reservations",
+            GAUGE,
+            "Pods with reserved GPUs whose binding the API server has not shown yet.",
+            lambda view: view.reservations,
+        ),
+        Family(
+            "vgpu_extender_rejected_pods",
+            GAUGE,
+            "Pods that no node took when kube-scheduler last asked.",
+            lambda view: view.rejected,
+        ),
+        Family(
+            "vgpu_extender_woken_pods_total",
+            COUNTER,
+            "Rejected pods that were woken by the annotation vgpu.dev/retry: they fit now.",
+            lambda view: view.woken,
+        ),
+        Family(
+            "vgpu_extender_requests_total",
+            COUNTER,
+            "Requests of kube-scheduler.",
+            lambda view: {key: count for key, (count, _) in view.requests.items()},
+            ("verb", "result"),
+        ),
+        Family(
+            "vgpu_extender_request_seconds_total",
+            COUNTER,
+            "Time that requests of kube-scheduler took together.",
+            lambda view: {key: seconds for key, (_, seconds) in view.requests.items()},
+            ("verb", "result"),
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_extender_rejections_total",
+            COUNTER,
+            "Requests for nodes for a pod that no node takes, by the reason of most nodes.",
+            lambda view: {(reason,): count for reason, count in view.rejections.items()},
+            ("reason",),
+        ),
+        Family(
+            "vgpu_extender_bind_failures_total",
+            COUNTER,
+            "Pods that were not bound, by reason.",
+            lambda view: {(reason,): count for reason, count in view.bind_failures.items()},
+            ("reason",),
+        ),
+        Family(
+            "vgpu_extender_api_requests_total",
+            COUNTER,
+            "Requests to the API server; code 0 is no answer.",
+            lambda view: view.api_requests,
+            ("verb", "code"),
+        ),
+    ),
+)
+
+TABLES: Final = (SCHEDULER,)

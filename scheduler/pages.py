@@ -1,0 +1,85 @@
+"""The pages of the scheduler for people: why a pod is pending, and gpushare's inspect."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import unquote
+
+from scheduler.cache import SchedulerCache
+from scheduler.explanation import node_lines, rejection_text, request_text, summary_of
+from scheduler.gpushare_inspect import inspect_page
+from vgpu.kube.objects import Pod
+from vgpu.placement.dialects import demand_of
+from vgpu.placement.result import PlacementRefusal
+from vgpu.web.message import HttpRequest, HttpResponse, plain
+from vgpu.web.routes import Routes
+
+INSPECT: Final = "/gpushare-scheduler/inspect"
+EXPLAIN: Final = "/explain"
+
+VERSION: Final = "0.1.0"
+"""The answer of gpushare's extender to ``/version``."""
+
+GPUSHARE: Final = "gpushare"
+"""The sharing system of the inspect page."""
+
+_JSON: Final = (("Content-Type", "application/json"),)
+_TEXT: Final = (("Content-Type", "text/plain"),)
+
+_NOT_FOUND: Final = plain(404, "404 page not found")
+
+
+def page_routes(cache: SchedulerCache) -> Routes:
+    """The pages."""
+
+    def inspect(request: HttpRequest) -> HttpResponse:
+        nodes = cache.inspected(GPUSHARE)
+        name = unquote(request.path.removeprefix(INSPECT).removeprefix("/"))
+        if not name:
+            return HttpResponse(200, _JSON, inspect_page(nodes))
+        named = [node for node in nodes if node.name == name]
+        error = "" if named else f'node "{name}" not found'
+        return HttpResponse(200, _JSON, inspect_page(named, error))
+
+    def explain(request: HttpRequest) -> HttpResponse:
+        namespace, _, name = request.path.removeprefix(EXPLAIN + "/").partition("/")
+        pod = cache.pod(unquote(namespace), unquote(name))
+        if pod is None:
+            return _NOT_FOUND
+        return plain(200, "\n".join(_explained(cache, pod)))
+
+    return {
+        INSPECT: inspect,
+        f"{INSPECT}/*": inspect,
+        f"{EXPLAIN}/*": explain,
+        "/version": lambda _: HttpResponse(200, _TEXT, VERSION.encode()),
+    }
+
+
+def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
+    title = f"pod {pod.ref.namespace}/{pod.ref.name}"
+    demand = demand_of(pod, cache.schemes)
+    if isinstance(demand, PlacementRefusal):
+        message = demand.message or demand.reason.explanation
+        yield f"{title}: {demand.reason.explanation} ({message})"
+        return
+    scheme, requested = demand
+    yield f"{title} ({scheme.row.name}) requests {request_text(requested.requests)}"
+    if pod.node:
+        yield f"it is bound to node {pod.node}"
+        return
+    rejected = cache.rejected(pod.ref.uid)
+    if rejected is not None:
+        waits = time.time() - rejected.since
+        yield (
+            f"no node took it {rejected.rejections} times in {waits:.0f} s,"
+            f" of {len(rejected.nodes)} nodes that kube-scheduler offered last"
+        )
+    explained = cache.explain(scheme, requested)
+    refused = {name: refusal for name, _, refusal in explained if refusal is not None}
+    fitting = len(explained) - len(refused)
+    yield f"now {fitting} of {len(explained)} nodes with GPUs take it"
+    if refused:
+        yield rejection_text(summary_of(refused), requested)
+    for name, view, refusal in explained:
+        yield from node_lines(name, view, refusal, shares_cores=scheme.row.shares_cores)

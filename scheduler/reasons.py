@@ -1,0 +1,24 @@
+"""Why a pod was not bound, besides the reasons of placements; codes of metrics."""
+
+from vgpu.placement.result import PlacementReason
+from vgpu.reasons import Explained
+
+
+class BindFailure(Explained):
+    """Why the API server has not bound a pod, or we do not know whether it has."""
+
+    GONE = "gone", "the pod does not exist any more, is being deleted, or is another of that name"
+    BOUND_ELSEWHERE = "bound_elsewhere", "the pod is bound to another node"
+    CONFLICT = "conflict", "the pod changed between each read and write"
+    REFUSED = "refused", "the API server refused the binding"
+    UNREACHABLE = "unreachable", "the API server did not answer"
+    POD_UNREADABLE = "pod_unreadable", "the pod cannot be read"
+    LEASE_UNREADABLE = "lease_unreadable", "the claims in the Lease of the node cannot be read"
+
+
+class BindError(Exception):
+    """A pod was not bound; the message is the event's."""
+
+    def __init__(self, reason: BindFailure | PlacementReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,101 @@
+"""The routes of the scheduler: the extender's verbs, also on the paths of the original schedulers.
+
+Every answer to kube-scheduler has status 200, since it reads no other: an error is a field of it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from scheduler.extender import Extender
+from scheduler.metrics import Outcome, SchedulerMetrics, Verb
+from scheduler.wire import (
+    FilterAnswer,
+    read_binding,
+    read_query,
+    write_error,
+    write_filter,
+    write_scores,
+)
+from vgpu.model import PodRef
+from vgpu.reasons import SourceError
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
+from vgpu.web.routes import Route, Routes
+
+log = logging.getLogger(__name__)
+
+MOST_QUERY: Final = 32 * 1024 * 1024
+"""Maximum size of a request for nodes, in bytes: a pod and 5,000 names are 300 KB. Whole nodes
+(nodeCacheCapable false) are 5 to 20 KB each."""
+
+MOST_BINDING: Final = 64 * 1024
+"""Maximum size of a request to bind, in bytes."""
+
+_JSON: Final = (("Content-Type", "application/json"),)
+
+_DEFECT: Final = "vgpu scheduler failed on a defect; its log has the details"
+
+
+def extender_routes(extender: Extender, metrics: SchedulerMetrics) -> Routes:
+    """The verbs, on our paths and on the original schedulers' paths."""
+
+    def filter_nodes(body: bytes) -> tuple[bytes, bool]:
+        query = read_query(body)
+        answer = extender.filter(query)
+        return write_filter(answer, query.sent), not answer.error
+
+    def prioritize(body: bytes) -> tuple[bytes, bool]:
+        return write_scores(extender.prioritize(read_query(body))), True
+
+    def bind(body: bytes) -> tuple[bytes, bool]:
+        binding = read_binding(body)
+        ref = PodRef(binding.pod_uid, binding.pod_namespace, binding.pod_name)
+        error = extender.bind(ref, binding.node)
+        return write_error(error), not error
+
+    def verb(
+        name: Verb,
+        answer: Callable[[bytes], tuple[bytes, bool]],
+        failure: Callable[[str], bytes],
+        most: int,
+    ) -> Route:
+        return Route(_handler(name, answer, failure, metrics), ("POST",), most)
+
+    def no_nodes(error: str) -> bytes:
+        return write_filter(FilterAnswer(error=error))
+
+    filtering = verb(Verb.FILTER, filter_nodes, no_nodes, MOST_QUERY)
+    scoring = verb(Verb.PRIORITIZE, prioritize, lambda _: write_scores(()), MOST_QUERY)
+    binding = verb(Verb.BIND, bind, write_error, MOST_BINDING)
+    return {
+        "/filter": filtering,
+        "/prioritize": scoring,
+        "/bind": binding,
+        "/gpushare-scheduler/filter": filtering,
+        "/gpushare-scheduler/bind": binding,
+        "/scheduler/predicates": filtering,
+    }
+
+
+def _handler(
+    verb: Verb,
+    answer: Callable[[bytes], tuple[bytes, bool]],
+    failure: Callable[[str], bytes],
+    metrics: SchedulerMetrics,
+) -> Handler:
+    def handle(request: HttpRequest) -> HttpResponse:
+        started = time.monotonic()
+        is_success = False
+        try:
+            body, is_success = answer(request.body)
+        except SourceError as error:
+            body = failure(str(error))
+        except Exception:
+            log.exception("%s failed on a defect", verb)
+            body = failure(_DEFECT)
+        outcome = Outcome.SUCCESS if is_success else Outcome.ERROR
+        metrics.note_request(verb, outcome, time.monotonic() - started)
+        return HttpResponse(200, _JSON, body)
+
+    return handle

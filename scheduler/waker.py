@@ -1,0 +1,111 @@
+"""Wakes rejected pods when a node that refused them has room for them now.
+
+kube-scheduler tries a rejected pod again after an event that it knows. It does not know ours: a GPU
+that is healthy again, a reservation that has ended, or a deletion that it heard of before we did.
+So the pods that fit now get the annotation ``vgpu.dev/retry``, which is such an event: one patch a
+pod and rejection.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from scheduler.cache import SchedulerCache
+from scheduler.commit import RETRY
+from scheduler.rejected import RejectedPod
+from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.kube.objects import Pod
+from vgpu.kube.work_queue import WorkQueue
+from vgpu.model import PodRef
+from vgpu.reasons import SourceError
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 0.02
+"""Interval between two patches, in seconds."""
+
+
+class PodPatchApi(Protocol):
+    """The API server for a patch. Both methods raise ClusterError and SourceError."""
+
+    def pod(self, namespace: str, name: str) -> Pod:
+        """One pod."""
+        ...
+
+    def patch_pod(
+        self, pod: PodRef, resource_version: str, annotations: Mapping[str, str | None]
+    ) -> Pod:
+        """Set annotations of a pod in exactly this state."""
+        ...
+
+
+class Waker:
+    """Works on nodes that have changed, one after another, on a thread of its own."""
+
+    def __init__(
+        self,
+        api: PodPatchApi,
+        cache: SchedulerCache,
+        nodes: WorkQueue[str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``nodes`` has the names of changed nodes; ``clock`` returns unix seconds."""
+        self._api = api
+        self._cache = cache
+        self._nodes = nodes
+        self._clock = clock
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="waker", daemon=True)
+        self.woken = 0
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for a request that is under way."""
+        self._ending.set()
+        self._nodes.shut_down()
+
+    def _run(self) -> None:
+        while not self._ending.is_set() and (node := self._nodes.get()) is not None:
+            try:
+                woken = [self._wake(pod) for pod in self._cache.take_rejected(node)]
+            except Exception:
+                log.exception("waking pods failed on a defect")
+                woken = [False]
+            if all(woken):
+                self._nodes.forget(node)
+            else:
+                self._nodes.add_rate_limited(node)
+            self._nodes.done(node)
+
+    def _wake(self, rejected: RejectedPod) -> bool:
+        """Whether nothing is left to do for the pod."""
+        ref = rejected.pod
+        self._ending.wait(PAUSE_SECONDS)
+        pod = self._cache.pod(ref.namespace, ref.name)
+        for _ in range(2):
+            try:
+                if pod is None:
+                    pod = self._api.pod(ref.namespace, ref.name)
+                if pod.ref.uid == ref.uid and not pod.node:
+                    text = f"{self._clock():.3f}"
+                    self._api.patch_pod(ref, pod.resource_version, {RETRY: text})
+                    self.woken += 1
+            except ClusterError as error:
+                if error.status == NOT_FOUND:
+                    return True
+                if error.status == CONFLICT:
+                    pod = None
+                    continue
+                log.warning("pod %s/%s cannot be woken: %s", ref.namespace, ref.name, error)
+            except SourceError as error:
+                log.warning("pod %s/%s cannot be woken: %s", ref.namespace, ref.name, error)
+            else:
+                return True
+            break
+        self._cache.put_back_rejected(rejected)
+        return False

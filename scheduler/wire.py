@@ -1,0 +1,124 @@
+"""The JSON of kube-scheduler's extenders, as structs of the fields that we read; pure.
+
+The types of ``k8s.io/kube-scheduler/extender/v1`` have no JSON tags, so the keys are Go's names,
+and unset values are null. Pods and nodes inside are ordinary objects of the API.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.kube import wire
+from vgpu.kube.decode import decode
+from vgpu.kube.objects import Pod
+from vgpu.kube.pod_projection import project_pod
+from vgpu.reasons import Reason, SourceError
+
+SUBJECT: Final = "extender request"
+"""The source that errors name."""
+
+
+class ExtenderNodes(msgspec.Struct, frozen=True):
+    """A list of nodes, each as it was sent."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """The body of filter and prioritize: nodes by name, or whole ones (nodeCacheCapable false)."""
+
+    pod: wire.PodFields | None = None
+    nodes: ExtenderNodes | None = None
+    node_names: list[str] | None = None
+
+
+class BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """The body of bind."""
+
+    pod_name: str
+    pod_namespace: str
+    node: str
+    pod_uid: str = msgspec.field(name="PodUID")
+
+
+class PlacementQuery(msgspec.Struct, frozen=True):
+    """A request for nodes, decoded.
+
+    Attributes:
+        pod: the pod.
+        names: the names of the nodes, in the order in which they were sent.
+        sent: whole nodes by name; None where only names were sent.
+    """
+
+    pod: Pod
+    names: tuple[str, ...]
+    sent: Mapping[str, msgspec.Raw] | None = None
+
+
+class FilterAnswer(msgspec.Struct, frozen=True):
+    """The answer to filter: the nodes that take the pod, why others do not, or an error.
+
+    Attributes:
+        nodes: nodes that take the pod, in the order of the request.
+        failed: node -> why not; other pods that leave may change it.
+        unresolvable: node -> why not, whatever other pods do.
+        error: why there is no answer; "" if there is one.
+    """
+
+    nodes: tuple[str, ...] = ()
+    failed: Mapping[str, str] = {}
+    unresolvable: Mapping[str, str] = {}
+    error: str = ""
+
+
+_ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
+_BINDING: Final = msgspec.json.Decoder(BindingArgs)
+_NODE: Final = msgspec.json.Decoder(wire.AnyObject)
+
+
+def read_query(body: bytes) -> PlacementQuery:
+    """The body of filter or prioritize. Raises SourceError MALFORMED."""
+    args = decode(body, _ARGS, SUBJECT)
+    if args.pod is None:
+        raise SourceError(Reason.MALFORMED, SUBJECT, "no Pod")
+    pod = project_pod(args.pod, SUBJECT)
+    if args.node_names is not None:
+        return PlacementQuery(pod, tuple(args.node_names))
+    if args.nodes is None:
+        raise SourceError(Reason.MALFORMED, SUBJECT, "neither Nodes nor NodeNames")
+    items = args.nodes.items or []
+    sent = {decode(item, _NODE, SUBJECT).metadata.name: item for item in items}
+    return PlacementQuery(pod, tuple(sent), sent)
+
+
+def read_binding(body: bytes) -> BindingArgs:
+    """The body of bind. Raises SourceError MALFORMED."""
+    return decode(body, _BINDING, SUBJECT)
+
+
+def write_filter(answer: FilterAnswer, sent: Mapping[str, msgspec.Raw] | None = None) -> bytes:
+    """The answer to filter; ``sent`` are the whole nodes of the request, if it had them."""
+    names: list[str] | None = list(answer.nodes)
+    nodes = None
+    if sent is not None:
+        names, nodes = None, {"metadata": {}, "items": [sent[name] for name in answer.nodes]}
+    return msgspec.json.encode(
+        {
+            "Nodes": nodes,
+            "NodeNames": names,
+            "FailedNodes": answer.failed,
+            "FailedAndUnresolvableNodes": answer.unresolvable,
+            "Error": answer.error,
+        }
+    )
+
+
+def write_scores(scores: Sequence[tuple[str, int]]) -> bytes:
+    """The answer to prioritize."""
+    return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores])
+
+
+def write_error(error: str) -> bytes:
+    """The answer to bind; "" is success."""
+    return msgspec.json.encode({"Error": error})

@@ -1,0 +1,507 @@
+"""Our scheduler behind a real kube-scheduler: no GPU is over-committed, whatever breaks there.
+
+A proxy between the two records every request, and delays, drops or breaks it. What holds at every
+moment is checked by replaying the watch of the pods event by event.
+"""
+
+import itertools
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.cluster.extending import (
+    Extender,
+    ExtenderProxy,
+    Fault,
+    bound,
+    condition_message,
+    kube_scheduler,
+    make_node,
+    remove_nodes,
+)
+from tests.support.bed import objects
+from tests.support.waiting import wait_until
+from vgpu.kube.kinds import NODES, PODS
+from vgpu.placement.dialects import demand_of, scheduler_schemes
+from vgpu.placement.node_view import held_shares, node_view, scheme_of
+from vgpu.placement.result import PlacementRefusal
+from vgpu.units import MIB
+
+SCHEMES = scheduler_schemes({})
+
+HAMI_REGISTER = json.dumps(
+    [
+        {
+            "id": f"GPU-hami-{number}",
+            "count": 10,
+            "devmem": 16384,
+            "devcore": 100,
+            "type": "NVIDIA-Tesla T4",
+            "mode": "hami-core",
+            "health": True,
+            "index": number,
+        }
+        for number in range(2)
+    ]
+)
+VOLCANO_REGISTER = "".join(
+    f"GPU-volcano-{number},10,16384,NVIDIA-Tesla T4,true,hami-core:" for number in range(2)
+)
+
+NODES_OF = {
+    "gpushare": ({"aliyun.com/gpu-mem": 32, "aliyun.com/gpu-count": 2}, {}),
+    "gaia": ({"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 128}, {}),
+    "volcano": (
+        {
+            "volcano.sh/vgpu-number": 20,
+            "volcano.sh/vgpu-memory": 32768,
+            "volcano.sh/vgpu-cores": 200,
+        },
+        {"volcano.sh/node-vgpu-register": VOLCANO_REGISTER},
+    ),
+    "hami": ({"nvidia.com/gpu": 20}, {"hami.io/node-nvidia-register": HAMI_REGISTER}),
+}
+"""Two GPUs of 16 GiB each: capacity and annotations."""
+
+
+def limits(system, quarters):
+    """What a pod asks for that wants so many quarters of a GPU."""
+    return {
+        "gpushare": {"aliyun.com/gpu-mem": 4 * quarters},
+        "gaia": {"tencent.com/vcuda-core": 25 * quarters, "tencent.com/vcuda-memory": 16 * quarters}
+        if quarters < 4
+        else {"tencent.com/vcuda-core": 100},
+        "volcano": {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096 * quarters},
+        "hami": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096 * quarters},
+    }[system]
+
+
+class Placing:
+    """The bed of these tests: nodes by name, the extender, the proxy, pods."""
+
+    def __init__(self, api, extender, proxy, name):
+        self.api, self.client = api, api.client
+        self.extender, self.proxy, self.name = extender, proxy, name
+        self.nodes = []
+
+    def node(self, system, name):
+        self.nodes.append(name)
+        return make_node(self.api, name, *NODES_OF[system])
+
+    def pod(self, name, namespace, system, quarters, **spec):
+        asked = limits(system, quarters)
+        return objects.pod(name, namespace, limits=asked, **{"schedulerName": self.name} | spec)
+
+    def start(self, *args, **spec):
+        return self.client.create(self.pod(*args, **spec))
+
+    def pods(self, namespace):
+        return self.client.list(f"/api/v1/namespaces/{namespace}/pods")
+
+    def wait_bound(self, namespace, count):
+        """Until so many pods of a namespace are bound; the pods."""
+
+        def enough():
+            pods = self.pods(namespace)
+            return pods if sum(map(bound, pods)) >= count else None
+
+        return wait_until(enough, f"{count} pods are bound", context=self.state)
+
+    def wait_refused(self, pod, text):
+        self.client.wait_for(pod, lambda pod: text in condition_message(pod), f"says {text!r}")
+
+    def state(self):
+        return self.extender.daemon.log(20)
+
+
+@pytest.fixture(scope="module")
+def placing(api, tmp_path_factory):
+    """One extender and one kube-scheduler for all tests of this file."""
+    folder = tmp_path_factory.mktemp("scheduler")
+    with (
+        Extender(api, folder) as extender,
+        ExtenderProxy(extender.port) as proxy,
+        kube_scheduler(api, folder, "ours", proxy.port),
+    ):
+        yield Placing(api, extender, proxy, "ours")
+
+
+@pytest.fixture
+def bed(placing, api_namespace):
+    """The same with a namespace of its own; afterwards its nodes and faults are gone."""
+    placing.namespace = api_namespace
+    placing.proxy.exchanges.clear()
+    placing.proxy.broken = 0
+    yield placing
+    placing.proxy.fault = lambda *_: Fault()
+    remove_nodes(placing.api, placing.nodes)
+    placing.nodes.clear()
+
+
+def as_pod(obj):
+    return PODS.one(json.dumps(obj).encode())
+
+
+def check(placing, pods):
+    """What holds at every moment of these pods: no GPU has more than it can hold."""
+    views = {}
+    for name in placing.nodes:
+        node = NODES.one(json.dumps(placing.client.get(f"/api/v1/nodes/{name}")).encode())
+        scheme = scheme_of(node, SCHEMES)
+        here = [as_pod(pod) for pod in pods if pod["spec"].get("nodeName") == name]
+        views[name] = view = node_view(node, scheme, here, (), (), now=0.0)
+        assert view.reason is None, view.detail
+        for gpu in view.candidate.gpus:
+            assert gpu.memory_bytes <= gpu.capacity_bytes, (name, gpu)
+            assert gpu.cores_milli <= 1000, (name, gpu)
+            assert gpu.device.slots is None or gpu.users <= gpu.device.slots
+        for pod in here:  # I2: its annotations name its node, where they name one, and a GPU there
+            claim = scheme.codec.claim(pod)
+            assert claim.node in ("", name)
+            names = {each for gpu in view.candidate.gpus for each in gpu.device.names}
+            assert {share.device for share in held_shares(scheme, pod, ())} <= names
+    for pod in pods:  # I3: a pod that is not bound has no annotation of ours
+        if not bound(pod):
+            assert pod["metadata"].get("annotations", {}).keys() <= {"vgpu.dev/retry"}
+    return views
+
+
+@pytest.mark.parametrize("system", NODES_OF)
+def test_a_node_is_filled_to_the_last_quarter_and_not_beyond(bed, system):
+    bed.node(system, f"{system}-n1")
+    for number, quarters in enumerate((3, 2, 2, 1)):
+        bed.start(f"p{number}", bed.namespace, system, quarters)
+    pods = bed.wait_bound(bed.namespace, 4)
+    views = check(bed, pods)
+    (view,) = views.values()
+    assert [gpu.free_bytes // MIB for gpu in view.candidate.gpus] == [0, 0]
+    waiting = bed.start("late", bed.namespace, system, 1)
+    bed.wait_refused(waiting, "0/1 nodes are available")
+    bed.client.delete(pods[-1], grace_seconds=0)
+    check(bed, bed.wait_bound(bed.namespace, 4))
+
+
+# ---------------------------------------------------------------- what breaks between the two
+
+
+def random_pods(bed, count, seed, **spec):
+    """Create pods of random sizes for the nodes of the bed, from several threads."""
+    draw = random.Random(seed)
+    systems = sorted({name.rpartition("-")[0] for name in bed.nodes})
+    sizes = [(draw.choice(systems), draw.choice((1, 1, 2, 3))) for _ in range(count)]
+    asked = [
+        bed.pod(f"r{number}", bed.namespace, system, quarters, **spec)
+        for number, (system, quarters) in enumerate(sizes)
+    ]
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(bed.client.create, asked))
+
+
+class Replay:
+    """Watches the pods of a namespace, and checks what holds after each event."""
+
+    def __init__(self, bed):
+        self.bed, self.pods = bed, {}
+        listed = bed.client.get(f"/api/v1/namespaces/{bed.namespace}/pods")
+        self.version = listed["metadata"]["resourceVersion"]
+
+    def check(self, enough):
+        """Replay all events up to now; ``enough`` ends the watch."""
+        path = f"/api/v1/namespaces/{self.bed.namespace}/pods"
+        events = self.bed.client.watch(path, resourceVersion=self.version, timeoutSeconds=60)
+        for kind, pod in events:
+            self.pods[pod["metadata"]["uid"]] = pod
+            if kind == "DELETED":
+                del self.pods[pod["metadata"]["uid"]]
+            check(self.bed, list(self.pods.values()))
+            if enough(self.pods.values()):
+                return
+        raise AssertionError(f"the watch ended too early: {len(self.pods)} pods")
+
+
+def all_that_fit(bed, pods):
+    """Whether every pod is bound, or refused because no node has room."""
+    views = check(bed, list(pods))
+    for pod in pods:
+        if bound(pod):
+            continue
+        asked = as_pod(pod)
+        for view in views.values():
+            scheme = scheme_of(
+                NODES.one(
+                    json.dumps(bed.client.get(f"/api/v1/nodes/{view.candidate.name}")).encode()
+                ),
+                SCHEMES,
+            )
+            found = demand_of(asked, [scheme])
+            if isinstance(found, tuple) and not isinstance(
+                scheme.dialect.choose(found[1], view.candidate), PlacementRefusal
+            ):
+                return False
+    return True
+
+
+def breaking(*faults):
+    """Breaks the first binds of each pod in these ways, one after another."""
+    waiting = {}
+    lock = threading.Lock()
+
+    def fault(path, body):
+        if path != "/bind":
+            return Fault()
+        with lock:
+            left = waiting.setdefault(body["PodUID"], iter(faults))
+            return next(left, Fault())
+
+    return fault
+
+
+LOST_REQUEST = Fault(passes=False, answers=False)
+LOST_ANSWER = Fault(answers=False)
+ERROR_500 = Fault(passes=False, status=500)
+DONE_AND_500 = Fault(status=500)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [(LOST_ANSWER,), (LOST_REQUEST, DONE_AND_500), (ERROR_500, LOST_ANSWER)],
+    ids=["lost answer", "lost request, then 500 after the binding", "500, then lost answer"],
+)
+def test_a_broken_bind_neither_overcommits_nor_loses_a_pod(bed, faults):
+    for system in ("gpushare", "hami"):
+        bed.node(system, f"{system}-f")
+    bed.proxy.fault = breaking(*faults)
+    replay = Replay(bed)
+    random_pods(bed, 16, seed=len(faults))
+    replay.check(lambda pods: len(pods) == 16 and all_that_fit(bed, pods))
+    assert bed.proxy.broken >= sum(map(bound, replay.pods.values()))
+
+
+def test_pods_that_are_bound_in_another_order_than_decided_fit(bed):
+    """The binds of eight pods are held back until all have arrived, and pass in random order."""
+    bed.node("gpushare", "gpushare-o")
+    gates = {}
+    lock = threading.Lock()
+
+    def fault(path, body):
+        if path != "/bind":
+            return Fault()
+        with lock:
+            gate = gates.setdefault(body["PodUID"], threading.Event())
+            if len(gates) == 8:
+                waiting = list(gates.values())
+                random.Random(1).shuffle(waiting)
+                for each in waiting:
+                    each.set()
+        return Fault(gate=gate)
+
+    bed.proxy.fault = fault
+    replay = Replay(bed)
+    for number in range(9):
+        bed.start(f"o{number}", bed.namespace, "gpushare", 1)
+    replay.check(lambda pods: sum(map(bound, pods)) == 8 and len(pods) == 9)
+
+
+def test_a_killed_extender_forgets_nothing(bed):
+    """kill -9 after a binding that kube-scheduler was not told of, and before one."""
+    bed.node("volcano", "volcano-k")
+    reached = threading.Event()
+    gate = threading.Event()
+
+    def fault(path, body):
+        if path == "/bind" and not reached.is_set():
+            reached.set()
+            return Fault(gate=gate)
+        return Fault()
+
+    bed.proxy.fault = fault
+    replay = Replay(bed)
+    random_pods(bed, 12, seed=5)
+    wait_until(reached.is_set, "a bind has arrived")
+    bed.extender.kill()
+    gate.set()
+    bed.extender.start()
+    replay.check(lambda pods: len(pods) == 12 and all_that_fit(bed, pods))
+
+
+def test_two_kube_schedulers_do_not_promise_a_gpu_twice(bed, tmp_path):
+    bed.node("gaia", "gaia-t")
+    bed.node("hami", "hami-t")
+    replay = Replay(bed)
+    with kube_scheduler(bed.api, tmp_path, "theirs", bed.extender.port):
+        names = itertools.cycle(("ours", "theirs"))
+        asked = [
+            bed.pod(f"t{number}", bed.namespace, system, quarters, schedulerName=next(names))
+            for number, (system, quarters) in enumerate(
+                itertools.product(("gaia", "hami"), (1, 2, 1, 3, 2, 1))
+            )
+        ]
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(bed.client.create, asked))
+        replay.check(lambda pods: len(pods) == len(asked) and all_that_fit(bed, pods))
+
+
+def test_replicas_that_take_turns_do_not_promise_a_gpu_twice(bed, tmp_path):
+    """I5: filter at one, bind at the other; one is killed meanwhile, and its requests fail."""
+    bed.node("volcano", "volcano-r")
+    bed.node("gpushare", "gpushare-r")
+    replay = Replay(bed)
+    with Extender(bed.api, tmp_path) as second, ExtenderProxy(second.port) as proxy:
+        proxy.targets = itertools.cycle([second.port, bed.extender.port, second.port])
+        with kube_scheduler(bed.api, tmp_path, "turns", proxy.port):
+            bed.proxy.fault = lambda *_: LOST_REQUEST  # the other kube-scheduler stays out of it
+            random_pods(bed, 20, seed=7, schedulerName="turns")
+            wait_until(lambda: len(proxy.of("/bind")) >= 4, "some pods are bound")
+            second.kill()
+            second.start()
+            replay.check(lambda pods: len(pods) == 20 and all_that_fit(bed, pods))
+    leases = bed.client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    lease = next(one for one in leases if one["metadata"]["name"] == "vgpu-node-volcano-r")
+    claims = json.loads(lease["metadata"]["annotations"]["vgpu.dev/claims"])
+    there = [pod for pod in replay.pods.values() if pod["spec"].get("nodeName") == "volcano-r"]
+    assert {pod["metadata"]["uid"] for pod in there} <= claims.keys()
+    assert lease["metadata"]["ownerReferences"][0]["name"] == "volcano-r"
+
+
+def test_a_single_replica_writes_no_lease(bed, tmp_path):
+    bed.node("gpushare", "gpushare-s")
+    with Extender(bed.api, tmp_path, "--single") as single:
+        pod = bed.start("alone", bed.namespace, "gpushare", 4, schedulerName="nobody")
+        assert single.post("/bind", bind_body(pod, "gpushare-s")) == {"Error": ""}
+    leases = bed.client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    assert "vgpu-node-gpushare-s" not in {lease["metadata"]["name"] for lease in leases}
+
+
+# ---------------------------------------------------------------- one pod
+
+
+def bind_body(pod, node):
+    meta = pod["metadata"]
+    return {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": node,
+    }
+
+
+def test_a_bind_is_one_binding_however_often_it_is_asked_for(bed):
+    """I7, S7, S8."""
+    bed.node("gpushare", "gpushare-i")
+    bed.node("gpushare", "gpushare-j")
+    pod = bed.start("again", bed.namespace, "gpushare", 2, schedulerName="nobody")
+    body = bind_body(pod, "gpushare-i")
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: bed.extender.post("/bind", body), range(4)))
+    assert answers == [{"Error": ""}] * 4
+    first = bed.client.get(pod)
+    assert bed.extender.post("/gpushare-scheduler/bind", body) == {"Error": ""}
+    elsewhere = bed.extender.post("/bind", bind_body(pod, "gpushare-j"))
+    assert elsewhere == {"Error": "already assigned to node gpushare-i"}
+    assert bed.client.get(pod)["metadata"]["annotations"] == first["metadata"]["annotations"]
+    bed.client.delete(pod, grace_seconds=0)
+    bed.start("again", bed.namespace, "gpushare", 2, schedulerName="nobody")
+    stale = bed.extender.post("/bind", body)
+    assert "another pod of the same name" in stale["Error"]
+    assert not bound(bed.client.get(f"/api/v1/namespaces/{bed.namespace}/pods/again"))
+
+
+def test_annotations_that_a_user_wrote_decide_nothing(bed):
+    """A forged reservation is overwritten, or the pod is refused; it never counts as one."""
+    bed.node("gpushare", "gpushare-u")
+    forged = bed.pod("forged", bed.namespace, "gpushare", 4)
+    forged["metadata"]["annotations"] = {
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":1}}',
+        "ALIYUN_COM_GPU_MEM_IDX": "7",
+    }
+    forged = bed.client.create(forged)
+    bed.client.wait_for(forged, bound, "is bound")
+    (view,) = check(bed, [bed.client.get(forged)]).values()
+    assert sorted(gpu.memory_bytes // MIB for gpu in view.candidate.gpus) == [0, 16384]
+
+
+def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
+    """I8, S5: kube-scheduler sees no event of the ConfigMap."""
+    bed.node("gpushare", "gpushare-h")
+    sick = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "unhealthy-gpu-gpushare-h", "namespace": "kube-system"},
+        "data": {"gpus": "0,1"},
+    }
+    config = bed.client.create(sick)
+    try:
+        waiting = bed.start("waits", bed.namespace, "gpushare", 1)
+        bed.wait_refused(waiting, "the GPUs are unhealthy")
+        bed.client.patch(config, {"data": {"gpus": "0"}})
+        pod = bed.client.wait_for(waiting, bound, "is bound")
+        assert pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+        assert "vgpu.dev/retry" in pod["metadata"]["annotations"]
+    finally:
+        bed.client.delete(config)
+
+
+def test_a_pending_pod_has_its_reason_in_an_event_and_on_a_page(bed):
+    """I10: counts by cause, the amount that is missing, and every GPU with what is free of it."""
+    bed.node("gpushare", "gpushare-w")
+    bed.node("gpushare", "gpushare-x")
+    for number in range(4):
+        bed.start(f"full{number}", bed.namespace, "gpushare", 3)
+    bed.wait_bound(bed.namespace, 4)
+    waiting = bed.start("waits", bed.namespace, "gpushare", 2)
+    bed.wait_refused(waiting, "0/2 nodes are available: 2 no GPU has enough free memory.")
+    cause = (
+        "2 nodes: no GPU has enough free memory (8.0 GiB requested,"
+        " the largest free amount is 4.0 GiB)"
+    )
+    events = wait_until(
+        lambda: [
+            event for event in bed.client.events(waiting) if event["reason"] == "VgpuNotPlaced"
+        ],
+        "the event is there",
+    )
+    assert [(event["message"], event["type"]) for event in events] == [(cause, "Warning")]
+    status, page = bed.extender.get(f"/explain/{bed.namespace}/waits")
+    lines = page.decode().splitlines()
+    assert status == 200
+    assert lines[0] == (f"pod {bed.namespace}/waits (gpushare) requests main: 1 GPU with 8.0 GiB")
+    assert lines[2:5] == [
+        "now 0 of 2 nodes with GPUs take it",
+        cause,
+        "node gpushare-w: no GPU has enough free memory",
+    ]
+    assert lines[5] == ("  GPU 0: 4.0 GiB of 16.0 GiB free, 1 share: no GPU has enough free memory")
+    assert bed.extender.get("/explain/nowhere/waits")[0] == 404
+
+
+def test_the_inspect_page_is_gpushares_byte_for_byte(bed):
+    bed.node("gpushare", "gpushare-v")
+    bed.start("p", bed.namespace, "gpushare", 2)
+    bed.wait_bound(bed.namespace, 1)
+    node = (
+        '{"name":"gpushare-v","totalGPU":32,"usedGPU":8,"devs":['
+        '{"id":0,"totalGPU":16,"usedGPU":8,"pods":['
+        f'{{"name":"p","namespace":"{bed.namespace}","usedGPU":8}}]}},'
+        '{"id":1,"totalGPU":16,"usedGPU":0,"pods":[]}]}'
+    )
+    expected = f'{{"nodes":[{node}]}}'.encode()
+    path = "/gpushare-scheduler/inspect"
+    wait_until(lambda: bed.extender.get(path) == (200, expected), "the page has the pod")
+    assert bed.extender.get(f"{path}/gpushare-v") == (200, expected)
+    unknown = b'{"nodes":[],"error":"node \\"gone\\" not found"}'
+    assert bed.extender.get(f"{path}/gone") == (200, unknown)
+    assert bed.extender.get("/version") == (200, b"0.1.0")
+
+
+def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
+    """I11."""
+    bed.node("gpushare", "gpushare-d")
+    bed.proxy.fault = lambda *_: LOST_REQUEST
+    plain = bed.client.create(objects.pod("plain", bed.namespace, schedulerName=bed.name))
+    bed.client.wait_for(plain, bound, "is bound")
+    ours = bed.start("ours", bed.namespace, "gpushare", 1)
+    bed.client.wait_for(ours, condition_message, "is not scheduled")
+    assert not bound(bed.client.get(ours))

@@ -1,0 +1,105 @@
+"""What the informers feed into the cache, and when its view is too old to answer."""
+
+import queue
+
+import pytest
+
+from scheduler.cache import SchedulerCache
+from scheduler.informers import STALE_SECONDS, ClusterInformers
+from tests.scheduler.test_binder_machine import gpushare_node
+from tests.support.waiting import wait_until
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import EventType, ObjectPage, WatchEvent
+from vgpu.kube.objects import Container, MalformedObject, Pod
+from vgpu.model import PodRef
+from vgpu.placement.dialects import scheduler_schemes
+from vgpu.placement.result import PlacementReason
+
+
+class Server:
+    """An API server whose lists wait until they are opened, and whose watches tell what is put."""
+
+    server = "https://api"
+
+    def __init__(self):
+        self.lists = {"pods": (), "nodes": (gpushare_node("n1", 1),), "configmaps": ()}
+        self.events = {plural: queue.Queue() for plural in self.lists}
+        self.failing = False
+
+    def pages(self, kind, **_):
+        if self.failing:
+            raise ClusterError(0, "Unreachable", "no route")
+        yield ObjectPage(tuple(self.lists[kind.plural]), "", "1", 1)
+
+    def watch(self, kind, version, **_):
+        while True:
+            event = self.events[kind.plural].get()
+            if event is None:
+                raise ClusterError(0, "Unreachable", "no route")
+            yield event
+
+
+@pytest.fixture
+def followed():
+    """The informers, their server, the cache, and a clock that a test sets."""
+    server, now = Server(), [1000.0]
+    cache = SchedulerCache(scheduler_schemes({}), lambda: 0.0)
+    informers = ClusterInformers(server, cache, lambda: now[0])
+    yield informers, server, cache, now
+    informers.close()
+    server.failing = True
+    for events in server.events.values():
+        events.put(None)
+
+
+def pod(name, node=""):
+    containers = (Container("main", {"aliyun.com/gpu-mem": 4}),)
+    annotations = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
+    annotations["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] = "1"
+    ref = PodRef(f"uid-{name}", "ns", name)
+    return Pod(ref, containers=containers, node=node, annotations=annotations if node else {})
+
+
+def free(cache):
+    (gpu,) = cache.view("n1").candidate.gpus
+    return gpu.free_bytes >> 30
+
+
+def test_it_is_ready_when_all_lists_are_in_the_cache(followed):
+    informers, server, cache, _ = followed
+    server.lists["pods"] = (pod("a", "n1"),)
+    assert "not been read" in informers.complaint()
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready", context=informers.complaint)
+    assert free(cache) == 4
+
+
+def test_events_change_the_cache_and_a_pod_that_cannot_be_read_holds_its_node_back(followed):
+    informers, server, cache, _ = followed
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready")
+    server.events["pods"].put(WatchEvent(EventType.ADDED, "2", pod("a", "n1")))
+    wait_until(lambda: free(cache) == 4, "the pod counts")
+    broken = MalformedObject("Pod", PodRef("uid-a", "ns", "a"), "spec: wrong", "n1")
+    server.events["pods"].put(WatchEvent(EventType.MODIFIED, "3", broken))
+    wait_until(lambda: cache.view("n1").reason is PlacementReason.UNREADABLE, "held back")
+    assert free(cache) == 4
+    server.events["pods"].put(WatchEvent(EventType.DELETED, "4", pod("a", "n1")))
+    wait_until(lambda: cache.view("n1").reason is None and free(cache) == 8, "free again")
+
+
+def test_a_view_is_too_old_when_the_server_is_silent_and_does_not_answer(followed):
+    """I9: an outage shorter than the bound changes nothing, and an answer ends a longer one."""
+    informers, server, _, now = followed
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready")
+    server.failing = True
+    server.events["pods"].put(None)
+    wait_until(lambda: informers.pods.state().failure, "the watch is broken")
+    now[0] += STALE_SECONDS - 1
+    assert informers.complaint() == ""
+    now[0] += 2
+    assert "pods" in informers.complaint()
+    server.failing = False
+    server.events["pods"].put(WatchEvent(EventType.BOOKMARK, "5"))
+    wait_until(lambda: not informers.complaint(), "ready again", context=informers.complaint)

@@ -1,0 +1,235 @@
+"""Several replicas with Leases: whichever answers, and wherever it stops, no GPU is over-committed.
+
+Each replica has a cache of its own, with events as late as they like. While one replica binds,
+another one acts between any two of its requests to the API server; a request's answer may be lost,
+or the request may be carried out long after its sender has given up.
+"""
+
+import itertools
+from contextlib import suppress
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+from msgspec import structs
+
+from scheduler.binder import SETTLE_SECONDS, PodBinder
+from scheduler.cache import SchedulerCache
+from scheduler.commit import LOST_SECONDS, LeaseCommitter
+from scheduler.reasons import BindError
+from tests.scheduler.test_binder_machine import (
+    GPUSHARE,
+    NODE_OBJECTS,
+    SCHEMES,
+    UNITS,
+    ModelApi,
+)
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Container, Pod
+from vgpu.model import PodRef
+from vgpu.placement.node_view import node_view
+
+REPLICAS = 2
+MOSTLY_ONE = ("n1", "n1", "n1", "n2")
+
+
+class LeasedApi(ModelApi):
+    """The model with Leases. ``interruptions`` run before requests, by their number."""
+
+    def __init__(self):
+        super().__init__()
+        self.leases, self.interruptions, self.requests = {}, {}, 0
+
+    def _request(self):
+        self.requests += 1
+        interruption = self.interruptions.pop(self.requests, None)
+        if interruption is not None:
+            interruption()
+
+    def pod(self, namespace, name):
+        self._request()
+        return super().pod(namespace, name)
+
+    def bind(self, ref, version, node, annotations):
+        self._request()
+        super().bind(ref, version, node, annotations)
+
+    def patch_pod(self, ref, version, annotations):
+        self._request()
+        pod = self.pods.get(ref.name)
+        if pod is None:
+            raise ClusterError(404, "NotFound", ref.name)
+        if pod.ref.uid != ref.uid or pod.resource_version != version:
+            raise ClusterError(409, "Conflict", ref.name)
+        return self.store(structs.replace(pod, annotations={**pod.annotations, **annotations}))
+
+    def node_claims(self, namespace, name):
+        self._request()
+        if self.fault == "lease down":
+            raise ClusterError(0, "Unreachable", "no answer")
+        return self.leases.get(name)
+
+    def write_node_claims(self, namespace, name, text, version, node):
+        self._request()
+        known, _ = self.leases.get(name, ("", ""))
+        if self.fault == "lease not written":
+            raise ClusterError(0, "Unreachable", "no answer")
+        if known != version:
+            raise ClusterError(409, "Conflict", name)
+        self.leases[name] = (str(next(self.versions)), text)
+        if self.fault == "lease written":
+            raise ClusterError(0, "Unreachable", "no answer")
+
+
+class Replica:
+    """One process: its cache, its binder, and the events that it has not read yet."""
+
+    def __init__(self, api, clock):
+        self.cache = SchedulerCache(SCHEMES, clock)
+        committer = LeaseCommitter(api, self.cache, "ns", clock)
+        self.binder = PodBinder(api, self.cache, clock, committer)
+        self.seen = 0
+        for name, node in NODE_OBJECTS.items():
+            self.cache.set_node(name, node)
+
+
+FAULTS = (
+    *("none", "none", "none", "refused", "lost request", "lost answer", "late", "late"),
+    *("lease down", "lease not written", "lease written"),
+)
+
+
+class Replicas(RuleBasedStateMachine):
+    """Users, kube-scheduler, the network, time and the replicas take turns."""
+
+    pods = Bundle("pods")
+
+    def __init__(self):
+        super().__init__()
+        self.now = 1_000_000.0
+        self.api = LeasedApi()
+        self.replicas = [self._replica() for _ in range(REPLICAS)]
+        self.uids = itertools.count(1)
+
+    def _replica(self):
+        return Replica(self.api, lambda: self.now)
+
+    @rule(target=pods, name=st.sampled_from("abcde"), units=st.sampled_from((2, 3, 5, 6, UNITS)))
+    def create(self, name, units):
+        if name in self.api.pods:
+            return multiple()
+        ref = PodRef(f"uid-{next(self.uids)}", "ns", name)
+        container = Container("main", {"aliyun.com/gpu-mem": units})
+        return self.api.store(Pod(ref, containers=(container,), phase="Pending")).ref
+
+    @rule(ref=pods)
+    def touch(self, ref):
+        pod = self.api.pods.get(ref.name)
+        if pod is not None and pod.ref == ref:
+            self.api.store(pod)
+
+    @rule(ref=pods)
+    def delete(self, ref):
+        pod = self.api.pods.get(ref.name)
+        if pod is not None and pod.ref == ref:
+            del self.api.pods[ref.name]
+            self.api.events.append((ref.name, None))
+
+    @rule(
+        number=st.integers(0, REPLICAS - 1),
+        ref=pods,
+        node=st.sampled_from(MOSTLY_ONE),
+        fault=st.sampled_from(FAULTS),
+        other=pods,
+        other_node=st.sampled_from(MOSTLY_ONE),
+        after=st.integers(1, 7),
+        seconds=st.sampled_from((0.0, 0.0, LOST_SECONDS + 1)),
+    )
+    def bind(self, number, ref, node, fault, other, other_node, after, seconds):
+        """A bind, while the next replica binds another pod, or settles after a long time."""
+        others = self.replicas[(number + 1) % REPLICAS]
+
+        def interrupt():
+            self.api.fault, before = "none", self.api.fault
+            self.now += seconds
+            if seconds:
+                others.binder.settle()
+            with suppress(BindError):
+                others.binder.bind(other, other_node)
+            self.api.fault = before
+
+        if other != ref:
+            self.api.interruptions = {self.api.requests + after: interrupt}
+        self.api.fault = fault
+        try:
+            self.replicas[number].binder.bind(ref, node)
+        except BindError:
+            pass
+        else:
+            pod = self.api.pods[ref.name]
+            assert (pod.ref, pod.node) == (ref, node), "a success without a binding"
+        finally:
+            self.api.fault, self.api.interruptions = "none", {}
+
+    @precondition(lambda self: self.api.late)
+    @rule()
+    def arrive_late(self):
+        with suppress(ClusterError):
+            self.api.apply(*self.api.late.pop(0))
+
+    @rule(number=st.integers(0, REPLICAS - 1), count=st.integers(1, 4))
+    def deliver(self, number, count):
+        replica = self.replicas[number]
+        for name, pod in self.api.events[replica.seen : replica.seen + count]:
+            replica.cache.set_pod(f"ns/{name}", pod)
+        replica.seen = min(replica.seen + count, len(self.api.events))
+
+    @rule(number=st.integers(0, REPLICAS - 1))
+    def restart(self, number):
+        """kill -9, and a new process that lists all pods before it answers."""
+        replica = self.replicas[number] = self._replica()
+        for pod in self.api.pods.values():
+            replica.cache.set_pod(f"ns/{pod.ref.name}", pod)
+        replica.seen = len(self.api.events)
+
+    @rule(
+        number=st.integers(0, REPLICAS - 1),
+        seconds=st.sampled_from((1.0, SETTLE_SECONDS, LOST_SECONDS + 1)),
+    )
+    def wait(self, number, seconds):
+        """Writes may be on their way for any time: only their preconditions end them."""
+        self.now += seconds
+        self.replicas[number].binder.settle()
+
+    @invariant()
+    def no_gpu_is_overcommitted(self):
+        for name, node in NODE_OBJECTS.items():
+            bound = [pod for pod in self.api.pods.values() if pod.node == name]
+            view = node_view(node, GPUSHARE, bound, (), (), now=self.now)
+            assert view.reason is None, view.detail
+            for gpu in view.candidate.gpus:
+                assert gpu.memory_bytes <= gpu.capacity_bytes
+
+    def teardown(self):
+        """At rest every replica counts exactly what is there: nothing leaks."""
+        self.api.late.clear()
+        for replica in self.replicas:
+            for _ in range(3):
+                for name, pod in self.api.events[replica.seen :]:
+                    replica.cache.set_pod(f"ns/{name}", pod)
+                replica.seen = len(self.api.events)
+                self.now += LOST_SECONDS + SETTLE_SECONDS
+                replica.binder.settle()
+            for name, node in NODE_OBJECTS.items():
+                bound = [pod for pod in self.api.pods.values() if pod.node == name]
+                true = node_view(node, GPUSHARE, bound, (), (), now=self.now)
+                assert replica.cache.view(name).candidate.gpus == true.candidate.gpus
+
+
+TestReplicas = Replicas.TestCase

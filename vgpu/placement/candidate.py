@@ -1,0 +1,159 @@
+"""The input of a placement, the same for all dialects: a pod's demand, a node's GPUs in use."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.model import Claim, Device, PodRef, Request, Share
+from vgpu.placement.volcano_mig import Geometry, slots
+from vgpu.schemes.mig import mig_slot, physical
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+SOFTWARE: Final = "hami-core"
+"""The mode of nodes whose GPUs are shared by a library, in the word of Volcano and HAMi."""
+
+
+class PlacementWishes(msgspec.Struct, frozen=True):
+    """The placement wishes in a pod's annotations.
+
+    Attributes:
+        mode: hami-core or mig; None is either.
+        use_types, avoid_types: parts of GPU types; if some are to be used, none is avoided.
+        use_uuids, avoid_uuids: GPUs.
+        group: its PodGroup as ``<namespace>/<name>``.
+        alone_in_group: whether it shares no GPU with another pod of its group.
+        gpu_policy, node_policy: ``binpack`` or ``spread``; "" is the cluster's.
+    """
+
+    mode: str | None = None
+    use_types: tuple[str, ...] = ()
+    avoid_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    group: str = ""
+    alone_in_group: bool = False
+    gpu_policy: str = ""
+    node_policy: str = ""
+
+
+NO_WISHES: Final = PlacementWishes()
+
+
+class PodDemand(msgspec.Struct, frozen=True):
+    """What a pod requests of a node; ``requests`` are by container, in the pod's order."""
+
+    pod: PodRef
+    requests: tuple[Request, ...]
+    wishes: PlacementWishes = NO_WISHES
+
+
+class GpuUse(msgspec.Struct, frozen=True):
+    """A GPU and what is in use of it.
+
+    Attributes:
+        device: the GPU; None for its memory or slots is none of them.
+        users: number of shares in use.
+        memory_bytes, cores_milli: amounts in use.
+        groups: PodGroups of which a pod is on it.
+        geometries: how it may be cut, in MIG mode.
+        mig_slots: group and position of the MIG slots in use.
+        cordoned: whether new shares are kept off it on purpose.
+    """
+
+    device: Device
+    users: int = 0
+    memory_bytes: int = 0
+    cores_milli: int = 0
+    groups: frozenset[str] = frozenset()
+    geometries: tuple[Geometry, ...] = ()
+    mig_slots: frozenset[tuple[str, int]] = frozenset()
+    cordoned: bool = False
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory, in use or not."""
+        return self.device.memory_bytes or 0
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that is free; 0 where more is in use than there is."""
+        return max(0, self.capacity_bytes - self.memory_bytes)
+
+    @property
+    def free_milli(self) -> int:
+        """Thousandths of the GPU's cores that are free; 0 where more are in use than there are."""
+        return max(0, self.device.cores_milli - self.cores_milli)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no share of it is in use."""
+        return not (self.users or self.memory_bytes or self.cores_milli)
+
+    def with_share(self, share: Share, group: str = "") -> "GpuUse":
+        """The GPU with one more share; a MIG slot is in use with all its memory.
+
+        A share without memory has all of it.
+        """
+        slot = mig_slot(share.device)
+        memory = self._slot_memory(slot) if slot else share.memory_bytes
+        if memory is None:
+            memory = self.capacity_bytes if share.memory_bytes is None else share.memory_bytes
+        return structs.replace(
+            self,
+            users=self.users + 1,
+            memory_bytes=self.memory_bytes + memory,
+            cores_milli=self.cores_milli + (share.cores_milli or 0),
+            groups=self.groups | {group} if group else self.groups,
+            mig_slots=self.mig_slots | {slot} if slot else self.mig_slots,
+        )
+
+    def _slot_memory(self, named: tuple[str, int]) -> int | None:
+        """A MIG slot's memory in bytes; None if no geometry has it."""
+        known = (slot for geometry in self.geometries for slot in slots(geometry))
+        return next(
+            (slot.memory_bytes for slot in known if (slot.group, slot.position) == named), None
+        )
+
+
+class CandidateNode(msgspec.Struct, frozen=True):
+    """A node that may be chosen; its GPUs are in the order of the register."""
+
+    name: str
+    gpus: tuple[GpuUse, ...]
+    mode: str = SOFTWARE
+
+
+def with_shares(
+    gpus: Iterable[GpuUse], shares: Iterable[Share], group: str = ""
+) -> tuple[GpuUse, ...]:
+    """The GPUs with these shares in use as well; shares of other GPUs are left out."""
+    in_use = tuple(gpus)
+    names: Mapping[str, int] = {
+        name: position for position, gpu in enumerate(in_use) for name in gpu.device.names
+    }
+    changed = list(in_use)
+    for share in shares:
+        position = names.get(physical(share.device))
+        if position is not None:
+            changed[position] = changed[position].with_share(share, group)
+    return tuple(changed)
+
+
+def with_claims(gpus: Iterable[GpuUse], held: Iterable[tuple[Claim, str]]) -> tuple[GpuUse, ...]:
+    """The GPUs with every share of the claims in use, each with the PodGroup of its pod.
+
+    Volcano's scheduler counts a pod once for each GPU when it rebuilds its allocation records, so
+    that it overcommits: that is a defect of its own.
+    """
+    in_use = tuple(gpus)
+    for claim, group in held:
+        shares = (share for allocation in claim.allocations for share in allocation.shares)
+        in_use = with_shares(in_use, shares, group)
+    return in_use
+
+
+def whole_gpu(milli: int) -> bool:
+    """Whether so many thousandths of cores are a whole GPU's."""
+    return milli >= WHOLE_DEVICE_MILLI

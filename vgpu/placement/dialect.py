@@ -1,0 +1,224 @@
+"""The protocol of a scheduler's arithmetic, and the loop that all of its dialects share.
+
+Each container gets its GPUs before the next one is placed. A dialect has the order in which GPUs
+are tried, what is wrong with a GPU, and the messages of its original.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import structs
+
+from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
+from vgpu.placement.candidate import CandidateNode, GpuUse, PodDemand
+from vgpu.placement.result import (
+    Placement,
+    PlacementReason,
+    PlacementRefusal,
+    PlacementResult,
+)
+from vgpu.schemes.mig import physical
+
+BEST_SCORE: Final = 10
+"""Maximum score of a node (kube-scheduler, MaxExtenderPriority)."""
+
+SPREAD: Final = "spread"
+BINPACK: Final = "binpack"
+
+Skip = PlacementReason | None
+
+
+class PlacementDialect(Protocol):
+    """A scheduler's arithmetic for one pod and one node. Pure."""
+
+    def filter(self, demand: PodDemand, node: CandidateNode) -> PlacementRefusal | None:
+        """Why the node does not take the pod; None if it does."""
+        ...
+
+    def score(self, demand: PodDemand, node: CandidateNode) -> int:
+        """The node's score of 0 to :data:`BEST_SCORE`; 0 if it does not take the pod."""
+        ...
+
+    def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
+        """The GPUs of each container of the pod, or why the node does not take it."""
+        ...
+
+
+class SequentialDialect(msgspec.Struct, frozen=True):
+    """A dialect that places the containers one after another.
+
+    Attributes:
+        node_policy: whether full nodes (``binpack``) or empty ones (``spread``) score more, unless
+            the pod's annotations request it otherwise.
+    """
+
+    node_policy: str = BINPACK
+
+    def filter(self, demand: PodDemand, node: CandidateNode) -> PlacementRefusal | None:
+        """Why the node does not take the pod; None if it does."""
+        result = self.choose(demand, node)
+        return result if isinstance(result, PlacementRefusal) else None
+
+    def score(self, demand: PodDemand, node: CandidateNode) -> int:
+        """By the part of the node's GPU memory and cores that is in use with the pod."""
+        result = self.choose(demand, node)
+        if isinstance(result, PlacementRefusal):
+            return 0
+        full = round(BEST_SCORE * fullness(result.gpus))
+        policy = demand.wishes.node_policy or self.node_policy
+        return BEST_SCORE - full if policy == SPREAD else full
+
+    def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
+        """The GPUs of each container, in the pod's order."""
+        reason = self.node_reason(demand, node)
+        if reason is not None:
+            return self.refusal(reason, demand, node)
+        gpus = list(node.gpus)
+        allocations = []
+        preference = 0.0
+        for request in self.requests(demand):
+            shares = self.place(request, gpus, demand, node)
+            if isinstance(shares, PlacementRefusal):
+                return shares
+            preference += sum(added for _, added in shares)
+            allocations.append(
+                Allocation(
+                    request.container,
+                    tuple(share for share, _ in shares),
+                    Phase.ASSUMED,
+                    request.kind,
+                )
+            )
+        return Placement(
+            node.name,
+            self.allocations(demand, allocations),
+            _with_group(gpus, allocations, demand.wishes.group),
+            preference,
+        )
+
+    def place(
+        self, request: Request, gpus: list[GpuUse], demand: PodDemand, node: CandidateNode
+    ) -> list[tuple[Share, float]] | PlacementRefusal:
+        """The shares of one container, each with its :meth:`preference`; ``gpus`` get them."""
+        if request.count > len(gpus):
+            return self.refusal(PlacementReason.TOO_FEW_GPUS, demand, node, request.container)
+        shares: list[tuple[Share, float]] = []
+        skipped: list[tuple[str, PlacementReason]] = []
+        for position in self.order(gpus, request, demand):
+            if len(shares) == request.count:
+                break
+            gpu = gpus[position]
+            memory = self.memory(request, gpu)
+            fitting = self.fit(gpu, request, memory, demand, node)
+            if isinstance(fitting, PlacementReason):
+                skipped.append((gpu.device.name, fitting))
+                continue
+            share = Share(fitting, memory, self.cores(request))
+            gpus[position] = gpu.with_share(share)
+            shares.append((share, self.preference(gpu, gpus[position], demand)))
+        if len(shares) < request.count:
+            reason = self.shortage(bool(shares), skipped)
+            return self.refusal(reason, demand, node, request.container, skipped)
+        return shares
+
+    # ------------------------------------------------------------ what dialects differ in
+
+    def requests(self, demand: PodDemand) -> Sequence[Request]:
+        """The requests that are placed, in order: those of app containers."""
+        return [request for request in demand.requests if request.kind is ContainerKind.APP]
+
+    def allocations(
+        self,
+        demand: PodDemand,  # noqa: ARG002  # for a dialect that places whole pods
+        placed: list[Allocation],
+    ) -> tuple[Allocation, ...]:
+        """The containers' allocations from those of :meth:`requests`."""
+        return tuple(placed)
+
+    def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
+        """What is wrong with the pod, or with the whole node."""
+        if not node.gpus:
+            return PlacementReason.NO_GPUS
+        return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
+
+    def order(self, gpus: Sequence[GpuUse], request: Request, demand: PodDemand) -> Sequence[int]:
+        """The GPUs' positions as they are tried."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        gpu: GpuUse,
+        request: Request,
+        memory: int | None,
+        demand: PodDemand,
+        node: CandidateNode,
+    ) -> str | PlacementReason:
+        """The name of the device that the container gets of this GPU, or why it gets none."""
+        raise NotImplementedError
+
+    def memory(self, request: Request, gpu: GpuUse) -> int | None:  # noqa: ARG002
+        """Bytes of this GPU that the container gets; None is all."""
+        return request.memory_bytes
+
+    def cores(self, request: Request) -> int | None:
+        """Thousandths of a GPU's cores that the container gets; None where none are shared."""
+        return request.cores_milli
+
+    def preference(self, before: GpuUse, after: GpuUse, demand: PodDemand) -> float:  # noqa: ARG002
+        """What one chosen GPU adds to :attr:`Placement.preference`."""
+        return 0.0
+
+    def shortage(
+        self,
+        has_some: bool,  # noqa: ARG002
+        skipped: Sequence[tuple[str, PlacementReason]],  # noqa: ARG002
+    ) -> PlacementReason:
+        """The reason when too few GPUs fit."""
+        return PlacementReason.NO_FITTING_GPU
+
+    def message(self, reason: PlacementReason, demand: PodDemand, node: CandidateNode) -> str:  # noqa: ARG002
+        """The original's message."""
+        return reason.explanation
+
+    def refusal(
+        self,
+        reason: PlacementReason,
+        demand: PodDemand,
+        node: CandidateNode,
+        container: str = "",
+        skipped: Sequence[tuple[str, PlacementReason]] = (),
+    ) -> PlacementRefusal:
+        """The refusal with its message."""
+        usable = (gpu for gpu in node.gpus if gpu.device.healthy and not gpu.cordoned)
+        return PlacementRefusal(
+            reason,
+            self.message(reason, demand, node),
+            container,
+            tuple(skipped),
+            max((gpu.free_bytes for gpu in usable), default=None),
+        )
+
+
+def _with_group(
+    gpus: Sequence[GpuUse], allocations: Sequence[Allocation], group: str
+) -> tuple[GpuUse, ...]:
+    """The GPUs, those of the allocations with the pod's PodGroup."""
+    if not group:
+        return tuple(gpus)
+    devices = {physical(share.device) for each in allocations for share in each.shares}
+    return tuple(
+        structs.replace(gpu, groups=gpu.groups | {group}) if gpu.device.name in devices else gpu
+        for gpu in gpus
+    )
+
+
+def fullness(gpus: Sequence[GpuUse]) -> float:
+    """The part of the GPUs' memory or cores that is in use, whichever is more: 0 to 1."""
+    memory = sum(gpu.capacity_bytes for gpu in gpus)
+    cores = sum(gpu.device.cores_milli for gpu in gpus)
+    in_use = (
+        sum(gpu.memory_bytes for gpu in gpus) / memory if memory else 0.0,
+        sum(gpu.cores_milli for gpu in gpus) / cores if cores else 0.0,
+    )
+    return min(1.0, max(in_use))

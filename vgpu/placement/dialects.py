@@ -1,0 +1,206 @@
+"""The sharing systems that our scheduler places for: a row for each, beside the system's own row.
+
+KubeShare's pods have a scheduler of their own and are not among them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import ContainerKind, Request
+from vgpu.placement.candidate import NO_WISHES, SOFTWARE, PlacementWishes, PodDemand
+from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
+from vgpu.placement.gpu_admission import GpuAdmissionDialect
+from vgpu.placement.gpushare import GpushareDialect
+from vgpu.placement.hami import HamiDialect, hami_wishes
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.volcano import SchedulingPolicy, VolcanoDialect, volcano_wishes
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gaia.node import CORE
+from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
+from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
+from vgpu.schemes.registry import UnitBytes, registry
+from vgpu.schemes.row import SchemeRow
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
+from vgpu.schemes.volcano.node import registrations
+from vgpu.units import MIB
+
+HAMI_CORDON: Final = "hami.io/device-cordon"
+"""HAMi's annotation of a node: UUIDs of GPUs that take no new shares, joined by commas."""
+
+
+class PlacementPolicies(msgspec.Struct, frozen=True):
+    """The cluster's policies, ``binpack`` or ``spread``; "" of GPUs is each system's default."""
+
+    node: str = BINPACK
+    gpu: str = ""
+
+
+class DialectRow(msgspec.Struct, frozen=True):
+    """What our scheduler needs of a sharing system.
+
+    Attributes:
+        name: the name of the system's row in :mod:`vgpu.schemes.registry`.
+        resources: a pod that requests one of these is placed by this dialect.
+        only_counted: those of ``resources`` that no device plugin advertises.
+        dialect: the dialect, from the policies and the bytes of one unit of memory.
+        wishes: the wishes in a pod's annotations.
+        places: the kinds of container that the system can reserve GPUs for.
+        lists_unserved: whether annotations list what Allocate has still to allocate.
+        mode: how the node's GPUs are shared. Raises ClaimError.
+        cordoned: names of the node's GPUs that take no new shares.
+    """
+
+    name: str
+    resources: tuple[str, ...]
+    dialect: Callable[[PlacementPolicies, int], PlacementDialect]
+    places: frozenset[ContainerKind]
+    only_counted: tuple[str, ...] = ()
+    wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
+    lists_unserved: bool = False
+    mode: Callable[[Node], str] = lambda _: SOFTWARE
+    cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
+
+
+def _mode(key_set: KeySet) -> Callable[[Node], str]:
+    def mode(node: Node) -> str:
+        """The mode of all GPUs; of several modes one that is not the library's."""
+        modes = {gpu.mode or SOFTWARE for gpu in registrations(node, key_set)}
+        return max(modes - {SOFTWARE}, default=SOFTWARE)
+
+    return mode
+
+
+def _cordoned(node: Node) -> frozenset[str]:
+    text = node.annotations.get(HAMI_CORDON, "")
+    return frozenset(filter(None, map(str.strip, text.split(","))))
+
+
+_APPS: Final = frozenset({ContainerKind.APP})
+
+ROWS: Final = (
+    DialectRow(
+        VOLCANO.name,
+        (VOLCANO.number, VOLCANO.memory, VOLCANO.cores, VOLCANO.percentage),
+        lambda policies, unit_bytes: VolcanoDialect(
+            policies.node, policy=SchedulingPolicy(policies.gpu), unit_bytes=unit_bytes
+        ),
+        places=_APPS,
+        only_counted=(VOLCANO.percentage,),
+        wishes=volcano_wishes,
+        lists_unserved=True,
+        mode=_mode(VOLCANO),
+    ),
+    DialectRow(
+        HAMI.name,
+        (HAMI.number, *HAMI.implied_by),
+        lambda policies, _: HamiDialect(policies.node, gpu_policy=policies.gpu or SPREAD),
+        places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
+        only_counted=HAMI.implied_by,
+        wishes=hami_wishes,
+        lists_unserved=True,
+        mode=_mode(HAMI),
+        cordoned=_cordoned,
+    ),
+    DialectRow(
+        "gpushare",
+        (GPUSHARE_MEMORY,),
+        lambda policies, _: GpushareDialect(policies.node),
+        places=frozenset({ContainerKind.APP, ContainerKind.SIDECAR}),
+    ),
+    DialectRow(
+        "gaia",
+        (CORE, GAIA_MEMORY),
+        lambda policies, _: GpuAdmissionDialect(policies.node),
+        places=_APPS,
+    ),
+)
+
+
+class SchedulerScheme(msgspec.Struct, frozen=True):
+    """A sharing system with its operator's settings, ready to place.
+
+    ``unit_bytes`` are the bytes of one unit of its memory.
+    """
+
+    row: SchemeRow
+    dialect_row: DialectRow
+    codec: SchemeCodec
+    dialect: PlacementDialect
+    unit_bytes: int = MIB
+
+    def is_asked(self, pod: Pod) -> bool:
+        """Whether the pod requests the system's resources."""
+        return any(
+            container.limits.get(name) or name in container.broken
+            for container in pod.containers
+            for name in self.dialect_row.resources
+        )
+
+
+def scheduler_schemes(
+    units: UnitBytes,
+    policies: PlacementPolicies = PlacementPolicies(),  # noqa: B008 - frozen
+) -> tuple[SchedulerScheme, ...]:
+    """All systems of :data:`ROWS`; ``units`` are as for :meth:`SchemeRegistry.codecs`."""
+    rows: Mapping[str, SchemeRow] = {row.name: row for row in registry().rows}
+    schemes = []
+    for dialect_row in ROWS:
+        row = rows[dialect_row.name]
+        unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
+        dialect = dialect_row.dialect(policies, unit)
+        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit))
+    return tuple(schemes)
+
+
+def demand_of(
+    pod: Pod, schemes: Iterable[SchedulerScheme]
+) -> tuple[SchedulerScheme, PodDemand] | PlacementRefusal:
+    """What the pod requests, and of which system."""
+    asked = [scheme for scheme in schemes if scheme.is_asked(pod)]
+    if not asked:
+        return _refusal(PlacementReason.NOTHING_REQUESTED)
+    if len(asked) > 1:
+        names = " and ".join(scheme.row.name for scheme in asked)
+        return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
+    (scheme,) = asked
+    try:
+        requests = scheme.codec.requests(pod)
+    except ClaimError as error:
+        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
+    places = scheme.dialect_row.places
+    demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod))
+    if not requests:
+        return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
+    later = [request for request in requests if request.kind in places]
+    for request in requests:
+        if request.kind not in places and not _is_covered(request, later):
+            return PlacementRefusal(PlacementReason.INIT_CONTAINER, container=request.container)
+    return scheme, demand
+
+
+def _is_covered(request: Request, others: Iterable[Request]) -> bool:
+    """Whether an init container can use the devices of a container that runs after it.
+
+    The device plugin allocates it those of an app container that has as many.
+    """
+    return request.kind is ContainerKind.INIT and any(
+        request.count == other.count
+        and request.cores_milli <= other.cores_milli
+        and _memory(request) <= _memory(other)
+        for other in others
+        if other.kind is ContainerKind.APP
+    )
+
+
+def _memory(request: Request) -> tuple[int, int]:
+    """Comparable amounts of the same kind; all of a GPU's memory is more than any bytes."""
+    if request.memory_bytes is not None:
+        return 0, request.memory_bytes
+    return 1, 100 if request.memory_percent is None else request.memory_percent
+
+
+def _refusal(reason: PlacementReason) -> PlacementRefusal:
+    return PlacementRefusal(reason, reason.explanation)

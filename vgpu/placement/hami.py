@@ -1,0 +1,145 @@
+"""The placement of a pod on a node by HAMi's scheduler (``pkg/scheduler``).
+
+HAMi's checks of a GPU are Volcano's. Its order is another, init containers have shares of their
+own, and the policies stand in the pod's annotations. ``mutex``, ``numa`` and ``topology-aware`` are
+not offered: such a pod is placed by the cluster's policy.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from vgpu.effective import effective_shares
+from vgpu.kube.objects import Pod
+from vgpu.model import Allocation, ContainerKind, Phase, Request
+from vgpu.placement.candidate import (
+    CandidateNode,
+    GpuUse,
+    PlacementWishes,
+    PodDemand,
+    with_shares,
+)
+from vgpu.placement.dialect import BINPACK, SPREAD
+from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
+from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
+
+MODE: Final = "nvidia.com/vgpu-mode"
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+AVOID_UUID: Final = "nvidia.com/nouse-gpuuuid"
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+
+_POLICIES: Final = frozenset({BINPACK, SPREAD})
+
+_REASONS: Final[Mapping[PlacementReason, str]] = {
+    PlacementReason.NO_GPUS: "node unregistered",
+    PlacementReason.TOO_FEW_GPUS: "NodeInsufficientDevice",
+    PlacementReason.UNHEALTHY: "CardNotHealth",
+    PlacementReason.CORDONED: "CardCordoned",
+    PlacementReason.TYPE: "CardTypeMismatch",
+    PlacementReason.SHARING_MODE: "CardTypeMismatch",
+    PlacementReason.UUID: "CardUuidMismatch",
+    PlacementReason.SLOTS: "CardTimeSlicingExhausted",
+    PlacementReason.MEMORY: "CardInsufficientMemory",
+    PlacementReason.CORES: "CardInsufficientCore",
+    PlacementReason.EXCLUSIVE: "ExclusiveDeviceAllocateConflict",
+    PlacementReason.EXCLUSIVELY_USED: "CardComputeUnitsExhausted",
+    PlacementReason.MIG_SLOT: "CardMigTopologyInfeasible",
+}
+"""The reason codes of HAMi."""
+
+
+def hami_wishes(pod: Pod) -> PlacementWishes:
+    """The wishes in the pod's annotations; an unknown policy is none."""
+    annotations = pod.annotations
+    policies = [annotations.get(key, "") for key in (GPU_POLICY, NODE_POLICY)]
+    gpu_policy, node_policy = (policy if policy in _POLICIES else "" for policy in policies)
+    return PlacementWishes(
+        mode=annotations.get(MODE),
+        use_types=words(annotations, USE_TYPE),
+        avoid_types=words(annotations, AVOID_TYPE),
+        use_uuids=words(annotations, USE_UUID),
+        avoid_uuids=words(annotations, AVOID_UUID),
+        gpu_policy=gpu_policy,
+        node_policy=node_policy,
+    )
+
+
+class HamiDialect(VolcanoDialect, frozen=True):
+    """HAMi's rules for one node.
+
+    Attributes:
+        gpu_policy: whether GPUs in use (``binpack``) or idle ones (``spread``) come first, unless
+            the pod's annotations request it otherwise.
+    """
+
+    gpu_policy: str = SPREAD
+
+    def choose(self, demand: PodDemand, node: CandidateNode) -> PlacementResult:
+        """Init containers run before the others, so each is placed beside the sidecars alone."""
+        result = super().choose(demand, node)
+        inits = [request for request in demand.requests if request.kind is ContainerKind.INIT]
+        if isinstance(result, PlacementRefusal):
+            return result
+        if not inits:
+            ordered = _in_start_order(demand, result.allocations)
+            return structs.replace(result, allocations=ordered)
+        sidecars = (each for each in result.allocations if each.kind is ContainerKind.SIDECAR)
+        before = with_shares(node.gpus, (share for each in sidecars for share in each.shares))
+        allocations = []
+        for request in inits:
+            shares = self.place(request, list(before), demand, node)
+            if isinstance(shares, PlacementRefusal):
+                return shares
+            allocations.append(
+                Allocation(
+                    request.container,
+                    tuple(share for share, _ in shares),
+                    Phase.ASSUMED,
+                    request.kind,
+                )
+            )
+        pod = _in_start_order(demand, (*allocations, *result.allocations))
+        return Placement(node.name, pod, with_shares(node.gpus, effective_shares(pod)))
+
+    def requests(self, demand: PodDemand) -> Sequence[Request]:
+        """Those of containers that run at the same time, sidecars first."""
+        later = [request for request in demand.requests if request.kind is not ContainerKind.INIT]
+        return sorted(later, key=lambda request: request.kind is not ContainerKind.SIDECAR)
+
+    def order(self, gpus: Sequence[GpuUse], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
+        """By the use of slots, cores and memory; among equals the last comes first."""
+        policy = demand.wishes.gpu_policy or self.gpu_policy
+        sign = 1 if policy == BINPACK else -1
+        ascending = sorted(range(len(gpus)), key=lambda position: sign * _use(gpus[position]))
+        return ascending[::-1]
+
+    def preference(self, before: GpuUse, after: GpuUse, demand: PodDemand) -> float:  # noqa: ARG002
+        """0: HAMi's score of a node does not depend on the pod."""
+        return 0.0
+
+    def message(self, reason: PlacementReason, demand: PodDemand, node: CandidateNode) -> str:  # noqa: ARG002
+        """The reason code of HAMi."""
+        return _REASONS.get(reason, reason.explanation)
+
+
+def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tuple[Allocation, ...]:
+    """As the containers start: init containers and sidecars as in the spec, then the others."""
+    places = {request.container: place for place, request in enumerate(demand.requests)}
+    return tuple(
+        sorted(
+            allocations,
+            key=lambda each: (each.kind is ContainerKind.APP, places[each.container]),
+        )
+    )
+
+
+def _use(gpu: GpuUse) -> float:
+    device = gpu.device
+    parts = (
+        (gpu.users, device.slots),
+        (gpu.cores_milli, device.cores_milli),
+        (gpu.memory_bytes, device.memory_bytes),
+    )
+    return sum(in_use / total for in_use, total in parts if total)

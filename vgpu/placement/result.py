@@ -1,0 +1,130 @@
+"""The result of a placement, the same for all dialects: a placement, or a refusal with its reasons.
+
+A reason is one code for answers, events, metrics and reports; none of its sentences names a node or
+a GPU, so that equal causes have equal texts.
+"""
+
+from collections import Counter
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from vgpu.model import Allocation
+from vgpu.placement.candidate import GpuUse
+from vgpu.reasons import Explained
+
+
+class PlacementReason(Explained):
+    """Why a pod cannot be placed, why a node does not take it, or why a GPU is skipped."""
+
+    # the pod
+    MALFORMED_REQUEST = "malformed_request", "its sharing system does not allow this request"
+    NOTHING_REQUESTED = "nothing_requested", "the pod requests none of a GPU"
+    SEVERAL_SYSTEMS = "several_systems", "the pod requests GPUs of several sharing systems"
+    INIT_CONTAINER = (
+        "init_container",
+        "an init container requests more than its sharing system can reserve",
+    )
+    FOREIGN_ANNOTATIONS = (
+        "foreign_annotations",
+        "the pod has annotations of its sharing system that contradict a reservation",
+    )
+    # the node
+    UNKNOWN_NODE = "unknown_node", "the node is unknown to the scheduler"
+    NO_GPUS = "no_gpus", "the node has no GPU of the pod's sharing system"
+    MIXED_NODE = "mixed_node", "the node has GPUs of several sharing systems"
+    UNREADABLE = "unreadable", "the GPUs of the node, or what its pods hold, cannot be read"
+    OTHER_SCHEDULER = "other_scheduler", "another scheduler has reserved GPUs of the node"
+    POD_WITHOUT_GPU = "pod_without_gpu", "a pod that is bound to the node has no GPU yet"
+    UNDER_WAY = "under_way", "the node is kept for a pod that is being bound"
+    SHARING_MODE = "sharing_mode", "the node shares its GPUs in another mode than the pod requests"
+    TOO_FEW_GPUS = "too_few_gpus", "the node has fewer GPUs than a container requests"
+    NO_FITTING_GPU = "no_fitting_gpu", "too few GPUs of the node fit"
+    SHARING_OFF = "sharing_off", "the node allocates whole GPUs only"
+    AFFINITY = "affinity", "the virtual GPU of the pod's affinity label has no room or forbids it"
+    RESERVATION_ILLEGAL = (
+        "reservation_illegal",
+        "the reserved GPUs are not free, or not as many as requested",
+    )
+    RESERVATION_DIFFERS = "reservation_differs", "the scheduler has reserved another GPU"
+    # its GPUs, in the order of the checks of one
+    UUID = "uuid", "the pod's annotations exclude the GPUs"
+    UNHEALTHY = "unhealthy", "the GPUs are unhealthy"
+    CORDONED = "cordoned", "the GPUs are cordoned"
+    UNKNOWN_SIZE = "unknown_size", "the memory of the GPUs is unknown"
+    SLOTS = "slots", "no share of a GPU is free"
+    POD_GROUP = "pod_group", "another pod of the pod group uses the GPUs"
+    MEMORY = "memory", "no GPU has enough free memory"
+    CORES = "cores", "no GPU has enough free cores"
+    EXCLUSIVE = "exclusive", "no GPU is idle"
+    EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPUs are reserved"
+    TYPE = "type", "the pod's annotations exclude the type of the GPUs"
+    MIG_SLOT = "mig_slot", "no MIG slot that is large enough is free"
+
+
+UNRESOLVABLE: Final = frozenset(
+    {
+        PlacementReason.MALFORMED_REQUEST,
+        PlacementReason.SEVERAL_SYSTEMS,
+        PlacementReason.INIT_CONTAINER,
+        PlacementReason.UNKNOWN_NODE,
+        PlacementReason.NO_GPUS,
+        PlacementReason.MIXED_NODE,
+        PlacementReason.UNREADABLE,
+        PlacementReason.SHARING_MODE,
+        PlacementReason.TOO_FEW_GPUS,
+        PlacementReason.UUID,
+        PlacementReason.UNHEALTHY,
+        PlacementReason.CORDONED,
+        PlacementReason.UNKNOWN_SIZE,
+        PlacementReason.TYPE,
+    }
+)
+"""Reasons that stay whatever other pods leave the node."""
+
+
+class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
+    """Why a pod is not placed.
+
+    Attributes:
+        reason: the code.
+        message: the message of the original scheduler or plugin, which may name pod and node.
+        container: which container does not fit; "" if that is no question.
+        skipped: each GPU that was skipped for this container, by name, and why.
+        free_bytes: memory of the healthy GPU with the most free memory; None if there is none.
+    """
+
+    reason: PlacementReason
+    message: str = ""
+    container: str = ""
+    skipped: tuple[tuple[str, PlacementReason], ...] = ()
+    free_bytes: int | None = None
+
+    @cached_property
+    def cause(self) -> PlacementReason:
+        """The reason of most of the skipped GPUs, of equal numbers the later check's."""
+        if not self.skipped:
+            return self.reason
+        order = {reason: number for number, reason in enumerate(PlacementReason)}
+        counts = Counter(reason for _, reason in self.skipped)
+        return max(counts, key=lambda reason: (counts[reason], order[reason]))
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where a pod goes.
+
+    Attributes:
+        node: the node.
+        allocations: the containers' shares, as the annotations will have them.
+        gpus: the node's GPUs with the pod.
+        preference: the original scheduler's own score of the node; 0 where it has none.
+    """
+
+    node: str
+    allocations: tuple[Allocation, ...]
+    gpus: tuple[GpuUse, ...] = ()
+    preference: float = 0.0
+
+
+PlacementResult = Placement | PlacementRefusal
