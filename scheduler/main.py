@@ -21,6 +21,7 @@ from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
 from scheduler.pages import page_routes
 from scheduler.service import extender_routes
 from scheduler.waker import Waker
+from vgpu.documentation import page
 from vgpu.kube.client import ApiClient
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.kube.work_queue import WorkQueue
@@ -55,7 +56,7 @@ REQUESTS: Final = 256
     "scheduler",
     invoke_without_command=True,
     context_settings={"auto_envvar_prefix": "VGPU", "max_content_width": 100},
-    epilog="""\
+    epilog=f"""\
 \b
 Examples:
   vgpu scheduler
@@ -63,7 +64,7 @@ Examples:
   vgpu scheduler check-config /etc/kubernetes/kube-scheduler.yaml
 
 \b
-docs/scheduler.md has the part of the KubeSchedulerConfiguration, and what is not there yet.
+{page("scheduler")} has the part of the KubeSchedulerConfiguration, and what is not there yet.
 """,
 )
 @click.option(
@@ -135,7 +136,11 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     with ProgramHost.from_flags(ctx.params, web=web) as host:
         check_listeners(host, web, allow_anonymous=allow_anonymous)
         with connected(
-            options.kubeconfig, options.context, waits=True, gather=GATHER_SECONDS
+            options.kubeconfig,
+            options.context,
+            options.request_timeout,
+            waits=True,
+            gather=GATHER_SECONDS,
         ) as api:
             scheduler = Scheduler(api, options, host)
             host.start(scheduler.routes())
@@ -151,11 +156,12 @@ command.add_command(check_config)
 class SchedulerOptions(msgspec.Struct, frozen=True):
     """The flags of the command that are not the web server's.
 
-    ``lease_namespace`` is "" with --single; units are in bytes.
+    ``request_timeout`` is in seconds; ``lease_namespace`` is "" with --single; units are in bytes.
     """
 
     kubeconfig: str
     context: str
+    request_timeout: float | None
     lease_namespace: str
     policies: PlacementPolicies
     units: Mapping[str, int | None]
@@ -166,6 +172,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
         return cls(
             params["kubeconfig"],
             params["context"],
+            params["request_timeout"],
             "" if params["single"] else params["lease_namespace"],
             PlacementPolicies(params["node_policy"], params["gpu_policy"] or ""),
             {

@@ -15,7 +15,7 @@ from vgpu.kube.objects import Pod
 from vgpu.kube.pod_projection import project_pod
 from vgpu.reasons import Reason, SourceError
 
-SUBJECT: Final = "extender request"
+OBJECT_NAME: Final = "extender request"
 """The source that errors name."""
 
 
@@ -79,22 +79,22 @@ _NODE: Final = msgspec.json.Decoder(wire.AnyObject)
 
 def read_query(body: bytes) -> PlacementQuery:
     """The body of filter or prioritize. Raises SourceError MALFORMED."""
-    args = decode(body, _ARGS, SUBJECT)
+    args = decode(body, _ARGS, OBJECT_NAME)
     if args.pod is None:
-        raise SourceError(Reason.MALFORMED, SUBJECT, "no Pod")
-    pod = project_pod(args.pod, SUBJECT)
+        raise SourceError(Reason.MALFORMED, OBJECT_NAME, "no Pod")
+    pod = project_pod(args.pod, OBJECT_NAME)
     if args.node_names is not None:
         return PlacementQuery(pod, tuple(args.node_names))
     if args.nodes is None:
-        raise SourceError(Reason.MALFORMED, SUBJECT, "neither Nodes nor NodeNames")
+        raise SourceError(Reason.MALFORMED, OBJECT_NAME, "neither Nodes nor NodeNames")
     items = args.nodes.items or []
-    sent = {decode(item, _NODE, SUBJECT).metadata.name: item for item in items}
+    sent = {decode(item, _NODE, OBJECT_NAME).metadata.name: item for item in items}
     return PlacementQuery(pod, tuple(sent), sent)
 
 
 def read_binding(body: bytes) -> BindingArgs:
     """The body of bind. Raises SourceError MALFORMED."""
-    return decode(body, _BINDING, SUBJECT)
+    return decode(body, _BINDING, OBJECT_NAME)
 
 
 def write_filter(answer: FilterAnswer, sent: Mapping[str, msgspec.Raw] | None = None) -> bytes:

@@ -174,6 +174,12 @@ def wait_running(control_plane, namespace):
         ours = "app.kubernetes.io/instance" in metadata.get("labels", {})
         return ours and "deletionTimestamp" not in metadata
 
+    def ends_of_logs():
+        for pod in client.list(f"/api/v1/namespaces/{namespace}/pods"):
+            for container in pod["spec"]["containers"]:
+                log = client.logs(pod, container["name"]).splitlines()
+                yield "\n".join([f"{pod['metadata']['name']} {container['name']}:", *log[-5:]])
+
     def wait():
         wait_until(
             lambda: (
@@ -182,7 +188,7 @@ def wait_running(control_plane, namespace):
             ),
             "all workloads run in their newest form",
             seconds=180,
-            context=lambda: json.dumps([each["status"] for each in workloads()], indent=1),
+            context=lambda: "\n".join(ends_of_logs()),
         )
         pods = client.list(f"/api/v1/namespaces/{namespace}/pods")
         return [pod for pod in pods if is_ours(pod["metadata"])]

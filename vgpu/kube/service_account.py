@@ -4,12 +4,14 @@ A pod has two files and two variables for this, which are read here: the officia
 18 MiB on every node.
 """
 
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import urllib3
+from urllib3.util.ssl_ import create_urllib3_context
 
 from vgpu.kube.access import CONNECTIONS, Access
 
@@ -32,10 +34,24 @@ def as_pod(environ: Mapping[str, str], account: str) -> Access:
         raise ValueError(f"{authority} is empty")
     token = _Token(Path(account, "token"))
     pool = urllib3.PoolManager(
-        maxsize=CONNECTIONS, cert_reqs="CERT_REQUIRED", ca_certs=str(authority)
+        maxsize=CONNECTIONS,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=str(authority),
+        ssl_context=_context(),
     )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     return Access(server, pool, token.headers)
+
+
+def _context() -> ssl.SSLContext:
+    """Verifies the server as kubectl does.
+
+    Python 3.13 also refuses certificates without an authority key identifier, which a cluster's
+    own authority may make, and which Go accepts.
+    """
+    context = create_urllib3_context()
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 class _Token:
