@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateGpu, PodDemand
+from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.units import GIB, percentage
@@ -81,7 +81,7 @@ def node_lines(
     return (f"node {name}: {answer}{detail}", *gpus)
 
 
-def _gpu_line(gpu: CandidateGpu, reason: PlacementReason | None, shares_cores: bool) -> str:
+def _gpu_line(gpu: UsedGpu, reason: PlacementReason | None, shares_cores: bool) -> str:
     device = gpu.device
     parts = [
         f"{_gibibytes(gpu.free_bytes)} of {_gibibytes(gpu.capacity_bytes)} free",

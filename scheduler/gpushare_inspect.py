@@ -12,7 +12,7 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.model import ContainerKind
-from vgpu.placement.candidate import CandidateGpu
+from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 
@@ -20,7 +20,7 @@ class InspectedNode(msgspec.Struct, frozen=True):
     """A node of gpushare: its GPUs in use, its pods, and the bytes of a unit."""
 
     name: str
-    gpus: tuple[CandidateGpu, ...]
+    gpus: tuple[UsedGpu, ...]
     pods: tuple[Pod, ...]
     codec: SchemeCodec
     unit_bytes: int
@@ -44,7 +44,7 @@ def _node(node: InspectedNode) -> dict[str, Any]:
     }
 
 
-def _device(node: InspectedNode, gpu: CandidateGpu) -> dict[str, Any]:
+def _device(node: InspectedNode, gpu: UsedGpu) -> dict[str, Any]:
     return {
         "id": gpu.device.index,
         "totalGPU": gpu.capacity_bytes // node.unit_bytes,

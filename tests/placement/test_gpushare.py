@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import ContainerKind, Device, PodRef, Request, Share
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.gpushare.node import unhealthy_gpus
@@ -15,7 +15,7 @@ POD = PodRef("uid-1", "ml", "train-0")
 
 
 def gpu(index, total, used=0, healthy=True):
-    return CandidateGpu(Device(index=index, memory_bytes=total, healthy=healthy), memory_bytes=used)
+    return UsedGpu(Device(index=index, memory_bytes=total, healthy=healthy), memory_bytes=used)
 
 
 def gpus(*free, unhealthy=()):

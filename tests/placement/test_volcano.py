@@ -18,10 +18,10 @@ from vgpu.model import (
     Share,
 )
 from vgpu.placement.candidate import (
-    CandidateGpu,
     CandidateNode,
     PlacementWishes,
     PodDemand,
+    UsedGpu,
     with_claims,
 )
 from vgpu.placement.result import Placement, PlacementReason
@@ -46,7 +46,7 @@ def gpu(name="GPU-0", memory=100, slots=10, **taken):
         taken["memory_bytes"] = taken.pop("memory_taken") * MIB
     if "cores" in taken:
         taken["cores_milli"] = taken.pop("cores") * 10
-    return CandidateGpu(device, **taken)
+    return UsedGpu(device, **taken)
 
 
 def ask(memory=None, cores=0, count=1, container="c", **more):
@@ -152,7 +152,7 @@ def test_init_containers_are_not_looked_at():
         ),
         (
             ask(1),
-            CandidateGpu(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)),
+            UsedGpu(Device("GPU-0", slots=1, memory_bytes=MIB, healthy=False)),
             PlacementWishes(),
             PlacementReason.UNHEALTHY,
         ),
@@ -200,7 +200,7 @@ def test_containers_of_one_pod_may_share_a_gpu_that_their_group_must_not():
 
 
 def test_the_scheduler_itself_chooses_unhealthy_gpus():
-    ill = CandidateGpu(Device("GPU-0", memory_bytes=MIB, healthy=False))
+    ill = UsedGpu(Device("GPU-0", memory_bytes=MIB, healthy=False))
     assert chosen(put(ask(1), ill, rules=UPSTREAM)) == [["GPU-0"]]
 
 
@@ -310,7 +310,7 @@ def test_a_gpu_without_memory_adds_nothing():
 def test_five_pods_of_a_published_scrape_take_what_they_were_given():
     """E5: 5 x 128 units are 640, not the 2048 of the scrape; 50 percent; 5 shares; of 4914."""
     unit = 10 * MIB
-    l40s = CandidateGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
+    l40s = UsedGpu(Device("GPU-0", memory_bytes=4914 * unit, slots=10))
     claims = [claim(f"uid-{number}", Share("GPU-0", 128 * unit, 100)) for number in range(5)]
     (full,) = with_claims((l40s,), [(each, "") for each in claims])
     assert full.users == 5
@@ -415,9 +415,7 @@ def test_a_slot_is_the_smallest_that_the_gpu_as_it_is_cut_has_left(used, memory,
 
 
 def test_a_mig_slot_is_named_and_takes_all_its_memory():
-    whole = CandidateGpu(
-        Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2)
-    )
+    whole = UsedGpu(Device("GPU-0", memory_bytes=81920 * MIB, slots=7), geometries=(GROUP1, GROUP2))
     requests = (ask(20000, container="a"), ask(5000, container="b"))
     result = put(requests, whole, mode="mig")
     assert chosen(result) == [["GPU-0[group2-0]"], ["GPU-0[group2-3]"]]

@@ -49,7 +49,7 @@ class PodDemand(msgspec.Struct, frozen=True):
     wishes: PlacementWishes = NO_WISHES
 
 
-class CandidateGpu(msgspec.Struct, frozen=True):
+class UsedGpu(msgspec.Struct, frozen=True):
     """A GPU and what is in use of it.
 
     Attributes:
@@ -91,7 +91,7 @@ class CandidateGpu(msgspec.Struct, frozen=True):
         """Whether no share of it is in use."""
         return not (self.users or self.memory_bytes or self.cores_milli)
 
-    def with_share(self, share: Share, group: str = "") -> "CandidateGpu":
+    def with_share(self, share: Share, group: str = "") -> "UsedGpu":
         """The GPU with one more share; a MIG slot is in use with all its memory.
 
         A share without memory has all of it.
@@ -121,13 +121,13 @@ class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str
-    gpus: tuple[CandidateGpu, ...]
+    gpus: tuple[UsedGpu, ...]
     mode: str = SOFTWARE
 
 
 def with_shares(
-    gpus: Iterable[CandidateGpu], shares: Iterable[Share], group: str = ""
-) -> tuple[CandidateGpu, ...]:
+    gpus: Iterable[UsedGpu], shares: Iterable[Share], group: str = ""
+) -> tuple[UsedGpu, ...]:
     """The GPUs with these shares in use as well; shares of other GPUs are left out."""
     in_use = tuple(gpus)
     names: Mapping[str, int] = {
@@ -141,9 +141,7 @@ def with_shares(
     return tuple(changed)
 
 
-def with_claims(
-    gpus: Iterable[CandidateGpu], held: Iterable[tuple[Claim, str]]
-) -> tuple[CandidateGpu, ...]:
+def with_claims(gpus: Iterable[UsedGpu], held: Iterable[tuple[Claim, str]]) -> tuple[UsedGpu, ...]:
     """The GPUs with every share of the claims in use, each with the PodGroup of its pod.
 
     Volcano's scheduler counts a pod once for each GPU when it rebuilds its allocation records, so

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
@@ -98,7 +98,7 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         )
 
     def place(
-        self, request: Request, gpus: list[CandidateGpu], demand: PodDemand, node: CandidateNode
+        self, request: Request, gpus: list[UsedGpu], demand: PodDemand, node: CandidateNode
     ) -> list[tuple[Share, float]] | PlacementRefusal:
         """The shares of one container, each with its :meth:`preference`; ``gpus`` get them."""
         if request.count > len(gpus):
@@ -142,15 +142,13 @@ class SequentialDialect(msgspec.Struct, frozen=True):
             return PlacementReason.NO_GPUS
         return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
 
-    def order(
-        self, gpus: Sequence[CandidateGpu], request: Request, demand: PodDemand
-    ) -> Sequence[int]:
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
         """The GPUs' positions as they are tried."""
         raise NotImplementedError
 
     def fit(
         self,
-        gpu: CandidateGpu,
+        gpu: UsedGpu,
         request: Request,
         memory: int | None,
         demand: PodDemand,
@@ -159,7 +157,7 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         """The name of the device that the container gets of this GPU, or why it gets none."""
         raise NotImplementedError
 
-    def memory(self, request: Request, gpu: CandidateGpu) -> int | None:  # noqa: ARG002
+    def memory(self, request: Request, gpu: UsedGpu) -> int | None:  # noqa: ARG002
         """Bytes of this GPU that the container gets; None is all."""
         return request.memory_bytes
 
@@ -167,7 +165,7 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         """Thousandths of a GPU's cores that the container gets; None where none are shared."""
         return request.cores_milli
 
-    def preference(self, before: CandidateGpu, after: CandidateGpu, demand: PodDemand) -> float:  # noqa: ARG002
+    def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """What one chosen GPU adds to :attr:`Placement.preference`."""
         return 0.0
 
@@ -203,8 +201,8 @@ class SequentialDialect(msgspec.Struct, frozen=True):
 
 
 def _with_group(
-    gpus: Sequence[CandidateGpu], allocations: Sequence[Allocation], group: str
-) -> tuple[CandidateGpu, ...]:
+    gpus: Sequence[UsedGpu], allocations: Sequence[Allocation], group: str
+) -> tuple[UsedGpu, ...]:
     """The GPUs, those of the allocations with the pod's PodGroup."""
     if not group:
         return tuple(gpus)
@@ -215,7 +213,7 @@ def _with_group(
     )
 
 
-def fullness(gpus: Sequence[CandidateGpu]) -> float:
+def fullness(gpus: Sequence[UsedGpu]) -> float:
     """The part of the GPUs' memory or cores that is in use, whichever is more: 0 to 1."""
     memory = sum(gpu.capacity_bytes for gpu in gpus)
     cores = sum(gpu.device.cores_milli for gpu in gpus)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.result import PlacementReason
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
@@ -29,9 +29,7 @@ _MESSAGES: Final[Mapping[PlacementReason, str]] = {
 class GpuAdmissionDialect(SequentialDialect, frozen=True):
     """The predicate for one node."""
 
-    def order(
-        self, gpus: Sequence[CandidateGpu], request: Request, demand: PodDemand
-    ) -> Sequence[int]:  # noqa: ARG002
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
         """The GPUs by free cores, free memory in whole blocks, and index."""
         return sorted(
             range(len(gpus)),
@@ -44,7 +42,7 @@ class GpuAdmissionDialect(SequentialDialect, frozen=True):
 
     def fit(
         self,
-        gpu: CandidateGpu,
+        gpu: UsedGpu,
         request: Request,
         memory: int | None,
         demand: PodDemand,  # noqa: ARG002

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 
@@ -60,9 +60,7 @@ class GpushareDialect(SequentialDialect, frozen=True):
             return PlacementReason.NO_GPUS
         return super().node_reason(demand, node)
 
-    def order(
-        self, gpus: Sequence[CandidateGpu], request: Request, demand: PodDemand
-    ) -> Sequence[int]:  # noqa: ARG002
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
         """The fullest first, of equals the one with the lowest index."""
         return sorted(
             range(len(gpus)),
@@ -71,7 +69,7 @@ class GpushareDialect(SequentialDialect, frozen=True):
 
     def fit(
         self,
-        gpu: CandidateGpu,
+        gpu: UsedGpu,
         request: Request,  # noqa: ARG002
         memory: int | None,
         demand: PodDemand,  # noqa: ARG002

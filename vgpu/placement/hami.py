@@ -14,10 +14,10 @@ from vgpu.effective import effective_shares
 from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request
 from vgpu.placement.candidate import (
-    CandidateGpu,
     CandidateNode,
     PlacementWishes,
     PodDemand,
+    UsedGpu,
     with_shares,
 )
 from vgpu.placement.dialect import BINPACK, SPREAD
@@ -108,16 +108,14 @@ class HamiDialect(VolcanoDialect, frozen=True):
         later = [request for request in demand.requests if request.kind is not ContainerKind.INIT]
         return sorted(later, key=lambda request: request.kind is not ContainerKind.SIDECAR)
 
-    def order(
-        self, gpus: Sequence[CandidateGpu], request: Request, demand: PodDemand
-    ) -> Sequence[int]:  # noqa: ARG002
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
         """By the use of slots, cores and memory; among equals the last comes first."""
         policy = demand.wishes.gpu_policy or self.gpu_policy
         sign = 1 if policy == BINPACK else -1
         ascending = sorted(range(len(gpus)), key=lambda position: sign * _use(gpus[position]))
         return ascending[::-1]
 
-    def preference(self, before: CandidateGpu, after: CandidateGpu, demand: PodDemand) -> float:  # noqa: ARG002
+    def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """0: HAMi's score of a node does not depend on the pod."""
         return 0.0
 
@@ -137,7 +135,7 @@ def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tup
     )
 
 
-def _use(gpu: CandidateGpu) -> float:
+def _use(gpu: UsedGpu) -> float:
     device = gpu.device
     parts = (
         (gpu.users, device.slots),

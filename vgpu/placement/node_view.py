@@ -14,7 +14,7 @@ from msgspec import structs
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, ContainerKind, Device, PodRef, Share
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, with_shares
+from vgpu.placement.candidate import CandidateNode, UsedGpu, with_shares
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError
@@ -141,21 +141,19 @@ def held_shares(
     return effective_shares(allocations)
 
 
-def _idle(
-    scheme: SchedulerScheme, node: Node, devices: tuple[Device, ...]
-) -> tuple[CandidateGpu, ...]:
+def _idle(scheme: SchedulerScheme, node: Node, devices: tuple[Device, ...]) -> tuple[UsedGpu, ...]:
     cordoned = scheme.dialect_row.cordoned(node)
     return tuple(
-        CandidateGpu(device, cordoned=not cordoned.isdisjoint(device.names)) for device in devices
+        UsedGpu(device, cordoned=not cordoned.isdisjoint(device.names)) for device in devices
     )
 
 
 def _in_use(
     scheme: SchedulerScheme,
-    gpus: tuple[CandidateGpu, ...],
+    gpus: tuple[UsedGpu, ...],
     devices: tuple[Device, ...],
     bound: Sequence[Pod],
-) -> tuple[tuple[CandidateGpu, ...], Pod | None]:
+) -> tuple[tuple[UsedGpu, ...], Pod | None]:
     """The GPUs with what bound pods hold; a pod whose GPUs nothing shows. Raises ClaimError."""
     waiting = None
     for pod in bound:

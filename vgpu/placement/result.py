@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vgpu.model import Allocation
-from vgpu.placement.candidate import CandidateGpu
+from vgpu.placement.candidate import UsedGpu
 from vgpu.reasons import Explained
 
 
@@ -123,7 +123,7 @@ class Placement(msgspec.Struct, frozen=True):
 
     node: str
     allocations: tuple[Allocation, ...]
-    gpus: tuple[CandidateGpu, ...] = ()
+    gpus: tuple[UsedGpu, ...] = ()
     preference: float = 0.0
 
 

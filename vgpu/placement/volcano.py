@@ -13,7 +13,7 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateGpu, CandidateNode, PlacementWishes, PodDemand
+from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 from vgpu.placement.volcano_mig import choose
@@ -121,9 +121,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return PlacementReason.SHARING_MODE
         return super().node_reason(demand, node)
 
-    def order(
-        self, gpus: Sequence[CandidateGpu], request: Request, demand: PodDemand
-    ) -> Sequence[int]:  # noqa: ARG002
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
         """By the policy; among equals the first comes first."""
         positions = range(len(gpus))
         if self.policy is SchedulingPolicy.BINPACK:
@@ -132,7 +130,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return sorted(positions, key=lambda position: gpus[position].users)
         return list(reversed(positions))
 
-    def memory(self, request: Request, gpu: CandidateGpu) -> int | None:
+    def memory(self, request: Request, gpu: UsedGpu) -> int | None:
         """Bytes of this GPU: as many as requested, or that percentage of it in whole units."""
         if request.memory_bytes is not None:
             return request.memory_bytes
@@ -144,7 +142,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
 
     def fit(
         self,
-        gpu: CandidateGpu,
+        gpu: UsedGpu,
         request: Request,
         memory: int | None,
         demand: PodDemand,
@@ -161,7 +159,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return PlacementReason.MIG_SLOT
         return f"{gpu.device.uuid}[{slot.group}-{slot.position}]"
 
-    def preference(self, before: CandidateGpu, after: CandidateGpu, demand: PodDemand) -> float:  # noqa: ARG002
+    def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """Binpack counts the memory in use, this pod's included; spread GPUs that were idle."""
         if self.policy is SchedulingPolicy.BINPACK and after.capacity_bytes:
             return _BEST * after.memory_bytes / after.capacity_bytes * self.rules.weight
@@ -188,7 +186,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         )
 
     def _checks(
-        self, gpu: CandidateGpu, request: Request, memory: int, wishes: PlacementWishes
+        self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
     ) -> tuple[tuple[PlacementReason, bool], ...]:
         """Everything that can be wrong with a GPU, in the scheduler's order."""
         device, cores = gpu.device, request.cores_milli
