@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
+from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.result import PlacementReason
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
@@ -29,7 +29,7 @@ _MESSAGES: Final[Mapping[PlacementReason, str]] = {
 class GpuAdmissionDialect(SequentialDialect, frozen=True):
     """The predicate for one node."""
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
         """The GPUs by free cores, free memory in whole blocks, and index."""
         return sorted(
             range(len(gpus)),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
-from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
+from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 
@@ -60,7 +60,7 @@ class GpushareDialect(SequentialDialect, frozen=True):
             return PlacementReason.NO_GPUS
         return super().node_reason(demand, node)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
         """The fullest first, of equals the one with the lowest index."""
         return sorted(
             range(len(gpus)),

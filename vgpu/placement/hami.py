@@ -15,9 +15,9 @@ from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request
 from vgpu.placement.candidate import (
     CandidateNode,
+    UsedGpu,
     PlacementWishes,
     PodDemand,
-    UsedGpu,
     with_shares,
 )
 from vgpu.placement.dialect import BINPACK, SPREAD
@@ -108,7 +108,7 @@ class HamiDialect(VolcanoDialect, frozen=True):
         later = [request for request in demand.requests if request.kind is not ContainerKind.INIT]
         return sorted(later, key=lambda request: request.kind is not ContainerKind.SIDECAR)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
         """By the use of slots, cores and memory; among equals the last comes first."""
         policy = demand.wishes.gpu_policy or self.gpu_policy
         sign = 1 if policy == BINPACK else -1

@@ -13,7 +13,7 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu
+from vgpu.placement.candidate import CandidateNode, UsedGpu, PlacementWishes, PodDemand
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 from vgpu.placement.volcano_mig import choose
@@ -121,7 +121,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             return PlacementReason.SHARING_MODE
         return super().node_reason(demand, node)
 
-    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:
+    def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
         """By the policy; among equals the first comes first."""
         positions = range(len(gpus))
         if self.policy is SchedulingPolicy.BINPACK:
