@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.model import ContainerKind, Device, PodRef, Request, Share
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.gpushare.node import unhealthy_gpus

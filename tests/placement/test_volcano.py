@@ -17,7 +17,7 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PlacementWishes, PodDemand, with_claims
+from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, with_claims
 from vgpu.placement.result import Placement, PlacementReason
 from vgpu.placement.volcano import (
     UPSTREAM,

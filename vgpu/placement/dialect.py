@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.result import (
     Placement,
     PlacementReason,

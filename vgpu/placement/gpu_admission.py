@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.result import PlacementReason
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 

@@ -15,9 +15,9 @@ from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request
 from vgpu.placement.candidate import (
     CandidateNode,
-    UsedGpu,
     PlacementWishes,
     PodDemand,
+    UsedGpu,
     with_shares,
 )
 from vgpu.placement.dialect import BINPACK, SPREAD

@@ -13,7 +13,7 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateNode, UsedGpu, PlacementWishes, PodDemand
+from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 from vgpu.placement.volcano_mig import choose
