@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vgpu.facts import ProcessOwner, ProcessSample, Region
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.sources import shim
+from vgpu.sources import regions
 from vgpu.sources.files import list_folder, printable, translated
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
@@ -159,12 +159,12 @@ class ProcessSource:
         containers = {owner: pid for pid, owner in owners.items() if owner}
         for owner, pid in containers.items():
             try:
-                region = shim.read_bare(self._procfs, pid)
+                region = regions.read_bare(self._procfs, pid)
             except SourceError as error:
                 if error.reason is not Reason.ABSENT:
                     rejections.append(error.rejection())
             else:
-                path = f"{self._procfs}/{pid}/root/{shim.BARE_FOLDER}/{shim.BARE_CACHE}"
+                path = f"{self._procfs}/{pid}/root/{regions.BARE_FOLDER}/{regions.BARE_CACHE}"
                 yield owner, path, region
 
 
