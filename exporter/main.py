@@ -1,5 +1,6 @@
 """`vgpu exporter`: flags in, sources opened, sampler and server run until a signal."""
 
+import resource
 import signal
 import socket
 import sys
@@ -28,6 +29,9 @@ from vgpu.sources.collector import Collector
 from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
+
+DESCRIPTORS = 16_384
+"""Number of descriptors that the exporter allows itself."""
 
 
 def node_name(options: ExporterOptions) -> str:
@@ -126,6 +130,7 @@ def run(
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
+    raise_descriptor_limit()
     with ProgramHost(WebOptions.of(msgspec.structs.asdict(options)), ignored) as host:
         sampler = make_sampler(options, driver, host.own_numbers)
         host.start(
@@ -141,6 +146,14 @@ def run(
                 announce(host.urls[0], page)
         host.wait()
     return host.leave(stuck=not sampler.stop())
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process more descriptors, if it may have them: a watched process takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def leave(sampler: Sampler, status: int) -> int:

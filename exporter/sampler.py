@@ -82,7 +82,7 @@ class Sampler:
         self._driver = driver
         self._own_numbers = own_numbers
         tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
-        self._renderer = Renderer(tables)
+        self._renderer = Renderer(tables, values=True)
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)
         self._most_gpus = 0

@@ -14,6 +14,7 @@ from itertools import combinations
 from time import perf_counter
 from typing import Any
 
+import msgspec
 import pynvml
 
 from vgpu.facts import CallCost, GpuSample, XidCount
@@ -35,6 +36,13 @@ LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the GPU
 _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 
 
+class _Cost(msgspec.Struct):
+    """A CallCost that grows."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
 class NvmlBinding:
     """nvidia-ml-py without its traps: each failure is a CallError, all calls are counted.
 
@@ -43,7 +51,7 @@ class NvmlBinding:
     """
 
     def __init__(self) -> None:
-        self._costs: dict[str, CallCost] = {}
+        self._costs: dict[str, _Cost] = {}
         self._lock = threading.Lock()  # of the costs: XIDs are awaited in another thread
         self._absent: set[tuple[str, int]] = set()
         self._room: dict[str, int] = {}
@@ -61,18 +69,17 @@ class NvmlBinding:
     def costs(self) -> Mapping[str, CallCost]:
         """Count and seconds of each call so far."""
         with self._lock:
-            return dict(self._costs)
+            return {name: CallCost(cost.count, cost.seconds) for name, cost in self._costs.items()}
 
-    def call(
-        self, name: str, *args: Any, read: Callable[[Any], Any] = lambda answer: answer
-    ) -> Any:
+    def call(self, name: str, *args: Any, read: Callable[[Any], Any] | None = None) -> Any:
         """The answer of a function of nvidia-ml-py, as ``read`` takes it."""
         request = (name, len(args))  # the same name may stand for several symbols
         function = getattr(pynvml, name, None)
         if function is None or request in self._absent:
             raise CallError(name, Code.FUNCTION_NOT_FOUND)
         try:
-            return read(self._timed(name, function, *args))
+            answer = self._timed(name, function, *args)
+            return answer if read is None else read(answer)
         except pynvml.NVMLError as error:
             if error.value == Code.FUNCTION_NOT_FOUND:
                 self._note_absent(request)
@@ -131,11 +138,10 @@ class NvmlBinding:
             seconds = perf_counter() - started
             with self._lock:
                 cost = self._costs.get(name)
-                self._costs[name] = (
-                    CallCost(1, seconds)
-                    if cost is None
-                    else CallCost(cost.count + 1, cost.seconds + seconds)
-                )
+                if cost is None:
+                    cost = self._costs[name] = _Cost()
+                cost.count += 1
+                cost.seconds += seconds
 
     def _has(self, symbol: str) -> bool:
         return hasattr(pynvml.nvmlLib, symbol)
