@@ -14,7 +14,7 @@ import msgspec
 
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.view import Attribution, ExporterView
@@ -85,6 +85,7 @@ class Sampler:
         self._renderer = Renderer(tables, values=True)
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)
+        self._attributor = Attributor()
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
@@ -214,7 +215,8 @@ class Sampler:
 
     def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
         """The rows of this pass; without a ledger, those of the GPUs only."""
-        return attribute(seen, self._ledger_builder.usage(seen) if ledger else NodeUsage())
+        usage = self._ledger_builder.usage(seen) if ledger else NodeUsage()
+        return self._attributor.rows(seen, usage)
 
     def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
         """The result of ``make``; None if that fails.

@@ -6,7 +6,7 @@ the sample is absent. A file or folder is parsed again only when it changed.
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vgpu.facts import ContainerName, Grant, HeldDevices, KubeletSample
 from vgpu.model import PodRef
@@ -16,6 +16,11 @@ from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
 from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
 
 T = TypeVar("T")
+
+Folders = tuple[dict[str, PodRef], tuple[Rejection, ...]]
+Links = tuple[dict[str, ContainerName], tuple[Rejection, ...]]
+Checkpoint = tuple[tuple[Grant, ...], tuple[Rejection, ...]]
+"""What is read from the log folders, the log links and the checkpoint, and what was refused."""
 
 DEFAULT_LOG_DIR = "/var/log/pods"
 DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -72,6 +77,8 @@ class KubeletSource:
         self._held = _pod_resources(pod_resources) if pod_resources else None
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
+        self._pieces: Any = None
+        self._sample = KubeletSample({}, {})
 
     def sample(self, now: float) -> KubeletSample:
         """Read everything once; ``now`` is unix seconds.
@@ -94,6 +101,21 @@ class KubeletSource:
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
+        pieces = (folders, links, checkpoint, held, [str(error) for error in failures])
+        if pieces != self._pieces:
+            self._sample = self._joined(folders, links, checkpoint, held, failures)
+            self._pieces = pieces
+        return self._sample
+
+    def _joined(
+        self,
+        folders: Folders | None,
+        links: Links | None,
+        checkpoint: Checkpoint | None,
+        held: Mapping[HeldDevices, frozenset[str]] | None,
+        failures: Iterable[SourceError],
+    ) -> KubeletSample:
+        """The sample of these pieces; None is not read."""
         rejections = [error.rejection() for error in failures]
         pods: dict[str, PodRef] = {}
         containers: dict[str, ContainerName] = {}
