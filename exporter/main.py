@@ -13,7 +13,7 @@ import msgspec
 from exporter.compat import Compat
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.pages import routes
-from exporter.sampler import MetricsPage, Sampler, SamplerSettings
+from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSettings
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
@@ -43,7 +43,7 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
     """The real driver."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
 
-    return NvmlSource(pcie_throughput=options.nvml_pcie_throughput)
+    return NvmlSource(pcie_throughput=options.nvml_pcie_throughput, longest_wait=XID_WAIT_SECONDS)
 
 
 def node_paths(options: ExporterOptions) -> NodePaths:

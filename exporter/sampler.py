@@ -38,9 +38,10 @@ KEEP_READY_PAGES = 10
 """Number of pages after its last request for which a form (format, compression) is pre-rendered."""
 
 XID_WAIT_SECONDS = 5.0
+"""Maximum time of one wait for XIDs, in seconds: it delays a re-initialisation of the driver."""
 
 CLOSING_SECONDS = 3.0
-"""Minimum time to wait for the driver's release, in seconds; a waiter for XIDs needs one."""
+"""Minimum time to wait for the driver's release, in seconds."""
 
 HESITATION_SECONDS = 1.0
 """Maximum time of a driver call, in seconds, before the wait for XIDs pauses: it may hang."""
@@ -93,6 +94,7 @@ class Sampler:
         self._dropped = 0
         self._page: MetricsPage | None = None
         self._stop = threading.Event()
+        self._waits = False
         self._threads: list[threading.Thread] = []
         self.fatal: str | None = None
         """Why the process must end; None if it need not."""
@@ -161,10 +163,13 @@ class Sampler:
                     self._stop.wait(1.0)
                     continue
                 try:
+                    self._waits = True
                     driver.wait_xids(XID_WAIT_SECONDS)
                 except Exception:
                     log.exception("waiting for XIDs failed on a defect")
                     self._stop.wait(XID_WAIT_SECONDS)
+                finally:
+                    self._waits = False
 
         self._spawn("xid", loop)
 
@@ -174,7 +179,7 @@ class Sampler:
         thread.start()
 
     def stop(self, grace: float = 2.0) -> bool:
-        """Stop sampling; False if a call is stuck in the driver and goes on."""
+        """Stop sampling; False if a call in the driver goes on, be it a wait for XIDs."""
         self._stop.set()
         deadline = time.monotonic() + grace
         for thread in self._threads:
@@ -182,7 +187,7 @@ class Sampler:
                 thread.join(max(0.0, deadline - time.monotonic()))
         stuck = any(collector.stuck for collector in self._collectors.all())
         alive = any(thread.is_alive() for thread in self._threads if thread.name == "sampler")
-        if stuck or alive:
+        if stuck or alive or self._waits:
             return False
         if self._driver is None:
             return True

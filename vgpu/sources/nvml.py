@@ -170,19 +170,25 @@ class NvmlSource:
     """
 
     def __init__(
-        self, *, slow_every: int = 4, pcie_throughput: bool = False, health_only: bool = False
+        self,
+        *,
+        slow_every: int = 4,
+        pcie_throughput: bool = False,
+        health_only: bool = False,
+        longest_wait: float | None = None,
     ) -> None:
         """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
 
         ``pcie_throughput`` adds two calls for each GPU that hold the driver for 20 ms each.
         ``health_only`` asks for nothing but what there is to share and whether it is well, hears
-        double-bit ECC events as well, and looks for a lost GPU more often.
+        double-bit ECC events as well, and looks for a lost GPU more often. ``longest_wait`` is the
+        maximum time of a wait for XIDs in seconds, two if it is not set.
         """
         self._slow_every = slow_every
         self._tables = GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU
         self._longest_patience = LONGEST_PATIENCE
         self._binding = NvmlBinding()
-        self._watch = XidWatch(self._binding)
+        self._watch = XidWatch(self._binding, longest=longest_wait)
         if health_only:
             self._tables = GPU_HEALTH
             self._longest_patience = LONGEST_PATIENCE_FOR_HEALTH
@@ -214,7 +220,7 @@ class NvmlSource:
             raise _translated(error) from error
 
     def wait_xids(self, timeout: float) -> None:
-        """Wait for an XID, for at most ``timeout`` or two seconds."""
+        """Wait for an XID, for at most ``timeout`` or the longest wait."""
         self._watch.wait(timeout)
 
     def xids(self) -> tuple[XidCount, ...]:
