@@ -91,7 +91,7 @@ class RealNode:
 
     def replace_a_pod(self) -> None:
         """End the oldest pod and start a new one; they take effect with the next move."""
-        oldest = self.node.scenario.pods[0]
+        oldest = self.node.scenario.pods[self._first % self._size]
         self._first += 1
         scenario = self._scenario()
         pods = tree.tree(scenario, frozenset(), self.node.start).files[tree.PODS_FILE]
@@ -112,11 +112,13 @@ class RealNode:
     def _scenario(self) -> Scenario:
         """The node's story with the pids of the real processes."""
         scenario = fleet_node(GPUS, self._size, fleet=Fleet(PROCESSES, GPUS, self._first))
+        # A new pod takes the place of the one that has ended: the others keep their devices' IDs.
+        turned = self._size - self._first % self._size
         pods = tuple(
             msgspec.structs.replace(
                 pod, containers=tuple(self._run(pod, container) for container in pod.containers)
             )
-            for pod in scenario.pods
+            for pod in (*scenario.pods[turned:], *scenario.pods[:turned])
         )
         return msgspec.structs.replace(scenario, pods=pods)
 

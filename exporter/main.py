@@ -30,6 +30,9 @@ from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 
+VERIFY_SECONDS = 300.0
+"""Minimum time between two verifications of the kubelet's checkpoint, in seconds."""
+
 DESCRIPTORS = 16_384
 """Number of descriptors that the exporter allows itself."""
 
@@ -69,7 +72,11 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
     try:
         # A node without HAMi has none of the usual roots, and that is no failure.
         sources = NodeSources.open(
-            node_paths(options), on, roots_required=bool(options.shim_root), bare="bare" in on
+            node_paths(options),
+            on,
+            roots_required=bool(options.shim_root),
+            bare="bare" in on,
+            verify_seconds=VERIFY_SECONDS,
         )
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error

@@ -43,6 +43,10 @@ XID_WAIT_SECONDS = 5.0
 CLOSING_SECONDS = 3.0
 """Minimum time to wait for the driver's release, in seconds."""
 
+WAITING_SECONDS = 0.5
+"""The same while a thread waits for XIDs in the driver: it may wait for longer, so the process ends
+without the release."""
+
 HESITATION_SECONDS = 1.0
 """Maximum time of a driver call, in seconds, before the wait for XIDs pauses: it may hang."""
 
@@ -187,13 +191,14 @@ class Sampler:
                 thread.join(max(0.0, deadline - time.monotonic()))
         stuck = any(collector.stuck for collector in self._collectors.all())
         alive = any(thread.is_alive() for thread in self._threads if thread.name == "sampler")
-        if stuck or alive or self._waits:
+        if stuck or alive:
             return False
         if self._driver is None:
             return True
         closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
         closing.start()  # the driver may have stopped answering since the last pass
-        closing.join(max(CLOSING_SECONDS, deadline - time.monotonic()))
+        seconds = WAITING_SECONDS if self._waits else CLOSING_SECONDS
+        closing.join(max(seconds, deadline - time.monotonic()))
         return not closing.is_alive()
 
     # ------------------------------------------------------------ one sample

@@ -256,7 +256,8 @@ def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
     bench.sampler.body(Format.OPENMETRICS, gzip=True)
     page = bench.sampler.sample()
     made = []
-    monkeypatch.setattr(type(page.exposition), "_make", lambda *_, **__: made.append(1))
+    for make in ("_text", "_parts"):
+        monkeypatch.setattr(type(page.exposition), make, lambda *_: made.append(1))
     assert bench.sampler.body(Format.OPENMETRICS, gzip=True)
     assert made == []
 
@@ -319,7 +320,7 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
 
 def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch):
     bench.sampler.sample()
-    monkeypatch.setattr(sampler_module, "attribute", lambda *_: 1 // 0)
+    monkeypatch.setattr(sampler_module.Attributor, "rows", lambda *_: 1 // 0)
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert found['vgpu_collector_success{collector="nvml"}'] == 1

@@ -17,6 +17,7 @@ from vgpu.ledger.from_api import registered
 from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
+from vgpu.ledger.merge import ResolutionCache
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.node_usage import node_usage
 from vgpu.ledger.statement_cache import StatementCache
@@ -36,6 +37,7 @@ class LedgerBuilder:
         self._codecs = tuple(codecs)
         self._node = node
         self._memory = StatementCache()
+        self._resolutions = ResolutionCache()
         self._object: Node | None = None
         self._registered_gpus: Gpus = ((), ())
         self._ledger_inputs: Any = None
@@ -52,7 +54,7 @@ class LedgerBuilder:
             self._ledger_inputs = None
             evidence = self._gather(observation)
             if evidence != self._evidence:
-                self._evidence, self._ledger = evidence, merge(evidence)
+                self._evidence, self._ledger = evidence, merge(evidence, self._resolutions)
             self._ledger_inputs = inputs
         return self._ledger
 
