@@ -1,7 +1,7 @@
-"""The sampler: at each interval one pass of all collectors, one join, one rendered page.
+"""The sampler: again and again one pass of all collectors, one join, one rendered page.
 
-The page is replaced as a whole; a scrape reads only the newest page, and reads neither the driver
-nor the disk.
+A sample is taken just before a scrape is expected, or at each interval. The page is replaced as a
+whole; a scrape reads only the newest page, and reads neither the driver nor the disk.
 """
 
 import logging
@@ -17,6 +17,7 @@ from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
+from exporter.rhythm import SamplePlan
 from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
 from vgpu.ledger import Ledger
@@ -97,6 +98,9 @@ class Sampler:
         self._defects = 0
         self._dropped = 0
         self._page: MetricsPage | None = None
+        self._plan = SamplePlan(settings.interval)
+        self._planning = threading.Lock()
+        self._earlier = threading.Event()  # the next sample is due earlier, or there is none
         self._stop = threading.Event()
         self._waits = False
         self._threads: list[threading.Thread] = []
@@ -127,12 +131,15 @@ class Sampler:
         if page is None:
             return None
         self._asked[fmt, gzip] = self._passes
+        with self._planning:
+            if self._plan.scraped(time.monotonic()):
+                self._earlier.set()
         return page.exposition.body(fmt, gzip)
 
     # ------------------------------------------------------------ life
 
     def start(self, on_fatal: Callable[[], None]) -> None:
-        """Sample now and then at each interval.
+        """Sample now, and then before each expected scrape or at each interval.
 
         Until the first sample, the page has only the process's own metrics, so that a driver that
         hangs from the start cannot fail a scrape.
@@ -140,8 +147,8 @@ class Sampler:
         self._page = self._render(time.time(), Attribution())
 
         def loop() -> None:
-            due = time.monotonic()
             while not self._stop.is_set():
+                begun = time.monotonic()
                 try:
                     self.sample()
                 except Exception as error:  # an old page must not look like a new one
@@ -150,10 +157,20 @@ class Sampler:
                 if self.fatal is not None:
                     on_fatal()
                     return
-                due = max(due + self._settings.interval, time.monotonic())
-                self._stop.wait(due - time.monotonic())
+                with self._planning:
+                    self._plan.sampled(begun, time.monotonic())
+                self._wait_until_due()
 
         self._spawn("sampler", loop)
+
+    def _wait_until_due(self) -> None:
+        """Wait for the time of the next sample, or for the end."""
+        while not self._stop.is_set():
+            with self._planning:
+                self._earlier.clear()
+                seconds = self._plan.due - time.monotonic()
+            if seconds <= 0 or not self._earlier.wait(seconds):
+                return
 
     def watch_xids(self) -> None:
         """Record XIDs as they arrive; no call begins while another is stuck in the driver."""
@@ -185,6 +202,7 @@ class Sampler:
     def stop(self, grace: float = 2.0) -> bool:
         """Stop sampling; False if a call in the driver goes on, be it a wait for XIDs."""
         self._stop.set()
+        self._earlier.set()
         deadline = time.monotonic() + grace
         for thread in self._threads:
             if thread.name == "sampler":
