@@ -59,7 +59,9 @@ def main() -> int:
     phases = {"one scraper": (0.3,), "two scrapers": (0.1, 0.4)}
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
         exporters = {
-            who: LiveExporter(Path(name, str(number)), fleet_node(GPUS, 80)).__enter__()
+            who: LiveExporter(
+                Path(name, str(number)), fleet_node(GPUS, 80), "--metrics.detail=calls"
+            ).__enter__()
             for number, who in enumerate(phases)
         }
         begun = time.monotonic() + 1

@@ -16,8 +16,12 @@ HISTORY: Final = 16
 IN_A_ROW: Final = 3
 """Number of scrapes at equal distances that make a rhythm."""
 
-TOLERANCE_SECONDS: Final = 1.0
+TOLERANCE_SECONDS: Final = 0.8
 """Maximum difference of a scrape from its rhythm, in seconds."""
+
+GOOD_FIT_SECONDS: Final = 0.4
+"""Maximum difference of a scrape from a rhythm that needs no comparison with a slower one, in
+seconds."""
 
 SHORTEST_SECONDS: Final = 4.0
 """Minimum distance of the scrapes of a rhythm, in seconds: a page is never much older than that."""
@@ -28,11 +32,11 @@ LEAD_SECONDS: Final = 0.75
 LONGEST_LEAD_SECONDS: Final = 2.0
 """Maximum time between the begin of a sample and the scrape that it is meant for, in seconds."""
 
-FRESH_SECONDS: Final = 1.5
+FRESH_SECONDS: Final = 1.8
 """Age up to which a page is fresh enough for a scrape, in seconds."""
 
-LONGEST_GAP: Final = 1.5
-"""Maximum number of intervals between two samples."""
+LONGEST_GAP: Final = 2.1
+"""Maximum number of intervals between two samples: two, and a late scrape."""
 
 
 class ScrapeStream(msgspec.Struct, frozen=True):
@@ -41,40 +45,58 @@ class ScrapeStream(msgspec.Struct, frozen=True):
     last: float
     period: float
 
-    def following(self, now: float) -> float | None:
-        """The next scrape after ``now``; None if the scraper seems to have gone."""
+    def following(self, now: float) -> Iterator[float]:
+        """The next two scrapes after ``now``; none if the scraper seems to have gone."""
         for number in (1, 2):
             at = self.last + number * self.period
             if at > now - TOLERANCE_SECONDS:
-                return at
-        return None
+                yield at
+                yield at + self.period
+                return
 
 
-def streams(scrapes: Sequence[float], shortest: float) -> Iterator[ScrapeStream]:
-    """The scrapers with a rhythm, of periods of at least ``shortest`` seconds.
+def streams(scrapes: Sequence[float], shortest: float, now: float) -> Iterator[ScrapeStream]:
+    """The scrapers with a rhythm that go on, of periods of at least ``shortest`` seconds.
 
     ``scrapes`` are the times of all scrapes in their order; the scrapers need not be known.
     """
     for position in range(len(scrapes) - 1, IN_A_ROW - 2, -1):
         last = scrapes[position]
-        for before in reversed(scrapes[:position]):
-            period = last - before
-            if period < shortest:
-                continue
-            row = _row(scrapes, last, period)
-            if len(row) >= IN_A_ROW:
-                mean = (last - row[-1]) / (len(row) - 1)
-                if _near(scrapes[position + 1 :], last + mean) is None:
-                    yield ScrapeStream(_earliest(row, mean), mean)
-                break
+        rows = [
+            row
+            for before in reversed(scrapes[:position])
+            if last - before >= shortest
+            and len(row := _row(scrapes, last, last - before)) >= IN_A_ROW
+        ]
+        if not rows:
+            continue
+        # Two scrapers with one interval may look like one with half of it.
+        good = [row for row in rows if _misfit(row) <= GOOD_FIT_SECONDS]
+        row = good[0] if good else min(rows, key=_misfit)
+        period = _period(row)
+        # A scrape that came early may be somebody else's.
+        if last + period > now or _near(scrapes[position + 1 :], last + period) is None:
+            yield ScrapeStream(_earliest(row, period), period)
+
+
+def _period(row: Sequence[float]) -> float:
+    return (row[0] - row[-1]) / (len(row) - 1)
+
+
+def _misfit(row: Sequence[float]) -> float:
+    """The maximum difference of a scrape from the rhythm of the row, in seconds."""
+    period = _period(row)
+    return max(abs(scrape - row[0] + number * period) for number, scrape in enumerate(row))
 
 
 def _row(scrapes: Sequence[float], last: float, period: float) -> list[float]:
     """The scrapes that are ``period`` apart, from ``last`` back."""
     row = [last]
     while (before := _near(scrapes, row[-1] - period)) is not None:
-        row.append(before)
-        period = (last - before) / (len(row) - 1)
+        longer = [*row, before]
+        if len(row) >= IN_A_ROW and _misfit(longer) > GOOD_FIT_SECONDS:
+            break
+        row, period = longer, _period(longer)
     return row
 
 
@@ -121,15 +143,15 @@ class SamplePlan:
         interval, last = self._interval, self._samples[-1]
         lead = min(LEAD_SECONDS + self._duration, LONGEST_LEAD_SECONDS)
         shortest = max(SHORTEST_SECONDS, interval / 2 - TOLERANCE_SECONDS)
-        expected = [
-            scrape - lead
-            for stream in streams(tuple(self._scrapes), shortest)
-            if (scrape := stream.following(now)) is not None and scrape - last > FRESH_SECONDS
-        ]
-        due = min(expected, default=last + interval)
-        if due - last > LONGEST_GAP * interval:
-            due = last + interval
-        if len(self._samples) > 1:
-            # Not the whole interval: a sample that was late would delay all that follow.
-            due = max(due, self._samples[0] + interval - LEAD_SECONDS)
-        return due
+        # Not the whole interval: a sample that was late would delay all that follow.
+        earliest = self._samples[0] + interval - LEAD_SECONDS if len(self._samples) > 1 else now
+        due = min(
+            (
+                scrape - lead
+                for stream in streams(tuple(self._scrapes), shortest, now)
+                for scrape in stream.following(now)
+                if scrape - last > FRESH_SECONDS and scrape - lead >= earliest
+            ),
+            default=last + interval,
+        )
+        return due if due - last <= LONGEST_GAP * interval else last + interval
