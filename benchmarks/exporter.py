@@ -82,7 +82,8 @@ def measure_vgpu(folder, size, args):
     scenario = fleet_node(GPUS, size)
     found = {"who": "vgpu", "containers": size}
     interval = 0.25
-    with LiveExporter(folder / "a", scenario, f"--sample.interval={interval}s") as exporter:
+    flags = (f"--sample.interval={interval}s", "--metrics.detail=calls")
+    with LiveExporter(folder / "a", scenario, *flags) as exporter:
         pid = exporter.process.pid
         for _ in range(2):
             exporter.get("/metrics", LIKE_PROMETHEUS)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ import msgspec
 
 from tests.support import nvml_fake
 from tests.support.fleet_node import Fleet, fleet_node
-from tests.support.live import fake_devices, fake_processes
+from tests.support.live import fake_devices
 from vgpu.simulator import tree
 from vgpu.simulator.node import SimulatedNode
 from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod
@@ -36,7 +37,7 @@ VERSION_1 = "pids"
 
 
 class RealNode:
-    """``size`` containers, each with three processes and shares of two of eight GPUs."""
+    """``size`` containers, each with three processes on two of eight GPUs."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder = folder
@@ -87,7 +88,7 @@ class RealNode:
         """The node ``seconds`` after its start: memory and utilisation have changed."""
         self.node.write(seconds)
         sample = self.node.driver(lambda: seconds).sample(0.0)
-        self.driver.write(fake_devices(sample), fake_processes(sample))
+        self.driver.write(fake_devices(sample), list(self._processes(seconds)))
 
     def replace_a_pod(self) -> None:
         """End the oldest pod and start a new one; they take effect with the next move."""
@@ -106,6 +107,15 @@ class RealNode:
             group = self._group / tree.cgroup_of(oldest, oldest.containers[0])
             _remove(group)
             _remove(group.parent)
+
+    def _processes(self, seconds: float) -> Iterator[nvml_fake.Process]:
+        """Each process on all GPUs of its container, with the same memory and load on each."""
+        for _, container in self.node.scenario.containers():
+            for process in container.processes:
+                used, percent = process.used_bytes(seconds), process.sm_percent(seconds)
+                for share in container.shares:
+                    size = used // len(container.shares)
+                    yield nvml_fake.Process(share.device, process.pid, size, percent)
 
     # ------------------------------------------------------------ containers
 
