@@ -11,6 +11,8 @@ import click
 import msgspec
 
 from exporter.compat import Compat
+from exporter.families.details import Detail
+from exporter.families.devices import DETAIL_READINGS
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.pages import routes
 from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSettings
@@ -46,7 +48,11 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
     """The real driver."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
 
-    return NvmlSource(pcie_throughput=options.nvml_pcie_throughput, longest_wait=XID_WAIT_SECONDS)
+    return NvmlSource(
+        pcie_throughput=options.nvml_pcie_throughput,
+        longest_wait=XID_WAIT_SECONDS,
+        without=() if Detail.DEVICES in options.metrics_detail else DETAIL_READINGS,
+    )
 
 
 def node_paths(options: ExporterOptions) -> NodePaths:
@@ -113,6 +119,7 @@ def make_sampler(
         timeout=options.sample_timeout,
         compat=options.compat,
         compat_breakdown=options.compat_breakdown,
+        details=frozenset(options.metrics_detail),
         gpushare_unit_bytes=options.gpushare_memory_unit,
         volcano_unit_bytes=options.volcano_unit_bytes,
         expected_gpus=options.nvml_expected_gpus,

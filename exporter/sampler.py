@@ -16,7 +16,7 @@ from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.attribution import Attributor
 from exporter.codecs import codecs
-from exporter.families import OWN_TABLES
+from exporter.families import Detail, own_tables
 from exporter.rhythm import SamplePlan
 from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
@@ -60,6 +60,7 @@ class SamplerSettings(msgspec.Struct, frozen=True):
     timeout: float = 10.0
     compat: tuple[compatibility.Compat, ...] = (compatibility.Compat.VOLCANO,)
     compat_breakdown: bool = False
+    details: frozenset[Detail] = frozenset()
     gpushare_unit_bytes: int | None = None
     volcano_unit_bytes: int | None = None
     expected_gpus: int | None = None
@@ -87,7 +88,8 @@ class Sampler:
         self._collectors = collectors
         self._driver = driver
         self._own_numbers = own_numbers
-        tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
+        compat = compatibility.tables(settings.compat, settings.compat_breakdown)
+        tables = (*own_tables(settings.details), *compat)
         self._renderer = Renderer(tables, values=True)
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)

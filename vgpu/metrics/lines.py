@@ -1,7 +1,7 @@
 """The lines of a table's families, kept from one render to the next.
 
-A line is made again only if its number has changed, and a family's lines are joined again only if
-one of them has. Most of a node's numbers are the same from one sample to the next.
+A line is formatted again only if its number has changed, and a family's lines are joined again only
+if one of them has. Most of a node's numbers are the same from one sample to the next.
 """
 
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ def name_grants(
     return pods, rejections
 
 
-class CheckpointFile:
+class KubeletCheckpointFile:
     """The kubelet's checkpoint. One thread uses it.
 
     The kubelet renames it into place, so that it is whole; its checksum also proves that nothing
@@ -114,7 +114,9 @@ class KubeletSource:
         self._links = _remember(
             log_dir and str(Path(log_dir).parent / "containers"), read_container_links
         )
-        self._checkpoint = CheckpointFile(checkpoint, verify_seconds).get if checkpoint else None
+        self._checkpoint = (
+            KubeletCheckpointFile(checkpoint, verify_seconds).get if checkpoint else None
+        )
         self._held = _pod_resources(pod_resources) if pod_resources else None
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}

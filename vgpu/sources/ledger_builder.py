@@ -1,6 +1,6 @@
 """The ledger of each sample, from the data of all collectors. Pure, with a cache.
 
-From data that did not change since the sample before nothing is made again: most of a node's
+The results of the sample before are used while the data has not changed: most of a node's
 allocation records are the same from one sample to the next.
 """
 

@@ -9,7 +9,7 @@ import ctypes
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from time import perf_counter
 from typing import Any
@@ -176,16 +176,18 @@ class NvmlSource:
         pcie_throughput: bool = False,
         health_only: bool = False,
         longest_wait: float | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
 
         ``pcie_throughput`` adds two calls for each GPU that hold the driver for 20 ms each.
         ``health_only`` asks for nothing but what there is to share and whether it is well, hears
         double-bit ECC events as well, and looks for a lost GPU more often. ``longest_wait`` is the
-        maximum time of a wait for XIDs in seconds, two if it is not set.
+        maximum time of a wait for XIDs in seconds, two if it is not set. ``without`` are readings
+        that nobody needs.
         """
         self._slow_every = slow_every
-        self._tables = GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU
+        self._tables = (GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU).without(without)
         self._longest_patience = LONGEST_PATIENCE
         self._binding = NvmlBinding()
         self._watch = XidWatch(self._binding, longest=longest_wait)

@@ -6,7 +6,7 @@ Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h`
 constants are named beside them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -334,6 +334,18 @@ class Tables(msgspec.Struct, frozen=True):
     rare: tuple[Query, ...]
     info: Info
     processes: bool = True
+
+    def without(self, readings: Collection[str]) -> "Tables":
+        """The tables without queries that bring nothing but these readings."""
+
+        def needed(queries: tuple[Query, ...]) -> tuple[Query, ...]:
+            return tuple(
+                query for query in queries if not all(key[0] in readings for key in query.parts)
+            )
+
+        return msgspec.structs.replace(
+            self, fast=needed(self.fast), slow=needed(self.slow), rare=needed(self.rare)
+        )
 
 
 GPU = Tables(FAST, SLOW, RARE, GPU_INFO)
