@@ -94,6 +94,7 @@ class Sampler:
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)
         self._attributor = Attributor()
+        self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
@@ -229,7 +230,7 @@ class Sampler:
         stale = STALE_INTERVALS * self._settings.interval
         seen = observe(self._collectors, now, self._settings.timeout, stale)
         ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
-        totals = self._guarded("the sums", lambda: _totals(ledger, seen))
+        totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
         attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
         heard_at = seen.pods.heard_at if seen.pods else None
         page = self._render(now, attribution or Attribution(), totals, heard_at)
@@ -242,6 +243,16 @@ class Sampler:
         if nvml is not None and nvml.fatal is not None:
             self.fatal = str(nvml.fatal)
         return page
+
+    def _totals(self, ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
+        """The sums of this pass: those of the pass before if the ledger is the same."""
+        if ledger is None:
+            return None
+        finished = seen.pods.finished if seen.pods else frozenset[tuple[str, str]]()
+        kept = self._summed
+        if kept is None or kept[0].ledger is not ledger or kept[1] != finished:
+            kept = self._summed = (allocation_totals(ledger, finished), finished)
+        return kept[0]
 
     def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
         """The rows of this pass; without a ledger, those of the GPUs only."""
@@ -302,9 +313,3 @@ class Sampler:
         """The collectors' health, with the parts of their data that the join refused."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
-
-
-def _totals(ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
-    if ledger is None:
-        return None
-    return allocation_totals(ledger, seen.pods.finished if seen.pods else frozenset())

@@ -333,6 +333,7 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
 def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeypatch):
     whole = series(bench.sampler.sample())
     monkeypatch.setattr(sampler_module, "allocation_totals", lambda *_: 1 // 0)
+    bench.sampler._summed = None  # as with a new ledger
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert not starting(found, "vgpu_allocation_")
@@ -422,3 +423,17 @@ def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
     told = [r for r in caplog.records if "does not have" in r.getMessage()]
     assert 0 < len(told) <= changed
     assert len({r.getMessage() for r in told}) == len(told)
+
+
+def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
+    make_bench, monkeypatch
+):
+    sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
+    sampler.sample()
+    sampler._plan.sampled(now[0], now[0])
+    monkeypatch.setattr(sampler_module.time, "monotonic", lambda: now[0])
+    for at in (1002.0, 1017.0, 1032.0):
+        now[0] = at
+        sampler.body(Format.TEXT, gzip=False)
+    assert 1045.0 <= sampler._plan.due < 1047.0
+    assert sampler._earlier.is_set()  # the sampler's thread learns of it

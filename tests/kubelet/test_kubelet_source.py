@@ -158,7 +158,7 @@ def test_an_answer_that_cannot_be_read_is_told_beside_its_grant(node):
     assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]
 
 
-def test_a_new_checkpoint_is_believed_until_it_is_verified(node):
+def test_a_new_checkpoint_is_used_until_it_is_verified(node):
     path = node / "checkpoint"
     source = KubeletSource(None, str(path), verify_seconds=300)
     good = path.read_bytes()

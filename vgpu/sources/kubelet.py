@@ -58,7 +58,7 @@ class KubeletCheckpointFile:
     """The kubelet's checkpoint. One thread uses it.
 
     The kubelet renames it into place, so that it is whole; its checksum also proves that nothing
-    has damaged it. A version that replaces a verified one soon is believed until it is verified.
+    has damaged it. A version that replaces a verified one soon is used until it is verified.
     """
 
     def __init__(self, path: str, verify_seconds: float = 0.0) -> None:

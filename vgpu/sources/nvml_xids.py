@@ -22,7 +22,7 @@ XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 DOUBLE_BIT_ECC_ERROR = 0x2  # nvmlEventTypeDoubleBitEccError
 XID_OF_DOUBLE_BIT = 48
 SLICE_SECONDS = 2.0
-"""Maximum time of one wait inside the driver, in seconds, where none is given. A re-initialisation
+"""Maximum time of one wait inside the driver, in seconds, where none is set. A re-initialisation
 waits as long for it."""
 
 UNKNOWN_DEVICE = ""
