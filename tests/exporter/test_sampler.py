@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -430,8 +431,8 @@ def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
 ):
     sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
     sampler.sample()
-    sampler._plan.sampled(now[0], now[0])
-    monkeypatch.setattr(sampler_module.time, "monotonic", lambda: now[0])
+    sampler._plan.sampled(1031.9, 1031.9)
+    monkeypatch.setattr(sampler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for at in (1002.0, 1017.0, 1032.0):
         now[0] = at
         sampler.body(Format.TEXT, gzip=False)
