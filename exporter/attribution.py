@@ -49,11 +49,6 @@ class Attributor:
         return _attribution(observation, usage, self._containers, self._shares)
 
 
-def attribute(observation: Observation, usage: NodeUsage) -> Attribution:
-    """The rows of one observation and its usage."""
-    return Attributor().rows(observation, usage)
-
-
 def _attribution(
     observation: Observation,
     usage: NodeUsage,

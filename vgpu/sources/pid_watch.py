@@ -64,11 +64,6 @@ class PidWatch:
         for pid in self._fds.keys() - pids:
             self._drop(pid)
 
-    def close(self) -> None:
-        """Forget all."""
-        self.keep_only(())
-        self._poll.close()
-
     def _drop(self, pid: int) -> None:
         fd = self._fds.pop(pid)
         del self._pids[fd]
