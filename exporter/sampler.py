@@ -38,7 +38,7 @@ STALE_INTERVALS = 3
 KEEP_READY_PAGES = 10
 """Number of pages after its last request for which a form (format, compression) is pre-rendered."""
 
-XID_WAIT_SECONDS = 5.0
+XID_WAIT_SECONDS = 8.0
 """Maximum time of one wait for XIDs, in seconds: it delays a re-initialisation of the driver."""
 
 CLOSING_SECONDS = 3.0

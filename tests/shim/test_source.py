@@ -509,3 +509,30 @@ def test_where_nobody_knows_who_lives_every_folder_is_read(root, settled, monkey
     for path in paths:
         write(path, a_region("v1.2", processes=()))
     assert not any(file.region.processes for file in source.sample().files)
+
+
+def test_a_folder_that_cannot_be_opened_any_more_is_one_rejection_and_no_region(
+    root, settled, monkeypatch
+):
+    place(root, GOOD)
+    source = ShimSource([str(root)])
+    assert len(source.sample().files) == 1
+    opened, stat = os.open, os.stat
+
+    def failing(path, *args, **options):
+        if str(path).startswith(PODS[0]):
+            raise OSError(errno.EACCES, "Permission denied")
+        return opened(path, *args, **options)
+
+    def unseen(path, *args, **options):
+        if str(path).startswith(PODS[0]):
+            raise OSError(errno.EACCES, "Permission denied")
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    monkeypatch.setattr(os, "stat", unseen)
+    for _ in range(2):
+        result = source.sample()
+        assert (result.files, [r.reason for r in result.rejections]) == ((), [Reason.UNREADABLE])
+    monkeypatch.undo()
+    assert len(source.sample().files) == 1

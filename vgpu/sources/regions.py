@@ -74,6 +74,17 @@ def read_image(
         os.close(fd)
 
 
+def is_same(path: str, dir_fd: int, image: RegionImage) -> bool:
+    """Whether the file has the same bytes still. Raises SourceError where it cannot be read."""
+    fd = open_fd(path, _FILE_FLAGS, dir_fd)
+    try:
+        return _has(fd, image)
+    except OSError as error:
+        raise translated(error, path) from error
+    finally:
+        os.close(fd)
+
+
 def _has(fd: int, image: RegionImage) -> bool:
     trailer, body = image.trailer, image.body
     return (

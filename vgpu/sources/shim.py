@@ -16,7 +16,7 @@ import msgspec
 from vgpu.facts import RegionFile, ShimSample
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
-from vgpu.sources.regions import FOLDER_FLAGS, ROOT_FLAGS, RegionImage, open_fd, read_image
+from vgpu.sources.regions import FOLDER_FLAGS, ROOT_FLAGS, RegionImage, is_same, open_fd, read_image
 
 MAX_ENTRIES = 16_384  # of one root; far more than a node has containers
 MAX_FOLDER_ENTRIES = 64
@@ -178,9 +178,12 @@ class ShimSource:
 def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bool:
     """Read the one region of the container's folder ``at`` (name, path); False if it is gone."""
     name, path = at
-    folder.files, folder.rejections = (), folder.refused
+    is_known = folder.stamp is not None and _is_as_listed(folder.stamp, root_fd, name)
+    if is_known and _has_same_region(folder, root_fd, name):
+        return True
+    folder.files, folder.rejections = (), folder.refused if is_known else ()
     try:
-        if folder.stamp is not None and _is_as_listed(folder.stamp, root_fd, name):
+        if is_known:
             _read_files(folder, root_fd, f"{name}/", at)
             return True
         fd = open_fd(name, FOLDER_FLAGS, root_fd)
@@ -188,7 +191,6 @@ def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bo
             stamp = _stamp(os.fstat(fd))
             folder.stamp, folder.images = None, {}
             folder.entries, folder.refused = _list_folder(fd, path)
-            folder.rejections = folder.refused
             if _settled(stamp, now_ns):
                 folder.stamp = stamp
             _read_files(folder, fd, "", at)
@@ -210,7 +212,19 @@ def _is_as_listed(stamp: _Stamp, root_fd: int, name: str) -> bool:
     """Whether this is the folder that was listed: the same, no link, and nothing in it changed."""
     try:
         return _stamp(os.stat(name, dir_fd=root_fd, follow_symlinks=False)) == stamp
-    except FileNotFoundError:
+    except OSError:  # opening it reports why
+        return False
+
+
+def _has_same_region(folder: _Folder, root_fd: int, name: str) -> bool:
+    """Whether the folder's only file is the region that it was; then all of it is as it was."""
+    if not folder.files or len(folder.entries) != 1:
+        return False
+    file = folder.entries[0][0]
+    image = folder.images.get(file)
+    try:
+        return image is not None and is_same(f"{name}/{file}", root_fd, image)
+    except SourceError:  # which reading it reports
         return False
 
 
@@ -220,6 +234,7 @@ def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) 
     Raises SourceError AMBIGUOUS where there are several.
     """
     images: dict[str, RegionImage] = {}
+    folder.rejections = folder.refused
     for file, file_path in folder.entries:
         try:
             images[file] = read_image(prefix + file, dir_fd, folder.images.get(file))
