@@ -172,8 +172,9 @@ class Sampler:
             with self._planning:
                 self._earlier.clear()
                 seconds = self._plan.due - time.monotonic()
-            if seconds <= 0 or not self._earlier.wait(seconds):
+            if seconds <= 0:
                 return
+            self._earlier.wait(seconds)  # and look again: it may be due later now
 
     def watch_xids(self) -> None:
         """Record XIDs as they arrive; no call begins while another is stuck in the driver."""

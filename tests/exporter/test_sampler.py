@@ -13,7 +13,7 @@ from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
 from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source
@@ -438,3 +438,13 @@ def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
         sampler.body(Format.TEXT, gzip=False)
     assert 1045.0 <= sampler._plan.due < 1047.0
     assert sampler._earlier.is_set()  # the sampler's thread learns of it
+
+
+def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench):
+    sampler = make_bench(sample_interval=0.2).sampler
+    sampler._plan.due = time.monotonic() + 0.05
+    waiting = threading.Thread(target=sampler._wait_until_due, daemon=True)
+    waiting.start()
+    due = sampler._plan.due = sampler._plan.due + 0.3
+    wait_ended(waiting, "the sampler waits for the time of the sample")
+    assert time.monotonic() >= due
