@@ -6,8 +6,8 @@
 Both read the same fake driver with 8 GPUs and two processes in each container. CPU times are the
 kernel's count for the whole process. `CPU/min` is 4 samples (with the page rendered before the
 scrape in the format in use) and 4 scrapes, the costs of a 15 s interval; nvitop samples once a
-second, its own default. With `--minutes` the same is also measured in real time, at the default
-interval with a scrape each, with idle threads and cold caches.
+second, its own default. With `--minutes` only the CPU time of so many real minutes is measured, by
+`exporter_minutes.py`: with real processes, idle threads and cold caches.
 """
 
 import argparse
@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
+from benchmarks.exporter_minutes import LIKE_PROMETHEUS, memory_mib, report, run  # noqa: E402
+from benchmarks.real_node import GPUS  # noqa: E402
 from tests.support import nvml_fake  # noqa: E402
 from tests.support.fleet_node import fleet_node  # noqa: E402
 from tests.support.kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
@@ -31,12 +33,6 @@ from tests.support.live import LiveExporter, fake_devices, fake_processes  # noq
 from vgpu.simulator.scheme_objects import grants  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
-LIKE_PROMETHEUS = {
-    "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3",
-    "Accept-Encoding": "gzip",
-    "User-Agent": "Prometheus/2.42.0",
-}
-GPUS = 8
 
 BUDGETS = (
     ("p50", "scrape, median", 1.0, "ms"),
@@ -50,13 +46,6 @@ BUDGETS = (
 def cpu_seconds(pid):
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
-
-
-def memory_mib(pid, name):
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def scrape(connection, path="/metrics"):
@@ -93,7 +82,8 @@ def measure_vgpu(folder, size, args):
     scenario = fleet_node(GPUS, size)
     found = {"who": "vgpu", "containers": size}
     interval = 0.25
-    with LiveExporter(folder / "a", scenario, f"--sample.interval={interval}s") as exporter:
+    flags = (f"--sample.interval={interval}s", "--metrics.detail=calls")
+    with LiveExporter(folder / "a", scenario, *flags) as exporter:
         pid = exporter.process.pid
         for _ in range(2):
             exporter.get("/metrics", LIKE_PROMETHEUS)
@@ -119,38 +109,6 @@ def measure_vgpu(folder, size, args):
         found["bytes"] = len(plain)
         found["gzip"] = len(exporter.get("/metrics", LIKE_PROMETHEUS).body)
     return found
-
-
-def on_cpu(pid):
-    """Milliseconds that the threads alive now have run, by the scheduler's own count."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
-
-
-def measure_minutes(folder, sizes, minutes):
-    """CPU milliseconds of each size for each minute, all at the same time."""
-    running = []
-    for size in sizes:
-        exporter = LiveExporter(folder / f"m{size}", fleet_node(GPUS, size)).__enter__()
-        connection = http.client.HTTPConnection("127.0.0.1", exporter.port, timeout=60)
-        running.append((size, exporter, connection))
-
-    def round_of_scrapes():
-        for _, _, connection in running:
-            scrape(connection)
-
-    for _ in range(2):  # the first makes the format one that is made ahead
-        round_of_scrapes()
-        time.sleep(15)
-    before = [on_cpu(exporter.process.pid) for _, exporter, _ in running]
-    for _ in range(4 * minutes):
-        time.sleep(15)
-        round_of_scrapes()
-    for (size, exporter, connection), start in zip(running, before, strict=True):
-        spent = (on_cpu(exporter.process.pid) - start) / minutes
-        print(f"{size} containers, {minutes} min as they happen: {spent:.1f} ms of CPU a minute")
-        connection.close()
-        exporter.stop()
 
 
 def measure_delay(folder, size, args):
@@ -271,10 +229,17 @@ def main():
     parser.add_argument("--scrapes", type=int, default=500)
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--no-peer", action="store_true", help="leave nvitop-exporter out")
-    parser.add_argument("--minutes", type=int, default=0, help="measure CPU as it happens")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="measure only CPU and memory, as it happens"
+    )
     args = parser.parse_args()
+    sizes = [int(size) for size in args.sizes.split(",")]
+    budgets = Budgets()
+    if args.minutes:
+        report(run(sizes, args.minutes, peer=not args.no_peer), budgets)
+        return budgets.status()
     rows = []
-    for size in map(int, args.sizes.split(",")):
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
             folder = Path(name)
             ours = measure_vgpu(folder, size, args)
@@ -286,10 +251,6 @@ def main():
                 rows.append(peer)
                 ours["ratio"] = (peer["p50"] / ours["p50"], peer["cpu_minute"] / ours["cpu_minute"])
     show(rows)
-    if args.minutes:
-        with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as name:
-            measure_minutes(Path(name), map(int, args.sizes.split(",")), args.minutes)
-    budgets = Budgets()
     for row in rows:
         size = f"{row['containers']} containers"
         if row["who"] == "vgpu":

@@ -28,7 +28,7 @@ from reconciler.schedule import Missed
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
-from vgpu.metrics.family import FamilyTable, MetricType
+from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.placement.result import PlacementReason
 from vgpu.plugin_messages import CHECK_FAILED
 from vgpu.reasons import Explained, Reason
@@ -261,8 +261,17 @@ def family_rows(table: FamilyTable) -> list[str]:
     for family in table.families:
         labels = ", ".join(f"`{label}`" for label in (*table.labels, *family.extra))
         kind = "counter" if family.kind is MetricType.COUNTER else "gauge"
-        rows.append(f"| `{family.name}` | {kind} | {labels} | {family.help} |")
+        detail = f" {detail_note(family)}" if family.detail else ""
+        rows.append(f"| `{family.name}` | {kind} | {labels} | {family.help}{detail} |")
     return rows
+
+
+def detail_note(family: Family) -> str:
+    """What the exporter leaves out unless the family's group of details is requested."""
+    flag = f"`--metrics.detail {family.detail}`"
+    if family.briefly is None:
+        return f"Only with {flag}."
+    return f"Without {flag} only what is 1 is exported."
 
 
 def section(title: str, tables: tuple[FamilyTable, ...], level: int) -> list[str]:

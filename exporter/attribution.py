@@ -20,15 +20,46 @@ COLLECTORS: Final[Mapping[Source, str]] = {
 }
 """The collectors of the sources whose data the ledger can refuse."""
 
+Labels = Mapping[str, tuple[int | None, Mapping[str, str] | None]]
+"""By UUID the index of a device, and what a MIG instance is."""
 
-def attribute(observation: Observation, usage: NodeUsage) -> Attribution:
-    """The rows of one observation and its usage."""
+
+class Attributor:
+    """Makes the rows of one observation after another. One thread uses it.
+
+    The rows of containers are those of the observation before while their usage is the same.
+    """
+
+    def __init__(self) -> None:
+        self._made_of: tuple[NodeUsage, Labels] | None = None
+        self._containers: tuple[ContainerRow, ...] = ()
+        self._shares: tuple[ShareRow, ...] = ()
+
+    def rows(self, observation: Observation, usage: NodeUsage) -> Attribution:
+        """The rows of this observation and its usage."""
+        gpus = observation.gpu.gpus if observation.gpu else ()
+        labels = {gpu.uuid: (gpu.index, gpu.info if gpu.parent else None) for gpu in gpus}
+        before = self._made_of
+        if before is None or before[0] is not usage or before[1] != labels:
+            self._containers = tuple(map(_container_row, usage.containers))
+            self._shares = tuple(
+                row for container in usage.containers for row in _share_rows(container, labels)
+            )
+            self._made_of = usage, labels
+        return _attribution(observation, usage, self._containers, self._shares)
+
+
+def _attribution(
+    observation: Observation,
+    usage: NodeUsage,
+    containers: tuple[ContainerRow, ...],
+    shares: tuple[ShareRow, ...],
+) -> Attribution:
     gpu = observation.gpu
-    gpus = {device.uuid: device for device in gpu.gpus} if gpu else {}
     return Attribution(
         gpus=tuple(_gpu_rows(gpu, usage.devices)) if gpu else (),
-        containers=tuple(map(_container_row, usage.containers)),
-        shares=tuple(row for container in usage.containers for row in _share_rows(container, gpus)),
+        containers=containers,
+        shares=shares,
         orphans=_leftovers(usage.orphans),
         released=_leftovers(usage.released),
         statuses=observation.pods.statuses if observation.pods else None,
@@ -69,10 +100,10 @@ def _container_row(container: ContainerUsage) -> ContainerRow:
     )
 
 
-def _share_rows(container: ContainerUsage, gpus: Mapping[str, Gpu]) -> Iterator[ShareRow]:
+def _share_rows(container: ContainerUsage, labels: Labels) -> Iterator[ShareRow]:
     pod = container.pod
     for share in container.shares.values():
-        gpu = gpus.get(share.device)
+        index, mig = labels.get(share.device, (None, None))
         yield ShareRow(
             pod_uid=pod.uid,
             container=container.container,
@@ -81,7 +112,7 @@ def _share_rows(container: ContainerUsage, gpus: Mapping[str, Gpu]) -> Iterator[
             pod=pod.name,
             scheme=container.scheme,
             vdevice=share.vdevice,
-            device_index=gpu.index if gpu else None,
+            device_index=index,
             limit_bytes=share.limit_bytes,
             unlimited=share.unlimited,
             core_limit_percent=share.core_limit_percent,
@@ -91,7 +122,7 @@ def _share_rows(container: ContainerUsage, gpus: Mapping[str, Gpu]) -> Iterator[
             sm_utilization=share.sm_utilization,
             accounted=share.accounted,
             last_kernel_time=None if share.vdevice is None else container.last_kernel_time,
-            mig=gpu.info if gpu and gpu.parent else None,
+            mig=mig,
         )
 
 

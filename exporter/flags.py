@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from exporter.compat import CONFLICTING, Compat
+from exporter.families.details import MEANING, Detail
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.pages import RESERVED
 from vgpu.program.web_flags import web_flags
@@ -16,6 +17,9 @@ from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from vgpu.web.server import MAX_REQUESTS
 
 DEFAULT_PORT = 9394
+
+ALL_DETAILS = "all"
+"""The value of --metrics.detail that stands for all its other values."""
 
 COLLECTORS: dict[str, tuple[bool, str]] = {
     "nvml": (True, "devices and their processes from the driver"),
@@ -67,6 +71,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     sample_timeout: float = 10.0
     compat: tuple[Compat, ...] = (Compat.VOLCANO,)
     compat_breakdown: bool = False
+    metrics_detail: tuple[Detail, ...] = ()
     collectors: frozenset[str] = frozenset(name for name, (on, _) in COLLECTORS.items() if on)
     shim_root: tuple[str, ...] = ()
     kubelet_log_dir: str = "/var/log/pods"
@@ -165,6 +170,14 @@ FLAGS = (
         "Bring back the memory breakdown as labels of Device_memory_desc_of_container.",
         is_flag=True,
     ),
+    flag(
+        "--metrics.detail",
+        "Own metrics to serve beside those of dashboards and alerts; repeatable. "
+        + "; ".join(f"{detail}: {meaning}" for detail, meaning in MEANING.items())
+        + f"; {ALL_DETAILS}: everything.",
+        type=click.Choice([*(detail.value for detail in Detail), ALL_DETAILS]),
+        multiple=True,
+    ),
     collector_flags,
     flag(
         "--shim.root",
@@ -240,6 +253,10 @@ def options_from(ctx: click.Context) -> ExporterOptions:
     params = dict(ctx.params)
     on = frozenset(name for name in COLLECTORS if params.pop(f"collector_{name}"))
     params["compat"] = tuple(Compat(name) for name in params["compat"])
+    chosen = params["metrics_detail"]
+    params["metrics_detail"] = tuple(
+        detail for detail in Detail if {detail.value, ALL_DETAILS}.intersection(chosen)
+    )
     options = ExporterOptions(collectors=on, **params)
 
     typed = frozenset(name for name in ctx.params if is_typed(ctx, name))

@@ -1,5 +1,6 @@
 """`vgpu exporter`: flags in, sources opened, sampler and server run until a signal."""
 
+import resource
 import signal
 import socket
 import sys
@@ -10,9 +11,11 @@ import click
 import msgspec
 
 from exporter.compat import Compat
+from exporter.families.details import Detail
+from exporter.families.devices import DETAIL_READINGS
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.pages import routes
-from exporter.sampler import MetricsPage, Sampler, SamplerSettings
+from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSettings
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
@@ -29,6 +32,12 @@ from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
 
+VERIFY_SECONDS = 300.0
+"""Minimum time between two verifications of the kubelet's checkpoint, in seconds."""
+
+DESCRIPTORS = 16_384
+"""Number of descriptors that the exporter allows itself."""
+
 
 def node_name(options: ExporterOptions) -> str:
     """The node's name as configured, else the host's."""
@@ -39,7 +48,11 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
     """The real driver."""
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
 
-    return NvmlSource(pcie_throughput=options.nvml_pcie_throughput)
+    return NvmlSource(
+        pcie_throughput=options.nvml_pcie_throughput,
+        longest_wait=XID_WAIT_SECONDS,
+        without=() if Detail.DEVICES in options.metrics_detail else DETAIL_READINGS,
+    )
 
 
 def node_paths(options: ExporterOptions) -> NodePaths:
@@ -65,7 +78,11 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
     try:
         # A node without HAMi has none of the usual roots, and that is no failure.
         sources = NodeSources.open(
-            node_paths(options), on, roots_required=bool(options.shim_root), bare="bare" in on
+            node_paths(options),
+            on,
+            roots_required=bool(options.shim_root),
+            bare="bare" in on,
+            verify_seconds=VERIFY_SECONDS,
         )
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
@@ -102,6 +119,7 @@ def make_sampler(
         timeout=options.sample_timeout,
         compat=options.compat,
         compat_breakdown=options.compat_breakdown,
+        details=frozenset(options.metrics_detail),
         gpushare_unit_bytes=options.gpushare_memory_unit,
         volcano_unit_bytes=options.volcano_unit_bytes,
         expected_gpus=options.nvml_expected_gpus,
@@ -126,6 +144,7 @@ def run(
         sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
         sys.stdout.flush()
         return leave(sampler, 0)
+    raise_descriptor_limit()
     with ProgramHost(WebOptions.of(msgspec.structs.asdict(options)), ignored) as host:
         sampler = make_sampler(options, driver, host.own_numbers)
         host.start(
@@ -141,6 +160,14 @@ def run(
                 announce(host.urls[0], page)
         host.wait()
     return host.leave(stuck=not sampler.stop())
+
+
+def raise_descriptor_limit() -> None:
+    """Allow this process more descriptors, if it may have them: a watched process takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def leave(sampler: Sampler, status: int) -> int:

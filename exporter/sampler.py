@@ -1,7 +1,7 @@
-"""The sampler: at each interval one pass of all collectors, one join, one rendered page.
+"""The sampler: again and again one pass of all collectors, one join, one rendered page.
 
-The page is replaced as a whole; a scrape reads only the newest page, and reads neither the driver
-nor the disk.
+A sample is taken just before a scrape is expected, or at each interval. The page is replaced as a
+whole; a scrape reads only the newest page, and reads neither the driver nor the disk.
 """
 
 import logging
@@ -14,9 +14,10 @@ import msgspec
 
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
-from exporter.families import OWN_TABLES
+from exporter.families import Detail, own_tables
+from exporter.rhythm import SamplePlan
 from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
 from vgpu.ledger import Ledger
@@ -37,10 +38,15 @@ STALE_INTERVALS = 3
 KEEP_READY_PAGES = 10
 """Number of pages after its last request for which a form (format, compression) is pre-rendered."""
 
-XID_WAIT_SECONDS = 5.0
+XID_WAIT_SECONDS = 8.0
+"""Maximum time of one wait for XIDs, in seconds: it delays a re-initialisation of the driver."""
 
 CLOSING_SECONDS = 3.0
-"""Minimum time to wait for the driver's release, in seconds; a waiter for XIDs needs one."""
+"""Minimum time to wait for the driver's release, in seconds."""
+
+WAITING_SECONDS = 0.5
+"""The same while a thread waits for XIDs in the driver: it may wait for longer, so the process ends
+without the release."""
 
 HESITATION_SECONDS = 1.0
 """Maximum time of a driver call, in seconds, before the wait for XIDs pauses: it may hang."""
@@ -54,6 +60,7 @@ class SamplerSettings(msgspec.Struct, frozen=True):
     timeout: float = 10.0
     compat: tuple[compatibility.Compat, ...] = (compatibility.Compat.VOLCANO,)
     compat_breakdown: bool = False
+    details: frozenset[Detail] = frozenset()
     gpushare_unit_bytes: int | None = None
     volcano_unit_bytes: int | None = None
     expected_gpus: int | None = None
@@ -81,17 +88,24 @@ class Sampler:
         self._collectors = collectors
         self._driver = driver
         self._own_numbers = own_numbers
-        tables = (*OWN_TABLES, *compatibility.tables(settings.compat, settings.compat_breakdown))
-        self._renderer = Renderer(tables)
+        compat = compatibility.tables(settings.compat, settings.compat_breakdown)
+        tables = (*own_tables(settings.details), *compat)
+        self._renderer = Renderer(tables, values=True)
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)
+        self._attributor = Attributor()
+        self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
         self._defects = 0
         self._dropped = 0
         self._page: MetricsPage | None = None
+        self._plan = SamplePlan(settings.interval)
+        self._planning = threading.Lock()
+        self._earlier = threading.Event()  # the next sample is due earlier, or there is none
         self._stop = threading.Event()
+        self._waits = False
         self._threads: list[threading.Thread] = []
         self.fatal: str | None = None
         """Why the process must end; None if it need not."""
@@ -120,12 +134,15 @@ class Sampler:
         if page is None:
             return None
         self._asked[fmt, gzip] = self._passes
+        with self._planning:
+            if self._plan.scraped(time.monotonic()):
+                self._earlier.set()
         return page.exposition.body(fmt, gzip)
 
     # ------------------------------------------------------------ life
 
     def start(self, on_fatal: Callable[[], None]) -> None:
-        """Sample now and then at each interval.
+        """Sample now, and then before each expected scrape or at each interval.
 
         Until the first sample, the page has only the process's own metrics, so that a driver that
         hangs from the start cannot fail a scrape.
@@ -133,8 +150,8 @@ class Sampler:
         self._page = self._render(time.time(), Attribution())
 
         def loop() -> None:
-            due = time.monotonic()
             while not self._stop.is_set():
+                begun = time.monotonic()
                 try:
                     self.sample()
                 except Exception as error:  # an old page must not look like a new one
@@ -143,10 +160,21 @@ class Sampler:
                 if self.fatal is not None:
                     on_fatal()
                     return
-                due = max(due + self._settings.interval, time.monotonic())
-                self._stop.wait(due - time.monotonic())
+                with self._planning:
+                    self._plan.sampled(begun, time.monotonic())
+                self._wait_until_due()
 
         self._spawn("sampler", loop)
+
+    def _wait_until_due(self) -> None:
+        """Wait for the time of the next sample, or for the end."""
+        while not self._stop.is_set():
+            with self._planning:
+                self._earlier.clear()
+                seconds = self._plan.due - time.monotonic()
+            if seconds <= 0:
+                return
+            self._earlier.wait(seconds)  # and look again: it may be due later now
 
     def watch_xids(self) -> None:
         """Record XIDs as they arrive; no call begins while another is stuck in the driver."""
@@ -160,10 +188,13 @@ class Sampler:
                     self._stop.wait(1.0)
                     continue
                 try:
+                    self._waits = True
                     driver.wait_xids(XID_WAIT_SECONDS)
                 except Exception:
                     log.exception("waiting for XIDs failed on a defect")
                     self._stop.wait(XID_WAIT_SECONDS)
+                finally:
+                    self._waits = False
 
         self._spawn("xid", loop)
 
@@ -173,8 +204,9 @@ class Sampler:
         thread.start()
 
     def stop(self, grace: float = 2.0) -> bool:
-        """Stop sampling; False if a call is stuck in the driver and goes on."""
+        """Stop sampling; False if a call in the driver goes on, be it a wait for XIDs."""
         self._stop.set()
+        self._earlier.set()
         deadline = time.monotonic() + grace
         for thread in self._threads:
             if thread.name == "sampler":
@@ -187,7 +219,8 @@ class Sampler:
             return True
         closing = threading.Thread(target=self._driver.close, name="closing", daemon=True)
         closing.start()  # the driver may have stopped answering since the last pass
-        closing.join(max(CLOSING_SECONDS, deadline - time.monotonic()))
+        seconds = WAITING_SECONDS if self._waits else CLOSING_SECONDS
+        closing.join(max(seconds, deadline - time.monotonic()))
         return not closing.is_alive()
 
     # ------------------------------------------------------------ one sample
@@ -198,7 +231,7 @@ class Sampler:
         stale = STALE_INTERVALS * self._settings.interval
         seen = observe(self._collectors, now, self._settings.timeout, stale)
         ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
-        totals = self._guarded("the sums", lambda: _totals(ledger, seen))
+        totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
         attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
         heard_at = seen.pods.heard_at if seen.pods else None
         page = self._render(now, attribution or Attribution(), totals, heard_at)
@@ -212,9 +245,20 @@ class Sampler:
             self.fatal = str(nvml.fatal)
         return page
 
+    def _totals(self, ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
+        """The sums of this pass: those of the pass before if the ledger is the same."""
+        if ledger is None:
+            return None
+        finished = seen.pods.finished if seen.pods else frozenset[tuple[str, str]]()
+        kept = self._summed
+        if kept is None or kept[0].ledger is not ledger or kept[1] != finished:
+            kept = self._summed = (allocation_totals(ledger, finished), finished)
+        return kept[0]
+
     def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
         """The rows of this pass; without a ledger, those of the GPUs only."""
-        return attribute(seen, self._ledger_builder.usage(seen) if ledger else NodeUsage())
+        usage = self._ledger_builder.usage(seen) if ledger else NodeUsage()
+        return self._attributor.rows(seen, usage)
 
     def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
         """The result of ``make``; None if that fails.
@@ -270,9 +314,3 @@ class Sampler:
         """The collectors' health, with the parts of their data that the join refused."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
-
-
-def _totals(ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
-    if ledger is None:
-        return None
-    return allocation_totals(ledger, seen.pods.finished if seen.pods else frozenset())

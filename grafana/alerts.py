@@ -173,7 +173,7 @@ DEVICES: Final = RuleGroup(
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_GPU}",
             f"Reported {TIME} ago: the GPU is broken until it is reset or replaced. First: cordon"
-            " the node and see which containers use the GPU in vgpu_container_processes.",
+            " the node and see which containers use the GPU in vgpu_container_memory_used_bytes.",
         ),
         Alert(
             "VgpuXidWarning",

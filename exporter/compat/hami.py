@@ -13,6 +13,7 @@ from exporter.compat.rows import (
     one,
     percent,
     reported,
+    timed_vdevices,
     utilization,
     vdevice_key,
     vdevices,
@@ -114,6 +115,14 @@ def hami(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
                     "Container device utilization, 0-100 summed over processes.",
                     utilization,
                 ),
+            ),
+        ),
+        FamilyTable(
+            title="Last kernels of the containers",
+            rows=timed_vdevices,
+            labels=HAMI_VDEVICE_LABELS,
+            key=vdevice_key,
+            families=(
                 Family(
                     "hami_container_last_kernel_elapsed_seconds",
                     GAUGE,

@@ -1,6 +1,7 @@
 """Volcano's monitor, and HAMi's before 2.9: the same names with different labels."""
 
 from collections.abc import Callable
+from typing import Final
 
 from exporter.compat.rows import (
     GAUGE,
@@ -16,6 +17,7 @@ from exporter.compat.rows import (
     one,
     percent,
     reported,
+    timed_vdevices,
     utilization,
     vdevice_key,
     vdevices,
@@ -83,14 +85,24 @@ def _legacy_vdevices(breakdown: bool) -> FamilyTable:
                 "Container device utilization, 0-100 summed over processes.",
                 utilization,
             ),
-            Family(
-                "Device_last_kernel_of_container",
-                GAUGE,
-                "Seconds since the container last launched a kernel.",
-                last_kernel,
-            ),
         ),
     )
+
+
+LAST_KERNELS: Final = FamilyTable(
+    title="Last kernels of the containers",
+    rows=timed_vdevices,
+    labels=LEGACY_VDEVICE_LABELS,
+    key=vdevice_key,
+    families=(
+        Family(
+            "Device_last_kernel_of_container",
+            GAUGE,
+            "Seconds since the container last launched a kernel.",
+            last_kernel,
+        ),
+    ),
+)
 
 
 def volcano(breakdown: bool = False) -> tuple[FamilyTable, ...]:
@@ -99,6 +111,7 @@ def volcano(breakdown: bool = False) -> tuple[FamilyTable, ...]:
     return (
         _legacy_hosts(labels, lambda row: (*host_key(row), ZONE)),
         _legacy_vdevices(breakdown),
+        LAST_KERNELS,
     )
 
 
@@ -115,5 +128,6 @@ def hami_legacy(breakdown: bool = False) -> tuple[FamilyTable, ...]:
     return (
         _legacy_hosts(labels, lambda row: (row.node, *host_key(row), row.device_type, ZONE)),
         _legacy_vdevices(breakdown),
+        LAST_KERNELS,
         mig,
     )

@@ -4,15 +4,21 @@ To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
 ``allocations`` or ``health``.
 """
 
+from collections.abc import Collection
+from typing import Final
+
 from exporter.families.allocations import CONTAINER_ALLOCATIONS, DEVICE_ALLOCATIONS, LEDGER
 from exporter.families.containers import CONTAINERS, SHARES
+from exporter.families.details import Detail
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import PROCESS, WEB
 
-OWN_TABLES: tuple[FamilyTable, ...] = (
+__all__ = ["OWN_TABLES", "Detail", "own_tables"]
+
+OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     GPUS,
     XID_WATCH,
     XIDS,
@@ -28,3 +34,9 @@ OWN_TABLES: tuple[FamilyTable, ...] = (
     WEB,
     PROCESS,
 )
+"""With all details."""
+
+
+def own_tables(details: Collection[Detail]) -> tuple[FamilyTable, ...]:
+    """The tables with only these groups of details."""
+    return tuple(table.within(details) for table in OWN_TABLES)

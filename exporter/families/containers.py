@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from exporter.families.details import Detail
 from exporter.view import ShareRow
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 
@@ -59,6 +60,8 @@ SHARES = FamilyTable(
             GAUGE,
             "1 if the sharing system sets no memory limit, 0 if it does.",
             lambda row: int(row.unlimited) if row.unlimited or row.limit_bytes else None,
+            detail=Detail.STATES,
+            briefly=lambda row: 1 if row.unlimited else None,
         ),
         Family(
             "vgpu_container_memory_used_bytes",
@@ -82,6 +85,7 @@ SHARES = FamilyTable(
             breakdown,
             ("kind",),
             unit="bytes",
+            detail=Detail.ACCOUNTING,
         ),
         Family(
             "vgpu_container_memory_phantom_bytes",
@@ -90,18 +94,21 @@ SHARES = FamilyTable(
             " the sum is more than the device has.",
             accounted("phantom"),
             unit="bytes",
+            detail=Detail.ACCOUNTING,
         ),
         Family(
             "vgpu_container_processes",
             GAUGE,
             "Processes of the container on the device (NVML process lists).",
             lambda row: row.processes,
+            detail=Detail.PROCESSES,
         ),
         Family(
             "vgpu_container_accounted_processes",
             GAUGE,
             "Live processes that the shim accounts memory for (shim region).",
             accounted("processes"),
+            detail=Detail.PROCESSES,
         ),
         Family(
             "vgpu_container_core_limit_ratio",
@@ -109,6 +116,7 @@ SHARES = FamilyTable(
             "Core limit, 1 is a whole device. Absent if there is none or it is unknown.",
             lambda row: _ratio(row.core_limit_percent),
             unit="ratio",
+            detail=Detail.LIMITS,
         ),
         Family(
             "vgpu_container_sm_utilization_ratio",
@@ -124,6 +132,7 @@ SHARES = FamilyTable(
             " and can stick (shim region).",
             accounted("sm_utilization"),
             unit="ratio",
+            detail=Detail.ACCOUNTING,
         ),
     ),
 )
@@ -153,6 +162,8 @@ CONTAINERS = FamilyTable(
             "1 while the shim holds the container's kernels back for a higher priority (shim"
             " region, recent_kernel).",
             lambda row: None if row.blocked is None else int(row.blocked),
+            detail=Detail.STATES,
+            briefly=lambda row: 1 if row.blocked else None,
         ),
         Family(
             "vgpu_container_priority",

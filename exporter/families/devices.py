@@ -1,7 +1,9 @@
 """Families of the devices: GPUs and MIG instances, and their XIDs."""
 
 from collections.abc import Callable
+from typing import Final
 
+from exporter.families.details import Detail
 from exporter.view import GpuRow
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 
@@ -21,6 +23,15 @@ def readings(name: str) -> Callable[[GpuRow], Labelled]:
         return {key[1:]: value for key, value in row.gpu.readings.items() if key[0] == name}
 
     return pick
+
+
+def _active_clock_events(row: GpuRow) -> Labelled:
+    """The reasons that hold the clocks down."""
+    return {
+        key[1:]: value
+        for key, value in row.gpu.readings.items()
+        if key[0] == "clock_event_active" and value
+    }
 
 
 GPU_INFO_LABELS = (
@@ -53,18 +64,26 @@ def gpu_info(row: GpuRow) -> Labelled:
 
 
 def _gpu(
-    name: str, help_: str, *, unit: str = "", kind: MetricType = GAUGE, source: str = ""
+    name: str, help_: str, *, unit: str = "", kind: MetricType = GAUGE, detail: bool = False
 ) -> Family:
     """A device family whose reading has the family's own name, without prefix and ``_total``."""
-    value = reading(source or name.removesuffix("_total"))
-    return Family(f"vgpu_gpu_{name}", kind, help_, value, unit=unit)
+    value = reading(name.removesuffix("_total"))
+    group = Detail.DEVICES if detail else ""
+    return Family(f"vgpu_gpu_{name}", kind, help_, value, unit=unit, detail=group)
 
 
 def _gpu_by(
-    name: str, extra: tuple[str, ...], help_: str, *, unit: str = "", kind: MetricType = GAUGE
+    name: str,
+    extra: tuple[str, ...],
+    help_: str,
+    *,
+    unit: str = "",
+    kind: MetricType = GAUGE,
+    detail: bool = False,
 ) -> Family:
     value = readings(name.removesuffix("_total"))
-    return Family(f"vgpu_gpu_{name}", kind, help_, value, extra, unit)
+    group = Detail.DEVICES if detail else ""
+    return Family(f"vgpu_gpu_{name}", kind, help_, value, extra, unit, group)
 
 
 GPUS = FamilyTable(
@@ -94,11 +113,17 @@ GPUS = FamilyTable(
             " the two separately (nvmlDeviceGetMemoryInfo_v2).",
             unit="bytes",
         ),
-        _gpu("memory_free_bytes", "Memory not allocated (nvmlDeviceGetMemoryInfo).", unit="bytes"),
+        _gpu(
+            "memory_free_bytes",
+            "Memory not allocated (nvmlDeviceGetMemoryInfo).",
+            unit="bytes",
+            detail=True,
+        ),
         _gpu(
             "memory_reserved_bytes",
             "Memory reserved by driver and firmware (nvmlDeviceGetMemoryInfo_v2).",
             unit="bytes",
+            detail=True,
         ),
         Family(
             "vgpu_gpu_memory_attributed_bytes",
@@ -123,8 +148,18 @@ GPUS = FamilyTable(
             "Processes on the device that belong to no container (NVML, /proc/<pid>/cgroup).",
             lambda row: row.unattributed_processes,
         ),
-        _gpu("bar1_used_bytes", "BAR1 memory in use (nvmlDeviceGetBAR1MemoryInfo).", unit="bytes"),
-        _gpu("bar1_total_bytes", "BAR1 memory (nvmlDeviceGetBAR1MemoryInfo).", unit="bytes"),
+        _gpu(
+            "bar1_used_bytes",
+            "BAR1 memory in use (nvmlDeviceGetBAR1MemoryInfo).",
+            unit="bytes",
+            detail=True,
+        ),
+        _gpu(
+            "bar1_total_bytes",
+            "BAR1 memory (nvmlDeviceGetBAR1MemoryInfo).",
+            unit="bytes",
+            detail=True,
+        ),
         _gpu(
             "utilization_ratio",
             "Share of time in which a kernel ran (nvmlDeviceGetUtilizationRates).",
@@ -135,16 +170,19 @@ GPUS = FamilyTable(
             "Share of time in which device memory was read or written"
             " (nvmlDeviceGetUtilizationRates).",
             unit="ratio",
+            detail=True,
         ),
         _gpu(
             "encoder_utilization_ratio",
             "Video encoder utilisation (nvmlDeviceGetEncoderUtilization).",
             unit="ratio",
+            detail=True,
         ),
         _gpu(
             "decoder_utilization_ratio",
             "Video decoder utilisation (nvmlDeviceGetDecoderUtilization).",
             unit="ratio",
+            detail=True,
         ),
         _gpu(
             "temperature_celsius",
@@ -175,18 +213,33 @@ GPUS = FamilyTable(
             unit="joules",
             kind=COUNTER,
         ),
-        _gpu_by("clock_hertz", ("clock",), "Current clock (nvmlDeviceGetClockInfo).", unit="hertz"),
+        _gpu_by(
+            "clock_hertz",
+            ("clock",),
+            "Current clock (nvmlDeviceGetClockInfo).",
+            unit="hertz",
+            detail=True,
+        ),
         _gpu_by(
             "clock_max_hertz",
             ("clock",),
             "Highest clock (nvmlDeviceGetMaxClockInfo).",
             unit="hertz",
+            detail=True,
         ),
-        _gpu("performance_state", "P-state, 0 is the fastest (nvmlDeviceGetPerformanceState)."),
-        _gpu_by(
-            "clock_event_active",
-            ("reason",),
+        _gpu(
+            "performance_state",
+            "P-state, 0 is the fastest (nvmlDeviceGetPerformanceState).",
+            detail=True,
+        ),
+        Family(
+            "vgpu_gpu_clock_event_active",
+            GAUGE,
             "1 while this reason holds the clocks down (nvmlDeviceGetCurrentClocksEventReasons).",
+            readings("clock_event_active"),
+            ("reason",),
+            detail=Detail.STATES,
+            briefly=_active_clock_events,
         ),
         _gpu_by(
             "ecc_errors_total",
@@ -206,11 +259,20 @@ GPUS = FamilyTable(
             "1 if a remap waits for a reset (nvmlDeviceGetRemappedRows).",
         ),
         _gpu("row_remap_failure", "1 if a remap has failed (nvmlDeviceGetRemappedRows)."),
-        _gpu("pcie_replays_total", "PCIe replays (nvmlDeviceGetPcieReplayCounter).", kind=COUNTER),
         _gpu(
-            "pcie_link_generation", "Current PCIe generation (nvmlDeviceGetCurrPcieLinkGeneration)."
+            "pcie_replays_total",
+            "PCIe replays (nvmlDeviceGetPcieReplayCounter).",
+            kind=COUNTER,
+            detail=True,
         ),
-        _gpu("pcie_link_width", "Current PCIe lanes (nvmlDeviceGetCurrPcieLinkWidth)."),
+        _gpu(
+            "pcie_link_generation",
+            "Current PCIe generation (nvmlDeviceGetCurrPcieLinkGeneration).",
+            detail=True,
+        ),
+        _gpu(
+            "pcie_link_width", "Current PCIe lanes (nvmlDeviceGetCurrPcieLinkWidth).", detail=True
+        ),
         _gpu_by(
             "pcie_throughput_bytes_per_second",
             ("direction",),
@@ -219,9 +281,19 @@ GPUS = FamilyTable(
             unit="bytes per second",
         ),
         _gpu("nvlinks_active", "NVLinks that are up (nvmlDeviceGetNvLinkState)."),
-        _gpu("mig_mode", "1 if MIG is enabled (nvmlDeviceGetMigMode)."),
+        _gpu("mig_mode", "1 if MIG is enabled (nvmlDeviceGetMigMode).", detail=True),
     ),
 )
+
+READ_ANYWAY: Final = frozenset({"mig_mode", "memory_utilization_ratio"})
+"""Readings of the group that others need: the process lists, a compatibility set."""
+
+DETAIL_READINGS: Final = frozenset(
+    family.name.removeprefix("vgpu_gpu_").removesuffix("_total")
+    for family in GPUS.families
+    if family.detail == Detail.DEVICES
+).difference(READ_ANYWAY)
+"""The readings that only the group of details needs."""
 
 XID_WATCH = FamilyTable(
     title="Recording of XID errors",

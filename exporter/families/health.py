@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from exporter.families.details import Detail
 from vgpu.facts import CallCost
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, own_family
@@ -84,6 +85,7 @@ CALLS = FamilyTable(
             COUNTER,
             "NVML calls made.",
             lambda item: _cost(item).count,
+            detail=Detail.CALLS,
         ),
         Family(
             "vgpu_nvml_call_seconds_total",

@@ -17,7 +17,7 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import NODE, with_gpu, with_scheme
+from grafana.dashboards.selecting import NODE, or_zero, with_gpu, with_scheme
 from grafana.promql import GPU, named
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
@@ -211,11 +211,10 @@ HOLDERS: Final = PanelRow(
                     "SM", named(of_node("vgpu_container_sm_utilization_ratio")), GrafanaUnit.RATIO
                 ),
                 Column(
-                    "Core limit",
-                    named(of_node("vgpu_container_core_limit_ratio")),
+                    "Cores allocated",
+                    named(of_node("vgpu_container_core_allocated_ratio")),
                     GrafanaUnit.RATIO,
                 ),
-                Column("Processes", named(of_node("vgpu_container_processes"))),
             ),
             "Used of limit",
             NO_SHARES,
@@ -323,9 +322,16 @@ HEALTH: Final = PanelRow(
             GrafanaUnit.RATIO,
             (
                 PanelQuery(
-                    "max by (reason) (avg_over_time("
-                    + of_node("vgpu_gpu_clock_event_active", ', reason!="gpu_idle"')
-                    + "[$__rate_interval]))",
+                    or_zero(
+                        "max by (reason) (sum_over_time("
+                        + of_node("vgpu_gpu_clock_event_active", ', reason!="gpu_idle"')
+                        + "[$__rate_interval]))"
+                        + " / scalar(max(count_over_time("
+                        + of_node("vgpu_gpu_up")
+                        + "[$__rate_interval])))",
+                        of_node("vgpu_gpu_up"),
+                        reason="none",
+                    ),
                     "{{reason}}",
                 ),
             ),

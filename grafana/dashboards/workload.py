@@ -107,7 +107,7 @@ SUMMARY: Final = PanelRow(
             "Held back",
             "Containers whose kernels are stopped for a container of higher priority.",
             GrafanaUnit.COUNT,
-            f"sum({of_containers('vgpu_container_blocked')})",
+            or_zero(f"sum({of_containers('vgpu_container_blocked')})", ACCOUNTED),
             NO_SHIM,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuContainerBlocked"),
@@ -169,8 +169,8 @@ CONTAINERS: Final = PanelRow(
                     "SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO
                 ),
                 Column(
-                    "Core limit",
-                    of_containers("vgpu_container_core_limit_ratio"),
+                    "Cores allocated",
+                    of_containers("vgpu_container_core_allocated_ratio"),
                     GrafanaUnit.RATIO,
                 ),
                 Column("Most SM in 1 h", BUSIEST, GrafanaUnit.RATIO),
@@ -220,25 +220,6 @@ MEMORY: Final = PanelRow(
             ),
             NO_SHIM,
         ),
-        graph(
-            "Accounted, by kind",
-            "The purpose of memory as the sharing libraries report it, and what killed processes"
-            " still claim.",
-            GrafanaUnit.BYTES,
-            (
-                PanelQuery(
-                    "sum by (kind)"
-                    f" ({of_containers('vgpu_container_memory_accounted_kind_bytes')})",
-                    "{{kind}}",
-                ),
-                PanelQuery(
-                    f"sum({of_containers('vgpu_container_memory_phantom_bytes')})",
-                    "of killed processes",
-                ),
-            ),
-            NO_SHIM,
-            stacked=True,
-        ),
     ),
 )
 
@@ -253,8 +234,8 @@ CORES: Final = PanelRow(
             "no utilisation is measured of what is chosen",
         ),
         graph(
-            "SM utilisation of the core limit",
-            "Above 100 % the limit does not hold; the libraries hold it on average, not at each"
+            "SM utilisation of the allocated cores",
+            "Above 100 % a core limit does not hold; the libraries hold it on average, not at each"
             " moment.",
             GrafanaUnit.RATIO,
             (
@@ -262,13 +243,13 @@ CORES: Final = PanelRow(
                     f"topk({SHOWN}, max by ({NAMES}) ("
                     + of_containers(
                         "vgpu_container_sm_utilization_ratio",
-                        "/ vgpu_container_core_limit_ratio",
+                        "/ vgpu_container_core_allocated_ratio",
                     )
                     + "))",
                     NAME,
                 ),
             ),
-            "nothing that is chosen has both a core limit and a measured use",
+            "nothing that is chosen has both allocated cores and a measured use",
         ),
         bars(
             "Memory allocated and not used",

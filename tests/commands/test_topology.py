@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from google.protobuf.empty_pb2 import Empty
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.view import Attribution, ExporterView, ShareRow
 from tests.support.live import parse
@@ -144,7 +144,7 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     seen = Observation(gpu=TWO, pods=pod_sample([waiting], complete=True))
     builder = LedgerBuilder(codecs(None, GIB), NODE)
     ledger = builder.ledger(seen)
-    attribution = attribute(seen, builder.usage(seen))
+    attribution = Attributor().rows(seen, builder.usage(seen))
     assert not attribution.shares  # nothing on the node knows of it yet
     promised = msgspec.structs.replace(
         view(), attribution=attribution, allocations=allocation_totals(ledger)

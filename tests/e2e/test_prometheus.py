@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def exporter(tmp_path_factory):
     live = LiveExporter(
-        tmp_path_factory.mktemp("golden"), golden_node.EMPTY, "--sample.interval=500ms"
+        tmp_path_factory.mktemp("golden"),
+        golden_node.EMPTY,
+        "--sample.interval=500ms",
+        "--metrics.detail=all",
     )
     golden_node.write_pods(live.node.folder)
     live.write_driver(devices=golden_node.devices(), processes=golden_node.processes())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from vgpu.facts import (
     ContainerName,
@@ -118,7 +118,7 @@ def rows(seen, gpushare_unit_bytes=None):
     """The rows of one observation, of which a ledger is made first."""
     builder = LedgerBuilder(codecs(gpushare_unit_bytes, None), "n")
     builder.ledger(seen)
-    return attribute(seen, builder.usage(seen))
+    return Attributor().rows(seen, builder.usage(seen))
 
 
 def node(**parts):

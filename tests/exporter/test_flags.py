@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from exporter import main as exporter_main
 from exporter.compat import Compat
+from exporter.families.details import Detail
 from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
 from vgpu.cli import main as vgpu
 from vgpu.program.flags import Duration
@@ -225,3 +226,9 @@ def test_the_demo_refuses_flags_of_a_real_node():
 
 def test_a_containers_environment_does_not_stand_in_the_way_of_once():
     assert parsed("--once", env={"VGPU_WEB_LISTEN_ADDRESS": ":1"}).once
+
+
+def test_details_are_chosen_by_group_or_all_at_once():
+    assert parsed().metrics_detail == ()
+    assert parsed("--metrics.detail", "calls").metrics_detail == (Detail.CALLS,)
+    assert parsed("--metrics.detail", "all").metrics_detail == tuple(Detail)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from vgpu.facts import (
     ContainerName,
@@ -110,7 +110,7 @@ def joined(pods=None, node=None, **parts):
     seen = Observation(pods=known, at=NOW, **fields)
     builder = LedgerBuilder(codecs(GIB, MIB), NODE)
     ledger = builder.ledger(seen)
-    return attribute(seen, builder.usage(seen)), ledger
+    return Attributor().rows(seen, builder.usage(seen)), ledger
 
 
 def refusals(result):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.problems import conflict_problems
@@ -116,7 +116,7 @@ def view(seen):
         timestamp=1000.0,
         node=NODE,
         interval=15.0,
-        attribution=attribute(seen, builder.usage(seen)),
+        attribution=Attributor().rows(seen, builder.usage(seen)),
         collectors=(),
         calls={},
         xids=(),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals, is_allocation
-from exporter.attribution import attribute
+from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.view import ExporterView
@@ -37,7 +37,7 @@ class Page:
             timestamp=seen.at,
             node=NODE,
             interval=15.0,
-            attribution=attribute(seen, builder.usage(seen)),
+            attribution=Attributor().rows(seen, builder.usage(seen)),
             collectors=(),
             calls={},
             xids=(),

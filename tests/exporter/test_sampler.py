@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
 from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
-from tests.support.waiting import WAIT_SECONDS, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source
@@ -256,7 +257,8 @@ def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
     bench.sampler.body(Format.OPENMETRICS, gzip=True)
     page = bench.sampler.sample()
     made = []
-    monkeypatch.setattr(type(page.exposition), "_make", lambda *_, **__: made.append(1))
+    for make in ("_text", "_parts"):
+        monkeypatch.setattr(type(page.exposition), make, lambda *_: made.append(1))
     assert bench.sampler.body(Format.OPENMETRICS, gzip=True)
     assert made == []
 
@@ -319,7 +321,7 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
 
 def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch):
     bench.sampler.sample()
-    monkeypatch.setattr(sampler_module, "attribute", lambda *_: 1 // 0)
+    monkeypatch.setattr(sampler_module.Attributor, "rows", lambda *_: 1 // 0)
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert found['vgpu_collector_success{collector="nvml"}'] == 1
@@ -332,6 +334,7 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
 def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeypatch):
     whole = series(bench.sampler.sample())
     monkeypatch.setattr(sampler_module, "allocation_totals", lambda *_: 1 // 0)
+    bench.sampler._summed = None  # as with a new ledger
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert not starting(found, "vgpu_allocation_")
@@ -421,3 +424,27 @@ def test_a_refusal_of_the_join_is_logged_once_while_it_lasts(bench, caplog):
     told = [r for r in caplog.records if "does not have" in r.getMessage()]
     assert 0 < len(told) <= changed
     assert len({r.getMessage() for r in told}) == len(told)
+
+
+def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
+    make_bench, monkeypatch
+):
+    sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
+    sampler.sample()
+    sampler._plan.sampled(1031.9, 1031.9)
+    monkeypatch.setattr(sampler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for at in (1002.0, 1017.0, 1032.0):
+        now[0] = at
+        sampler.body(Format.TEXT, gzip=False)
+    assert 1045.0 <= sampler._plan.due < 1047.0
+    assert sampler._earlier.is_set()  # the sampler's thread learns of it
+
+
+def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench):
+    sampler = make_bench(sample_interval=0.2).sampler
+    sampler._plan.due = time.monotonic() + 0.05
+    waiting = threading.Thread(target=sampler._wait_until_due, daemon=True)
+    waiting.start()
+    due = sampler._plan.due = sampler._plan.due + 0.3
+    wait_ended(waiting, "the sampler waits for the time of the sample")
+    assert time.monotonic() >= due

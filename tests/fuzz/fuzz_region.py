@@ -16,11 +16,11 @@ import atheris
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-with atheris.instrument_imports(include=["vgpu.schemes.volcano.hami_core", "vgpu.sources.shim"]):
+with atheris.instrument_imports(include=["vgpu.schemes.volcano.hami_core", "vgpu.sources.regions"]):
     from vgpu.facts import Region
     from vgpu.reasons import SourceError
     from vgpu.schemes.volcano import hami_core
-    from vgpu.sources import shim
+    from vgpu.sources import regions
 
 from tests.support.regions import a_process, a_region, write
 
@@ -58,7 +58,7 @@ class Target:
             os.pwrite(self.fd, patch, at)
         try:
             with contextlib.suppress(SourceError):
-                region = shim.read_region(str(self.path))
+                region = regions.read_region(str(self.path))
                 if not isinstance(region, Region):
                     raise TypeError(region)
                 self.must_be_plausible(region)
@@ -79,7 +79,7 @@ class Target:
 
 def fuzz(folder: Path) -> None:
     """Hand over to libFuzzer, which ends the process when its arguments say that it is enough."""
-    shim.PAUSE_SECONDS = 0
+    regions.PAUSE_SECONDS = 0
     targets = [Target(folder, layout) for layout in hami_core.LAYOUTS]
 
     def test_one_input(data: bytes) -> None:

@@ -1,5 +1,6 @@
 """What a sample of the kubelet's leavings holds, piece by piece."""
 
+import json
 import subprocess
 import sys
 import time
@@ -99,9 +100,9 @@ def test_a_file_that_has_not_changed_is_not_parsed_again(node, monkeypatch):
     parsed = []
     real = kubelet_module.parse_checkpoint
 
-    def counted(content, object_name):
+    def counted(content, object_name, **options):
         parsed.append(object_name)
-        return real(content, object_name)
+        return real(content, object_name, **options)
 
     monkeypatch.setattr(kubelet_module, "parse_checkpoint", counted)
     source = KubeletSource(str(node / "pods"), str(node / "checkpoint"))
@@ -155,3 +156,30 @@ def test_an_answer_that_cannot_be_read_is_told_beside_its_grant(node):
     sample = KubeletSource(None, str(node / "checkpoint")).sample(time.time())
     assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}),)
     assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]
+
+
+def test_a_new_checkpoint_is_used_until_it_is_verified(node):
+    path = node / "checkpoint"
+    source = KubeletSource(None, str(path), verify_seconds=300)
+    good = path.read_bytes()
+    assert source.sample(1000.0).grants
+    damaged = json.loads(good)
+    damaged["Checksum"] += 1
+    path.write_text(json.dumps(damaged))
+    assert source.sample(1299.0).grants
+    with pytest.raises(SourceError) as caught:
+        source.sample(1300.0)
+    assert caught.value.reason is Reason.CHECKSUM_MISMATCH
+    with pytest.raises(SourceError):  # an error is not cached, nor forgotten
+        source.sample(1301.0)
+    path.write_bytes(good)
+    assert source.sample(1302.0).grants
+
+
+def test_a_first_checkpoint_is_verified(node):
+    path = node / "checkpoint"
+    damaged = json.loads(path.read_bytes())
+    damaged["Checksum"] += 1
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(SourceError):
+        KubeletSource(None, str(path), verify_seconds=300).sample(1000.0)

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended
-from vgpu.metrics import render
+from vgpu.metrics import gzip_parts
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.metrics.render import Exposition, Format, Renderer
 
@@ -93,7 +93,7 @@ def test_label_strings_of_vanished_rows_are_forgotten():
     renderer = Renderer((table(),))
     renderer.render([((str(i), "x"), i) for i in range(1000)])
     renderer.render([(("1", "x"), 1)])
-    assert len(renderer._labels[0]) == 1
+    assert len(renderer._tables[0][0].rows) == 1
 
 
 def test_gzip_holds_the_same_bytes():
@@ -109,7 +109,7 @@ def test_twenty_readers_at_once_cost_one_rendering(monkeypatch):
         made.append(1)
         return original(*args)
 
-    monkeypatch.setattr(render.zlib, "compressobj", counted)
+    monkeypatch.setattr(gzip_parts.zlib, "compressobj", counted)
     exposition: Exposition = Renderer((table(),)).render([((str(i), "x"), i) for i in range(5000)])
     start = threading.Barrier(20, timeout=WAIT_SECONDS)
     bodies = []
@@ -125,3 +125,22 @@ def test_twenty_readers_at_once_cost_one_rendering(monkeypatch):
         wait_ended(thread, "a reader has its page")
     assert len(made) == 1
     assert len(set(map(id, bodies))) == 1
+
+
+numbers = st.one_of(st.none(), st.integers(-9, 9), st.floats(-1, 1))
+views = st.lists(st.tuples(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), numbers))
+
+
+@given(st.lists(views, min_size=2, max_size=6), st.booleans())
+def test_lines_that_are_kept_are_those_of_a_new_renderer(pages, values):
+    family = Family(
+        "x_kinds", MetricType.GAUGE, "Kinds.", lambda row: {("k",): row[1] or 0}, ("k",)
+    )
+    plain = Family("x_bytes", MetricType.GAUGE, "Some bytes.", lambda row: row[1])
+    kept = Renderer((table(families=(plain, family)),), values=values)
+    for rows in pages:
+        fresh = Renderer((table(families=(plain, family)),)).render(rows)
+        page = kept.render(rows)
+        assert samples(page.body(Format.TEXT).decode()) == samples(fresh.body(Format.TEXT).decode())
+        assert (page.series, page.dropped) == (fresh.series, fresh.dropped)
+        assert gzip.decompress(page.body(Format.TEXT, gzip=True)) == page.body(Format.TEXT)

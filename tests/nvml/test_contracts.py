@@ -256,11 +256,8 @@ def test_the_numbers_in_the_tables_are_the_bindings():
         "video": pynvml.NVML_CLOCK_VIDEO,
     }
     assert sum(nvml_queries.CLOCK_EVENTS.values()) == pynvml.nvmlClocksEventReasonAll
-    args = {
-        key: query.args
-        for query in nvml_queries.GPU_WITH_PCIE_THROUGHPUT.slow
-        for key in query.parts
-    }
+    tables = nvml_queries.GPU_WITH_PCIE_THROUGHPUT
+    args = {key: query.args for query in (*tables.slow, *tables.rare) for key in query.parts}
     assert args["pcie_throughput_bytes_per_second", "rx"] == (pynvml.NVML_PCIE_UTIL_RX_BYTES,)
     assert args["pcie_throughput_bytes_per_second", "tx"] == (pynvml.NVML_PCIE_UTIL_TX_BYTES,)
     assert args["ecc_errors", "uncorrected", "aggregate"] == (

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -194,7 +195,7 @@ def test_a_region_inside_a_container_is_looked_for_once_per_container(proc, monk
         asked.append((procfs, pid))
         raise SourceError(Reason.ABSENT, "region")
 
-    monkeypatch.setattr(runtime.shim, "read_bare", look)
+    monkeypatch.setattr(runtime.regions, "read_bare", look)
     run(proc, 10, POD_PATH)
     run(proc, 11, POD_PATH)
     run(proc, 12, "/user.slice")
@@ -231,3 +232,85 @@ def shim_region():
 
     path = min((GOLDEN_FILES / "shim-regions").glob("*-one.cache.gz"))
     return gzip.decompress(path.read_bytes())
+
+
+# ---------------------------------------------------------------- processes that are watched
+
+
+@pytest.fixture
+def own(proc):
+    """A procfs that shows this process: its pids are those of our system calls."""
+    (proc / "self/ns/pid").unlink()
+    (proc / "self/ns").rmdir()
+    (proc / "self").rmdir()
+    (proc / str(os.getpid()) / "ns").mkdir(parents=True)
+    (proc / str(os.getpid()) / "ns/pid").symlink_to(HOST_PID_NAMESPACE)
+    (proc / "self").symlink_to(str(os.getpid()))
+    return proc
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "infinity"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def reads(monkeypatch):
+    """The paths of the cgroups that are read."""
+    paths, read = [], runtime._read_cgroup
+    monkeypatch.setattr(runtime, "_read_cgroup", lambda path: paths.append(path) or read(path))
+    return paths
+
+
+def test_the_cgroup_of_a_living_process_is_read_once(own, sleeper, monkeypatch):
+    monkeypatch.setattr(runtime, "SAMPLES_OF_TRUST", 10**9)
+    run(own, sleeper.pid, POD_PATH)
+    source, paths = ProcessSource(str(own), str(own.parent / "cgroup")), reads(monkeypatch)
+    first = source.sample([sleeper.pid])
+    assert source.sample([sleeper.pid]).owners is first.owners
+    assert paths == [f"{own}/{sleeper.pid}/cgroup"]
+
+
+def test_a_pid_that_another_process_has_now_is_read_again(own, sleeper, monkeypatch):
+    monkeypatch.setattr(runtime, "SAMPLES_OF_TRUST", 10**9)
+    run(own, sleeper.pid, POD_PATH)
+    source = ProcessSource(str(own), str(own.parent / "cgroup"))
+    source.sample([sleeper.pid])
+    sleeper.kill()
+    sleeper.wait()
+    run(own, sleeper.pid, f"/docker/{ID}")  # the kernel has given the pid away again
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, "", "docker")}
+
+
+def test_a_process_that_moves_is_found_within_the_samples_of_trust(own, sleeper):
+    run(own, sleeper.pid, POD_PATH)
+    source = ProcessSource(str(own), str(own.parent / "cgroup"))
+    source.sample([sleeper.pid])
+    run(own, sleeper.pid, f"/docker/{ID}")
+    owners = [
+        source.sample([sleeper.pid]).owners[sleeper.pid] for _ in range(runtime.SAMPLES_OF_TRUST)
+    ]
+    assert owners[-1] == ProcessOwner(ID, "", "docker")
+
+
+def test_no_more_processes_are_watched_than_the_descriptors_allow(own, sleeper, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
+    run(own, sleeper.pid, POD_PATH)
+    run(own, os.getpid(), "/user.slice")
+    source, paths = ProcessSource(str(own), str(own.parent / "cgroup")), reads(monkeypatch)
+    for _ in range(2):
+        owners = source.sample([sleeper.pid, os.getpid()]).owners
+        assert owners == {sleeper.pid: ProcessOwner(ID, UID, ""), os.getpid(): None}
+    assert len(paths) >= 3
+
+
+def test_a_process_that_is_no_longer_asked_for_takes_no_descriptor(own, sleeper):
+    run(own, sleeper.pid, POD_PATH)
+    source = ProcessSource(str(own), str(own.parent / "cgroup"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    source.sample([sleeper.pid])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    source.sample([])
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -151,7 +151,7 @@ OF_ONE_ORIGINAL = {
     "exporter/compat/": "has each original's metrics",
     "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",
     "vgpu/ledger/": "reads regions, environments and virtual GPUs as their systems write them",
-    "vgpu/sources/shim.py": "reads the regions of one library, HAMi-core",
+    "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
     "vgpu/commands/inspect.py": "its --legacy is one original's",
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",

@@ -15,7 +15,7 @@ from tests.support.regions import GPUS, a_process, a_region, scribble, write
 from vgpu.facts import Region
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
-from vgpu.sources import shim
+from vgpu.sources import regions
 
 IDS = list(hami_core.LAYOUTS)
 V12 = hami_core.LAYOUTS["v1.2"]
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 def refusal(path, dir_fd=None):
     with pytest.raises(SourceError) as caught:
-        shim.read_region(str(path), dir_fd)
+        regions.read_region(str(path), dir_fd)
     return caught.value
 
 
@@ -104,7 +104,7 @@ def test_an_unreadable_file_is_refused(path):
 
 
 def test_no_descriptor_stays_open(path, tmp_path):
-    shim.read_region(str(path))
+    regions.read_region(str(path))
     for size in (0, 12):
         os.truncate(path, size)
         refusal(path)
@@ -189,7 +189,7 @@ def test_a_uuid_that_is_none_is_refused(path, uuid):
 )
 def test_every_form_of_uuid_is_read_up_to_its_nul(path, uuid):
     scribble(path, V12.frame.uuids, uuid.encode() + b"\0 what was there before")
-    assert shim.read_region(str(path)).devices[0].uuid == uuid
+    assert regions.read_region(str(path)).devices[0].uuid == uuid
 
 
 def test_the_same_uuid_twice_is_refused(path):
@@ -204,12 +204,12 @@ def test_a_slot_that_stays_half_written_is_refused(path):
 
 def test_a_half_written_slot_that_is_not_in_use_does_not_matter(path):
     scribble(path, V12.frame.slots + 2 * V12.frame.slot_size + V12.seqlock, 7)
-    assert shim.read_region(str(path)) == a_region("v1.2")
+    assert regions.read_region(str(path)) == a_region("v1.2")
 
 
 def test_a_priority_beyond_the_known_ones_is_just_a_number(tmp_path):
     path = write(tmp_path / "x.cache", a_region("v1.2", priority=7))
-    assert shim.read_region(str(path)).priority == 7
+    assert regions.read_region(str(path)).priority == 7
 
 
 # ---------------------------------------------------------------- files that change meanwhile
@@ -242,7 +242,7 @@ def test_a_process_that_joins_between_two_reads_is_read_in_the_next_try(
     path = write(tmp_path / "x.cache", a_region(layout))
     joined = a_region(layout, processes=[*a_region(layout).processes, a_process(layout, pid=99)])
     between_reads(monkeypatch, number, lambda: write(tmp_path / "x.cache", joined))
-    assert shim.read_region(str(path)) == joined
+    assert regions.read_region(str(path)) == joined
 
 
 @pytest.mark.parametrize("layout", IDS)
@@ -252,7 +252,7 @@ def test_a_slot_rewritten_between_its_two_copies_is_read_in_the_next_try(
     path = write(tmp_path / "x.cache", a_region(layout))
     moved = a_region(layout, processes=[a_process(layout, data=5), a_process(layout, pid=28)])
     between_reads(monkeypatch, 3, lambda: write(tmp_path / "x.cache", moved))
-    assert shim.read_region(str(path)) == moved
+    assert regions.read_region(str(path)) == moved
 
 
 def test_a_region_that_never_holds_still_is_refused(path, monkeypatch):
@@ -269,8 +269,8 @@ def test_a_region_that_never_holds_still_is_refused(path, monkeypatch):
 def test_a_replaced_file_is_read_to_its_end_as_it_was(path, tmp_path, monkeypatch):
     other = write(tmp_path / "other", a_region("v0", devices=1))
     between_reads(monkeypatch, 2, lambda: other.replace(path))
-    assert shim.read_region(str(path)) == a_region("v1.2")
-    assert shim.read_region(str(path)) == a_region("v0", devices=1)
+    assert regions.read_region(str(path)) == a_region("v1.2")
+    assert regions.read_region(str(path)) == a_region("v0", devices=1)
 
 
 def test_a_disk_that_fails_while_it_is_read_is_unreadable(path, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_disk_that_fails_while_it_is_read_is_unreadable(path, monkeypatch):
 
 @pytest.mark.parametrize("layout", IDS)
 def test_any_corruption_of_a_valid_file_gives_a_region_or_a_reason(tmp_path, monkeypatch, layout):
-    monkeypatch.setattr(shim, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(regions, "PAUSE_SECONDS", 0)
     frame = hami_core.LAYOUTS[layout].frame
     path = write(tmp_path / "x.cache", a_region(layout))
     image = hami_core.encode(a_region(layout), layout)
@@ -302,9 +302,9 @@ def test_any_corruption_of_a_valid_file_gives_a_region_or_a_reason(tmp_path, mon
         for at, data in patches:
             scribble(path, at, data[: frame.file_size - at])
         with contextlib.suppress(SourceError):
-            assert isinstance(shim.read_region(str(path)), Region)
+            assert isinstance(regions.read_region(str(path)), Region)
         for at, data in patches:
             scribble(path, at, image[at : at + len(data)])
 
     check()
-    assert shim.read_region(str(path)) == a_region(layout)
+    assert regions.read_region(str(path)) == a_region(layout)

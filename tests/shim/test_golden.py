@@ -8,7 +8,7 @@ import pytest
 from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes.volcano import hami_core
-from vgpu.sources.shim import read_region
+from vgpu.sources.regions import read_region
 
 FOLDER = GOLDEN_FILES / "shim-regions"
 NAMES = sorted(path.name.removesuffix(".json") for path in FOLDER.glob("*.json"))

@@ -9,7 +9,7 @@ import pytest
 from tests.support.regions import a_process, a_region, put, write
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
-from vgpu.sources.shim import read_region
+from vgpu.sources.regions import read_region
 
 READS = 400
 

@@ -468,3 +468,71 @@ def test_no_descriptor_stays_open(root):
     source = ShimSource([str(root), str(root / "none"), str(root)])
     source.sample()
     assert descriptors(root) == []
+
+
+# ---------------------------------------------------------------- what is not done again
+
+
+def test_a_region_with_the_same_bytes_is_not_decoded_again(root, settled, monkeypatch):
+    path = place(root, GOOD)
+    source, decoded, decode = ShimSource([str(root)]), [], hami_core.decode
+    monkeypatch.setattr(hami_core, "decode", lambda *args: decoded.append(args) or decode(*args))
+    first = source.sample()
+    assert source.sample() == first
+    assert len(decoded) == 1
+    write(path, a_region("v1.2", processes=()))
+    assert source.sample().files[0].region.processes == ()
+    assert len(decoded) == 2
+
+
+def test_of_many_folders_those_of_dead_pods_are_read_rarely(root, settled, monkeypatch):
+    monkeypatch.setattr(shim, "MANY_FOLDERS", 4)
+    paths = [place(root, GOOD, pod=pod) for pod in range(8)]
+    source = ShimSource([str(root)], living=lambda: {PODS[0]})
+    assert len(source.sample().files) == 8
+    for path in paths:
+        write(path, a_region("v1.2", processes=()))
+    seen = [
+        {file.pod_uid for file in source.sample().files if not file.region.processes}
+        for _ in range(shim.RARELY)
+    ]
+    assert all(PODS[0] in uids for uids in seen)
+    assert len(seen[0]) < 4
+    assert seen[-1] == set(PODS[:8])
+
+
+def test_where_nobody_knows_who_lives_every_folder_is_read(root, settled, monkeypatch):
+    monkeypatch.setattr(shim, "MANY_FOLDERS", 4)
+    paths = [place(root, GOOD, pod=pod) for pod in range(8)]
+    source = ShimSource([str(root)])
+    source.sample()
+    for path in paths:
+        write(path, a_region("v1.2", processes=()))
+    assert not any(file.region.processes for file in source.sample().files)
+
+
+def test_a_folder_that_cannot_be_opened_any_more_is_one_rejection_and_no_region(
+    root, settled, monkeypatch
+):
+    place(root, GOOD)
+    source = ShimSource([str(root)])
+    assert len(source.sample().files) == 1
+    opened, stat = os.open, os.stat
+
+    def failing(path, *args, **options):
+        if str(path).startswith(PODS[0]):
+            raise OSError(errno.EACCES, "Permission denied")
+        return opened(path, *args, **options)
+
+    def unseen(path, *args, **options):
+        if str(path).startswith(PODS[0]):
+            raise OSError(errno.EACCES, "Permission denied")
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    monkeypatch.setattr(os, "stat", unseen)
+    for _ in range(2):
+        result = source.sample()
+        assert (result.files, [r.reason for r in result.rejections]) == ((), [Reason.UNREADABLE])
+    monkeypatch.undo()
+    assert len(source.sample().files) == 1

@@ -47,7 +47,7 @@ def driver(clock) -> GpuSource:
 def test_it_has_the_readings_that_the_real_source_asks_for(driver):
     asked = {
         key
-        for query in (*nvml_queries.FAST, *nvml_queries.SLOW)
+        for query in (*nvml_queries.FAST, *nvml_queries.SLOW, *nvml_queries.RARE)
         for key in query.parts
         if key[0] not in MODELLED_AS_ABSENT
     }

@@ -1,4 +1,6 @@
-"""Nodes of any size for benchmarks and dashboards: HAMi containers of two processes each."""
+"""Nodes of any size for benchmarks and dashboards: HAMi containers of a few processes each."""
+
+import msgspec
 
 from vgpu.model import PodRef, Scheme, Share
 from vgpu.simulator.scenario import (
@@ -16,27 +18,51 @@ from vgpu.simulator.waveform import Waveform
 from vgpu.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
 PROCESSES = 2
-"""Processes of each container."""
+"""Number of processes of each container, unless a node is made with another number."""
 
 _FIRST_PID = 100_000
 _FILL = 0.9  # of a GPU's free memory is promised to containers
 
 
-def fleet_node(gpus: int = 8, containers: int = 80, index: int = 0) -> Scenario:
+class Fleet(msgspec.Struct, frozen=True):
+    """How the nodes of a fleet are filled.
+
+    Attributes:
+        processes: of each container, on its GPUs in turn.
+        gpus: of each container, beginning with its own.
+        first: the number of the oldest pod; with another number, the node has other pods.
+    """
+
+    processes: int = PROCESSES
+    gpus: int = 1
+    first: int = 0
+
+
+def fleet_node(
+    gpus: int = 8,
+    containers: int = 80,
+    index: int = 0,
+    fleet: Fleet = Fleet(),  # noqa: B008 - frozen
+) -> Scenario:
     """A node of equal ``gpus`` that ``containers`` share evenly; ``index`` distinguishes nodes.
 
-    Both processes of a container are on its one GPU. Nothing is wrong with any of them.
+    Nothing is wrong with any of them.
     """
     node = f"gpu-node-{index}"
-    fleet = tuple(_gpu(node, number) for number in range(gpus))
-    per_gpu = -(-containers // gpus)
+    gpus = tuple(_gpu(node, number) for number in range(gpus))
+    per_gpu = -(-containers * fleet.gpus // gpus)
     return Scenario(
         node=node,
-        gpus=fleet,
+        gpus=gpus,
         pods=tuple(
-            _pod(node, number, fleet[number % gpus], per_gpu) for number in range(containers)
+            _pod(node, number, _in_turn(gpus, number, fleet.gpus), per_gpu, fleet)
+            for number in range(fleet.first, fleet.first + containers)
         ),
     )
+
+
+def _in_turn(gpus: tuple[SimulatedGpu, ...], first: int, count: int) -> tuple[SimulatedGpu, ...]:
+    return tuple(gpus[(first + position) % len(gpus)] for position in range(count))
 
 
 def _gpu(node: str, number: int) -> SimulatedGpu:
@@ -55,37 +81,47 @@ def _gpu(node: str, number: int) -> SimulatedGpu:
     )
 
 
-def _pod(node: str, number: int, gpu: SimulatedGpu, per_gpu: int) -> SimulatedPod:
+def _pod(
+    node: str, number: int, gpus: tuple[SimulatedGpu, ...], per_gpu: int, fleet: Fleet
+) -> SimulatedPod:
+    """A pod of one container with shares of ``gpus``, each of which has ``per_gpu`` shares."""
     name = f"train-{node}-{number:03d}"
+    gpu = gpus[0]
     free = gpu.memory_bytes - gpu.reserved_bytes - gpu.baseline_bytes
     limit = int(_FILL * free / per_gpu) // MIB * MIB
-    share = Share(
-        device=gpu.uuid,
-        memory_bytes=limit,
-        cores_milli=max(WHOLE_DEVICE_MILLI // per_gpu, MILLI_PER_PERCENT),
-    )
+    cores = max(WHOLE_DEVICE_MILLI // per_gpu, MILLI_PER_PERCENT)
+    shares = tuple(Share(gpu.uuid, memory_bytes=limit, cores_milli=cores) for gpu in gpus)
     container = SimulatedContainer(
         name="main",
         id=container_id(name),
         scheme=Scheme.VOLCANO,
-        shares=(share,),
+        shares=shares,
         shim=Shim(layout="v1.2", root=HAMI_ROOT, cache=identity(f"region of {name}")),
-        processes=tuple(_process(number, which, gpu, limit, per_gpu) for which in range(PROCESSES)),
+        processes=tuple(
+            _process(
+                _FIRST_PID + fleet.processes * number + which,
+                which,
+                gpus[which % len(gpus)],
+                limit // fleet.processes,
+                1 / (fleet.processes * per_gpu),
+            )
+            for which in range(fleet.processes)
+        ),
     )
     ref = PodRef(uid=identity(name), namespace=f"team-{number % 10}", name=name)
     return SimulatedPod(ref=ref, containers=(container,))
 
 
-def _process(number: int, which: int, gpu: SimulatedGpu, limit: int, per_gpu: int) -> Process:
-    context = limit // 16
-    data = limit / PROCESSES - context
-    high = 1 / (PROCESSES * per_gpu)
+def _process(pid: int, which: int, gpu: SimulatedGpu, memory: int, high: float) -> Process:
+    """The ``which``-th of its container's processes, which uses up to ``memory`` bytes."""
+    context = memory // 8
+    data = memory - context
     return Process(
-        pid=_FIRST_PID + PROCESSES * number + which,
+        pid=pid,
         container_pid=1 + 10 * which,
         gpu=gpu.index,
         context=context,
         module=0,
-        data=Waveform(low=0.3 * data, high=0.9 * data, period=60 + number % 50, phase=7 * which),
-        sm=Waveform(low=0, high=high, period=30 + number % 40, phase=11 * which),
+        data=Waveform(low=0.3 * data, high=0.9 * data, period=60 + pid % 50, phase=7 * which),
+        sm=Waveform(low=0, high=high, period=30 + pid % 40, phase=11 * which),
     )

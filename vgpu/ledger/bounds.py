@@ -30,9 +30,9 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     def use_error(self, device: str, used: int) -> str:
         """Why no container can use so many bytes of it, with the tolerance of :func:`is_over`."""
         most = self._most(device)
-        return f"{exact_size(used)} in use of {device}, which has {exact_size(most)}" * is_over(
-            used, most
-        )
+        if not is_over(used, most):
+            return ""
+        return f"{exact_size(used)} in use of {device}, which has {exact_size(most)}"
 
     def _most(self, device: str) -> int:
         return self.memory.get(device, MOST_DEVICE_MEMORY)

@@ -36,9 +36,40 @@ NO_POD = ""
 _KINDS = {kind: position for position, kind in enumerate(ConflictKind)}
 
 
-def merge(evidence: Evidence) -> Ledger:
-    """The ledger of one node. Never raises: what is impossible is a conflict."""
+class ResolutionCache:
+    """The pods of the merge before, so that unchanged ones are not resolved again.
+
+    One thread uses it.
+    """
+
+    def __init__(self) -> None:
+        self._devices: tuple[object, ...] = ()
+        self._kept: dict[str, tuple[Known, Containers, PodResolution]] = {}
+        self._current: dict[str, tuple[Known, Containers, PodResolution]] = {}
+
+    def begin(self, evidence: Evidence) -> None:
+        """Begin a merge; with other devices all pods are resolved again."""
+        devices = (evidence.node, evidence.devices, evidence.devices_complete, evidence.lost)
+        self._kept = self._current if devices == self._devices else {}
+        self._devices, self._current = devices, {}
+
+    def resolve(self, known: Known, containers: Containers, registry: Registry) -> PodResolution:
+        """As :func:`resolve_pod`."""
+        kept = self._kept.get(known.pod.uid)
+        if kept is None or kept[0] != known or kept[1] != containers:
+            kept = (known, containers, resolve_pod(known, containers, registry))
+        self._current[known.pod.uid] = kept
+        return kept[2]
+
+
+def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
+    """The ledger of one node. Never raises: what is impossible is a conflict.
+
+    ``cache`` has the pods of the merge before.
+    """
     registry = Registry(evidence)
+    cache = cache or ResolutionCache()
+    cache.begin(evidence)
     pods = pods_by_node_uid(evidence.pods)
     wanted = sorted(dict.fromkeys(evidence.wanted), key=_asking)
     malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
@@ -46,7 +77,9 @@ def merge(evidence: Evidence) -> Ledger:
     uncontained = containers_by_pod.get(NO_POD, {}).pop("", ())
     own = _own_by_pod(evidence.statements)
     resolutions = [
-        resolve_pod(_known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry)
+        cache.resolve(
+            _known(uid, containers, pods, own.get(uid, ()), evidence), containers, registry
+        )
         for uid, containers in sorted(containers_by_pod.items())
         if containers
     ]

@@ -16,7 +16,8 @@ OVER_LIMIT_PERCENT: Final = 105
 """Percentage of its limit above which a container is over the limit. The driver and the shim count
 contexts a little differently, hence the 5 %."""
 
-_MEMORY_USED = ("memory_used_bytes",)
+MEMORY_USED: Final = ("memory_used_bytes",)
+"""The reading of a device's memory in use."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +110,7 @@ def device_usages(
             strangers[process.device] += 1
     devices = {}
     for device in gpu.gpus:
-        uuid, used = device.uuid, device.readings.get(_MEMORY_USED)
+        uuid, used = device.uuid, device.readings.get(MEMORY_USED)
         if used is not None and uuid in gpu.processes_known and uuid not in unclear:
             total = attributed.get(uuid, 0)
             devices[uuid] = DeviceUsage(total, int(used) - total, strangers[uuid])

@@ -5,7 +5,7 @@ view, ``labels`` and ``key`` give the label names and a row's values for them, a
 ``value`` gives the row's number. Nothing here knows what is measured.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -35,6 +35,8 @@ class Family(msgspec.Struct, frozen=True):
             label values to numbers.
         extra: label names of this family beyond those of its table.
         unit: base unit, for the documentation: bytes, seconds, ratio, celsius … or "".
+        detail: the group of details without which the family is left out, or "".
+        briefly: the value without that group; None leaves the family out.
     """
 
     name: str
@@ -43,6 +45,16 @@ class Family(msgspec.Struct, frozen=True):
     value: Callable[[Any], Value | Labelled]
     extra: tuple[str, ...] = ()
     unit: str = ""
+    detail: str = ""
+    briefly: Callable[[Any], Value | Labelled] | None = None
+
+    def within(self, details: Collection[str]) -> "Family | None":
+        """The family where only these groups of details are wanted; None if it is left out."""
+        if not self.detail or self.detail in details:
+            return self
+        if self.briefly is None:
+            return None
+        return msgspec.structs.replace(self, value=self.briefly, briefly=None)
 
 
 class FamilyTable(msgspec.Struct, frozen=True):
@@ -63,3 +75,8 @@ class FamilyTable(msgspec.Struct, frozen=True):
     key: Callable[[Any], tuple[str, ...]]
     families: tuple[Family, ...]
     note: str = ""
+
+    def within(self, details: Collection[str]) -> "FamilyTable":
+        """The table where only these groups of details are wanted."""
+        families = (family.within(details) for family in self.families)
+        return msgspec.structs.replace(self, families=tuple(filter(None, families)))

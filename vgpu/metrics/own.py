@@ -65,19 +65,19 @@ WEB: Final = FamilyTable(
 
 PROCESS: Final = FamilyTable(
     title="The process",
-    note="As every Prometheus client has them (prometheus_client's ProcessCollector).",
+    note="As every Prometheus client has them.",
     rows=lambda view: (view,),
     labels=(),
     key=lambda _: (),
     families=(
         own_family(
             "process_cpu_seconds_total",
-            "CPU time used (/proc/self/stat).",
+            "CPU time used (CLOCK_PROCESS_CPUTIME_ID).",
             MetricType.COUNTER,
             "seconds",
         ),
         own_family("process_open_fds", "Open file descriptors (/proc/self/fd)."),
-        own_family("process_max_fds", "The most file descriptors allowed (/proc/self/limits)."),
+        own_family("process_max_fds", "The most file descriptors allowed (RLIMIT_NOFILE)."),
         own_family(
             "process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"
         ),

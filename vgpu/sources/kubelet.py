@@ -4,9 +4,10 @@ Each piece is optional and fails alone: what could not be read is a rejection, a
 the sample is absent. A file or folder is parsed again only when it changed.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vgpu.facts import ContainerName, Grant, HeldDevices, KubeletSample
 from vgpu.model import PodRef
@@ -16,6 +17,11 @@ from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
 from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
 
 T = TypeVar("T")
+
+Folders = tuple[dict[str, PodRef], tuple[Rejection, ...]]
+Links = tuple[dict[str, ContainerName], tuple[Rejection, ...]]
+Checkpoint = tuple[tuple[Grant, ...], tuple[Rejection, ...]]
+"""What is read from the log folders, the log links and the checkpoint, and what was refused."""
 
 DEFAULT_LOG_DIR = "/var/log/pods"
 DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -48,6 +54,43 @@ def name_grants(
     return pods, rejections
 
 
+class KubeletCheckpointFile:
+    """The kubelet's checkpoint. One thread uses it.
+
+    The kubelet renames it into place, so that it is whole; its checksum also proves that nothing
+    has damaged it. A version that replaces a verified one soon is used until it is verified.
+    """
+
+    def __init__(self, path: str, verify_seconds: float = 0.0) -> None:
+        """``verify_seconds`` is the minimum time between two verifications: they take long."""
+        self._path = path
+        self._verify_seconds = verify_seconds
+        self._remembered = Remembered(path, self._load)
+        self._now = 0.0
+        self._verified_at = -math.inf
+        self._verified = False
+
+    def get(self, now: float) -> Checkpoint:
+        """What is in it; ``now`` is unix seconds. Raises SourceError."""
+        self._now = now
+        checkpoint = self._remembered.get(now)
+        if not self._verified and self._is_due():
+            self._remembered = Remembered(self._path, self._load)
+            checkpoint = self._remembered.get(now)
+        return checkpoint
+
+    def _load(self, path: str) -> Checkpoint:
+        self._verified = False
+        content, verify = read_file(path, CHECKPOINT_LIMIT), self._is_due()
+        checkpoint = parse_checkpoint(content, printable(path), verify=verify)
+        if verify:
+            self._verified, self._verified_at = True, self._now
+        return checkpoint
+
+    def _is_due(self) -> bool:
+        return not 0 <= self._now - self._verified_at < self._verify_seconds
+
+
 class KubeletSource:
     """The pieces that are configured, each read once per sample."""
 
@@ -56,8 +99,11 @@ class KubeletSource:
         log_dir: str | None = DEFAULT_LOG_DIR,
         checkpoint: str | None = DEFAULT_CHECKPOINT,
         pod_resources: str | None = None,
+        verify_seconds: float = 0.0,
     ) -> None:
         """Any of the paths may be None: not configured.
+
+        A checkpoint that changes more often is verified once in ``verify_seconds``.
 
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
@@ -68,10 +114,14 @@ class KubeletSource:
         self._links = _remember(
             log_dir and str(Path(log_dir).parent / "containers"), read_container_links
         )
-        self._checkpoint = _remember(checkpoint, _load_checkpoint)
+        self._checkpoint = (
+            KubeletCheckpointFile(checkpoint, verify_seconds).get if checkpoint else None
+        )
         self._held = _pod_resources(pod_resources) if pod_resources else None
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
+        self._pieces: Any = None
+        self._sample = KubeletSample({}, {})
 
     def sample(self, now: float) -> KubeletSample:
         """Read everything once; ``now`` is unix seconds.
@@ -94,6 +144,21 @@ class KubeletSource:
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
+        pieces = (folders, links, checkpoint, held, [str(error) for error in failures])
+        if pieces != self._pieces:
+            self._sample = self._joined(folders, links, checkpoint, held, failures)
+            self._pieces = pieces
+        return self._sample
+
+    def _joined(
+        self,
+        folders: Folders | None,
+        links: Links | None,
+        checkpoint: Checkpoint | None,
+        held: Mapping[HeldDevices, frozenset[str]] | None,
+        failures: Iterable[SourceError],
+    ) -> KubeletSample:
+        """The sample of these pieces; None is not read."""
         rejections = [error.rejection() for error in failures]
         pods: dict[str, PodRef] = {}
         containers: dict[str, ContainerName] = {}
@@ -136,10 +201,6 @@ def _with_uids(
 
 def _remember(path: str | None, load: Callable[[str], T]) -> Callable[[float], T] | None:
     return Remembered(path, load).get if path else None
-
-
-def _load_checkpoint(path: str) -> tuple[tuple[Grant, ...], tuple[Rejection, ...]]:
-    return parse_checkpoint(read_file(path, CHECKPOINT_LIMIT), printable(path))
 
 
 def _pod_resources(socket: str) -> Callable[[float], Mapping[HeldDevices, frozenset[str]]]:

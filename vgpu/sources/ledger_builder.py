@@ -1,23 +1,27 @@
 """The ledger of each sample, from the data of all collectors. Pure, with a cache.
 
-Data that did not change since the sample before is neither read nor merged again: most of a node's
+The results of the sample before are used while the data has not changed: most of a node's
 allocation records are the same from one sample to the next.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from vgpu.facts import ProcessSample
+from vgpu.facts import GpuSample, ProcessSample
 from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
+from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
+from vgpu.ledger.merge import ResolutionCache
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.node_usage import node_usage
 from vgpu.ledger.statement_cache import StatementCache
+from vgpu.ledger.usage import MEMORY_USED
 from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
@@ -33,24 +37,43 @@ class LedgerBuilder:
         self._codecs = tuple(codecs)
         self._node = node
         self._memory = StatementCache()
+        self._resolutions = ResolutionCache()
         self._object: Node | None = None
         self._registered_gpus: Gpus = ((), ())
+        self._ledger_inputs: Any = None
+        self._usage_inputs: Any = None
+        self._usage = NodeUsage()
         self._evidence = Evidence()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
 
     def ledger(self, observation: Observation) -> Ledger:
         """Who holds what, as of this observation."""
-        evidence = self._gather(observation)
-        if evidence != self._evidence:
-            self._evidence, self._ledger = evidence, merge(evidence)
+        inputs = _ledger_inputs(observation)
+        if inputs != self._ledger_inputs:
+            self._ledger_inputs = None
+            evidence = self._gather(observation)
+            if evidence != self._evidence:
+                self._evidence, self._ledger = evidence, merge(evidence, self._resolutions)
+            self._ledger_inputs = inputs
         return self._ledger
 
     def usage(self, observation: Observation) -> NodeUsage:
-        """What containers may use and use, as of the observation of the newest ledger."""
-        pods = observation.pods
+        """What containers may use and use, as of the observation of the newest ledger.
+
+        It is the usage of the sample before if nothing has changed: do not change it.
+        """
         if self._index.ledger is not self._ledger:
             self._index = LedgerIndex(self._evidence, self._ledger)
+        inputs = (self._ledger_inputs, _used(observation.gpu))
+        if inputs != self._usage_inputs or self._usage.refused:  # what is refused may be over time
+            self._usage_inputs = None
+            self._usage = self._node_usage(observation)
+            self._usage_inputs = inputs
+        return self._usage
+
+    def _node_usage(self, observation: Observation) -> NodeUsage:
+        pods = observation.pods
         return node_usage(
             self._index,
             gpu=observation.gpu,
@@ -96,6 +119,41 @@ class LedgerBuilder:
             gpus = tuple(gpu for _, scheme_gpus in by_scheme for gpu in scheme_gpus)
             self._object, self._registered_gpus = node, (gpus, tuple(illegible))
         return self._registered_gpus
+
+
+def _ledger_inputs(observation: Observation) -> tuple[Any, ...]:
+    """All that a ledger is made of."""
+    gpu, pods = observation.gpu, observation.pods
+    return (
+        observation.shim,
+        observation.process,
+        observation.kubelet,
+        observation.limits,
+        observation.own,
+        None if pods is None else msgspec.structs.replace(pods, heard_at=None),
+        observation.incomplete,
+        None
+        if gpu is None
+        else (
+            tuple(devices_of(gpu.gpus)),
+            gpu.lost,
+            gpu.complete,
+            gpu.processes_known,
+            [(process.pid, process.device) for process in gpu.processes],
+        ),
+    )
+
+
+def _used(gpu: GpuSample | None) -> tuple[Any, ...] | None:
+    """What a usage needs of the driver beside that."""
+    if gpu is None:
+        return None
+    return (
+        gpu.processes,
+        gpu.utilization,
+        gpu.utilization_known,
+        [device.readings.get(MEMORY_USED) for device in gpu.gpus],
+    )
 
 
 def possibly_running(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:

@@ -72,16 +72,18 @@ class NodeSources(msgspec.Struct, frozen=True):
         *,
         roots_required: bool = False,
         bare: bool = False,
+        verify_seconds: float = 0.0,
     ) -> "NodeSources":
         """Open the sources of these ``names``.
 
         With ``roots_required`` it is a failure if none of the shims' roots exists. ``bare`` also
-        reads the regions inside containers. Raises SourceError NOT_INSTALLED if pod-resources is
+        reads the regions inside containers. The kubelet's checkpoint is verified at most once in
+        ``verify_seconds``. Raises SourceError NOT_INSTALLED if pod-resources is
         to be asked and cannot be.
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
-        kubelet = paths.log_dir, paths.checkpoint, paths.pod_resources
+        kubelet = paths.log_dir, paths.checkpoint, paths.pod_resources, verify_seconds
         return cls(
             ShimSource(roots, required=roots_required, living=living) if SHIM in names else None,
             KubeletSource(*kubelet) if KUBELET in names else None,

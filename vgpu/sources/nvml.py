@@ -9,11 +9,12 @@ import ctypes
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from time import perf_counter
 from typing import Any
 
+import msgspec
 import pynvml
 
 from vgpu.facts import CallCost, GpuSample, XidCount
@@ -35,6 +36,13 @@ LONGEST_PATIENCE_FOR_HEALTH = 16  # new pods wait for the GPU
 _MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 
 
+class _Cost(msgspec.Struct):
+    """A CallCost that grows."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
 class NvmlBinding:
     """nvidia-ml-py without its traps: each failure is a CallError, all calls are counted.
 
@@ -43,7 +51,7 @@ class NvmlBinding:
     """
 
     def __init__(self) -> None:
-        self._costs: dict[str, CallCost] = {}
+        self._costs: dict[str, _Cost] = {}
         self._lock = threading.Lock()  # of the costs: XIDs are awaited in another thread
         self._absent: set[tuple[str, int]] = set()
         self._room: dict[str, int] = {}
@@ -61,18 +69,17 @@ class NvmlBinding:
     def costs(self) -> Mapping[str, CallCost]:
         """Count and seconds of each call so far."""
         with self._lock:
-            return dict(self._costs)
+            return {name: CallCost(cost.count, cost.seconds) for name, cost in self._costs.items()}
 
-    def call(
-        self, name: str, *args: Any, read: Callable[[Any], Any] = lambda answer: answer
-    ) -> Any:
+    def call(self, name: str, *args: Any, read: Callable[[Any], Any] | None = None) -> Any:
         """The answer of a function of nvidia-ml-py, as ``read`` takes it."""
         request = (name, len(args))  # the same name may stand for several symbols
         function = getattr(pynvml, name, None)
         if function is None or request in self._absent:
             raise CallError(name, Code.FUNCTION_NOT_FOUND)
         try:
-            return read(self._timed(name, function, *args))
+            answer = self._timed(name, function, *args)
+            return answer if read is None else read(answer)
         except pynvml.NVMLError as error:
             if error.value == Code.FUNCTION_NOT_FOUND:
                 self._note_absent(request)
@@ -131,11 +138,10 @@ class NvmlBinding:
             seconds = perf_counter() - started
             with self._lock:
                 cost = self._costs.get(name)
-                self._costs[name] = (
-                    CallCost(1, seconds)
-                    if cost is None
-                    else CallCost(cost.count + 1, cost.seconds + seconds)
-                )
+                if cost is None:
+                    cost = self._costs[name] = _Cost()
+                cost.count += 1
+                cost.seconds += seconds
 
     def _has(self, symbol: str) -> bool:
         return hasattr(pynvml.nvmlLib, symbol)
@@ -164,19 +170,27 @@ class NvmlSource:
     """
 
     def __init__(
-        self, *, slow_every: int = 4, pcie_throughput: bool = False, health_only: bool = False
+        self,
+        *,
+        slow_every: int = 4,
+        pcie_throughput: bool = False,
+        health_only: bool = False,
+        longest_wait: float | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """Make a source that asks what hardly changes at every ``slow_every``-th sample only.
 
         ``pcie_throughput`` adds two calls for each GPU that hold the driver for 20 ms each.
         ``health_only`` asks for nothing but what there is to share and whether it is well, hears
-        double-bit ECC events as well, and looks for a lost GPU more often.
+        double-bit ECC events as well, and looks for a lost GPU more often. ``longest_wait`` is the
+        maximum time of a wait for XIDs in seconds, two if it is not set. ``without`` are readings
+        that nobody needs.
         """
         self._slow_every = slow_every
-        self._tables = GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU
+        self._tables = (GPU_WITH_PCIE_THROUGHPUT if pcie_throughput else GPU).without(without)
         self._longest_patience = LONGEST_PATIENCE
         self._binding = NvmlBinding()
-        self._watch = XidWatch(self._binding)
+        self._watch = XidWatch(self._binding, longest=longest_wait)
         if health_only:
             self._tables = GPU_HEALTH
             self._longest_patience = LONGEST_PATIENCE_FOR_HEALTH
@@ -208,7 +222,7 @@ class NvmlSource:
             raise _translated(error) from error
 
     def wait_xids(self, timeout: float) -> None:
-        """Wait for an XID, for at most ``timeout`` or two seconds."""
+        """Wait for an XID, for at most ``timeout`` or the longest wait."""
         self._watch.wait(timeout)
 
     def xids(self) -> tuple[XidCount, ...]:

@@ -31,6 +31,8 @@ PROCESS_LISTS = (
 )
 MOST_INSTANCES = 64  # no GPU has had more than 7
 CLOCK_SLACK_SECONDS = 60
+RARE_EVERY = 10
+"""Number of slow samples between two readings of what never changes while the driver runs."""
 
 Readings = dict[tuple[str, ...], Number]
 
@@ -68,13 +70,17 @@ class DeviceReader:
         self._parent = parent
         self._tables = tables
         self._slow_readings: Readings = {}
+        self._rare_readings: Readings = {}
         self._slow_errors: list[Trouble] = []
+        self._rare_errors: list[Trouble] = []
         self._reset()
 
     def _reset(self) -> None:
         """Ask for everything again: what is supported may have changed."""
         self._fast = list(self._tables.fast)
         self._slow = list(self._tables.slow)
+        self._rare = list(self._tables.rare)
+        self._slow_samples = 0
         self._unknown = dict(self._tables.info)
 
     def gpu(self, *, slow: bool) -> Gpu:
@@ -85,8 +91,14 @@ class DeviceReader:
             self._slow_errors = []
             self._slow_readings = self._ask(self._slow, self._slow_errors)
             self.identify(self._slow_errors)
+            if self._slow_samples % RARE_EVERY == 0 or self._rare_errors:
+                self._rare_errors = []
+                self._rare_readings = self._ask(self._rare, self._rare_errors)
+            self._slow_samples += 1
         self.errors += self._slow_errors
+        self.errors += self._rare_errors
         readings.update(self._slow_readings)
+        readings.update(self._rare_readings)
         return Gpu(self.uuid, self.index, self.info, readings, self._parent)
 
     def _ask(self, queries: list[Query], errors: list[Trouble]) -> Readings:
@@ -104,11 +116,15 @@ class DeviceReader:
                         continue
                     errors.append((Reason.DRIVER_ERROR, error.unless_fatal()))
                 else:
-                    parts = ((key, read(answer)) for key, read in query.parts.items())
-                    values = {key: value for key, value in parts if value is not None}
-                    wrong = implausible(values)
-                    errors += ((Reason.IMPLAUSIBLE, text) for text in wrong.values())
-                    readings |= {key: values[key] for key in values if key not in wrong}
+                    values: Readings = {}
+                    for key, read in query.parts.items():
+                        value = read(answer)
+                        if value is not None:
+                            values[key] = value
+                    for key, text in implausible(values).items():
+                        errors.append((Reason.IMPLAUSIBLE, text))
+                        del values[key]
+                    readings.update(values)
                 supported.append(query)
                 break
         queries[:] = supported

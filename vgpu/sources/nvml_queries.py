@@ -6,7 +6,7 @@ Calls bear the names of nvidia-ml-py, arguments the values of NVIDIA's ``nvml.h`
 constants are named beside them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -65,8 +65,9 @@ def implausible(readings: Mapping[Key, Number]) -> Mapping[Key, str]:
     """The readings of one answer that cannot be true, each with a sentence why."""
     wrong: dict[Key, str] = {}
     for key, value in readings.items():
-        whole = PART_OF.get(key[0], ())
-        most = min(MOST.get(key[0], inf), readings.get(whole, inf))
+        most, whole = MOST.get(key[0], inf), PART_OF.get(key[0])
+        if whole is not None:
+            most = min(most, readings.get(whole, inf))
         if value > most:
             wrong[key] = f"{' '.join(key)} {value:.0f}, of at most {most:.0f}"
     return wrong
@@ -126,6 +127,13 @@ def _query(
 
 CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # NVML_CLOCK_*
 
+
+def _clock(name: str) -> Query:
+    number = CLOCKS[name]
+    labels = (name,)
+    return _query("clock_hertz", "nvmlDeviceGetClockInfo", number, labels=labels, times=1_000_000)
+
+
 CLOCK_EVENTS = {  # nvmlClocksEventReason*
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
@@ -170,31 +178,14 @@ FAST: tuple[Query, ...] = (
         },
     ),
     Query(
-        "nvmlDeviceGetEncoderUtilization",
-        {("encoder_utilization_ratio",): _percent(itemgetter(0))},
-    ),
-    Query(
-        "nvmlDeviceGetDecoderUtilization",
-        {("decoder_utilization_ratio",): _percent(itemgetter(0))},
-    ),
-    Query(
         "nvmlDeviceGetTemperatureV",
         {("temperature_celsius",): _number()},
         (0,),  # NVML_TEMPERATURE_GPU
         otherwise=_query("temperature_celsius", "nvmlDeviceGetTemperature", 0),
     ),
-    _query("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
     _query("power_usage_watts", "nvmlDeviceGetPowerUsage", per=1000),
-    _query("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
     _query("energy_joules", "nvmlDeviceGetTotalEnergyConsumption", per=1000),
-    *(
-        _query("clock_hertz", "nvmlDeviceGetClockInfo", clock, labels=(name,), times=1_000_000)
-        for name, clock in CLOCKS.items()
-    ),
-    Query(
-        "nvmlDeviceGetPerformanceState",
-        {("performance_state",): _number(most=15)},  # NVML_PSTATE_UNKNOWN is 32
-    ),
+    _clock("sm"),
     Query(
         "nvmlDeviceGetCurrentClocksEventReasons",
         _CLOCK_EVENTS,
@@ -202,7 +193,7 @@ FAST: tuple[Query, ...] = (
     ),
     _MIG,
 )
-"""Asked at each sample."""
+"""Asked at each sample: what changes by the second."""
 
 ECC_UNCORRECTED = ("ecc_errors", "uncorrected", "volatile")
 RETIRED_PAGES_PENDING = ("retired_pages_pending",)
@@ -224,29 +215,26 @@ _REMAPPED_ROWS = Query(
 
 SLOW: tuple[Query, ...] = (
     Query(
+        "nvmlDeviceGetEncoderUtilization",
+        {("encoder_utilization_ratio",): _percent(itemgetter(0))},
+    ),
+    Query(
+        "nvmlDeviceGetDecoderUtilization",
+        {("decoder_utilization_ratio",): _percent(itemgetter(0))},
+    ),
+    _query("fan_speed_ratio", "nvmlDeviceGetFanSpeed", per=100),
+    _query("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", per=1000),
+    *(_clock(name) for name in CLOCKS if name != "sm"),
+    Query(
+        "nvmlDeviceGetPerformanceState",
+        {("performance_state",): _number(most=15)},  # NVML_PSTATE_UNKNOWN is 32
+    ),
+    Query(
         "nvmlDeviceGetBAR1MemoryInfo",
         {
             ("bar1_total_bytes",): _number(attrgetter("bar1Total")),
             ("bar1_used_bytes",): _number(attrgetter("bar1Used")),
         },
-    ),
-    *(
-        _query(
-            "temperature_threshold_celsius",
-            "nvmlDeviceGetTemperatureThreshold",
-            threshold,
-            labels=(name,),
-        )
-        for name, threshold in {
-            "shutdown": 0,
-            "slowdown": 1,
-        }.items()  # NVML_TEMPERATURE_THRESHOLD_*
-    ),
-    *(
-        _query(
-            "clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000
-        )
-        for name, clock in CLOCKS.items()
     ),
     *(
         _query(
@@ -273,6 +261,28 @@ SLOW: tuple[Query, ...] = (
     Query("nvmlDeviceGetNvLinkState", {("nvlinks_active",): sum}, each=range(36)),  # MAX_LINKS
 )
 """Asked at every n-th sample: what hardly changes, or costs the driver more."""
+
+RARE: tuple[Query, ...] = (
+    *(
+        _query(
+            "temperature_threshold_celsius",
+            "nvmlDeviceGetTemperatureThreshold",
+            threshold,
+            labels=(name,),
+        )
+        for name, threshold in {
+            "shutdown": 0,
+            "slowdown": 1,
+        }.items()  # NVML_TEMPERATURE_THRESHOLD_*
+    ),
+    *(
+        _query(
+            "clock_max_hertz", "nvmlDeviceGetMaxClockInfo", clock, labels=(name,), times=1_000_000
+        )
+        for name, clock in CLOCKS.items()
+    ),
+)
+"""Asked rarely: what is the same as long as the driver runs."""
 
 PCIE_THROUGHPUT: tuple[Query, ...] = tuple(
     _query(
@@ -317,16 +327,29 @@ DRIVER_INFO: Info = {
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """The queries of a device: at each sample, at every n-th, once; and whether of processes."""
+    """The queries of a device: at each sample, at every n-th, rarely, once; and of processes."""
 
     fast: tuple[Query, ...]
     slow: tuple[Query, ...]
+    rare: tuple[Query, ...]
     info: Info
     processes: bool = True
 
+    def without(self, readings: Collection[str]) -> "Tables":
+        """The tables without queries that bring nothing but these readings."""
 
-GPU = Tables(FAST, SLOW, GPU_INFO)
-GPU_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, GPU_INFO)
+        def needed(queries: tuple[Query, ...]) -> tuple[Query, ...]:
+            return tuple(
+                query for query in queries if not all(key[0] in readings for key in query.parts)
+            )
+
+        return msgspec.structs.replace(
+            self, fast=needed(self.fast), slow=needed(self.slow), rare=needed(self.rare)
+        )
+
+
+GPU = Tables(FAST, SLOW, RARE, GPU_INFO)
+GPU_WITH_PCIE_THROUGHPUT = Tables(FAST, SLOW + PCIE_THROUGHPUT, RARE, GPU_INFO)
 GPU_HEALTH = Tables(
     (
         _MEMORY,
@@ -336,8 +359,9 @@ GPU_HEALTH = Tables(
         _MIG,
     ),
     (),
+    (),
     GPU_INFO,
     processes=False,
 )
 """Only what there is to share, and the health of the GPU."""
-INSTANCE = Tables((_MEMORY,), (), INSTANCE_INFO)  # the rest belongs to its GPU
+INSTANCE = Tables((_MEMORY,), (), (), INSTANCE_INFO)  # the rest belongs to its GPU

@@ -22,7 +22,8 @@ XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
 DOUBLE_BIT_ECC_ERROR = 0x2  # nvmlEventTypeDoubleBitEccError
 XID_OF_DOUBLE_BIT = 48
 SLICE_SECONDS = 2.0
-"""Maximum time of one wait inside the driver, and of a re-initialisation for it, in seconds."""
+"""Maximum time of one wait inside the driver, in seconds, where none is set. A re-initialisation
+waits as long for it."""
 
 UNKNOWN_DEVICE = ""
 
@@ -44,12 +45,14 @@ class _Events:
 class XidWatch:
     """``attach`` and ``detach`` belong to the sampling thread, ``wait`` to another one."""
 
-    def __init__(self, driver: NvmlDriver, also: int = 0) -> None:
+    def __init__(self, driver: NvmlDriver, also: int = 0, longest: float | None = None) -> None:
         """Make a watch for XIDs; ``also`` are the bits of further events, for GPUs that have them.
 
-        The driver reports a double-bit error in both ways: one error then counts twice.
+        The driver reports a double-bit error in both ways: one error then counts twice. One wait
+        inside the driver takes at most ``longest`` seconds, SLICE_SECONDS if it is not set.
         """
         self._driver = driver
+        self._longest = longest
         self._also = also
         self._lock = threading.Lock()  # held for assignments only
         self._events: _Events | None = None
@@ -70,7 +73,8 @@ class XidWatch:
         with self._lock:
             events, self._events = self._events, None
             self.heard = frozenset()
-        if events is None or not self._idle.wait(2 * SLICE_SECONDS) or events.set is None:
+        longest = max(2 * SLICE_SECONDS, 1.2 * (self._longest or 0.0))
+        if events is None or not self._idle.wait(longest) or events.set is None:
             return
         self._call_quietly("nvmlEventSetFree", events.set)
 
@@ -85,8 +89,8 @@ class XidWatch:
             return tuple(self._counts.values())
 
     def wait(self, timeout: float) -> None:
-        """Wait for one event, for at most ``timeout`` or SLICE_SECONDS, and count it."""
-        seconds = min(timeout, SLICE_SECONDS)
+        """Wait for one event, for at most ``timeout`` or the longest wait, and count it."""
+        seconds = min(timeout, self._longest or SLICE_SECONDS)
         end = time.monotonic() + seconds
         with self._lock:
             events = self._events

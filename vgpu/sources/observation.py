@@ -80,7 +80,9 @@ def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]
     pids = {process.pid for process in gpu.processes} if gpu else set()
     if shim:
         for file in shim.files:
-            pids.update(slot.host_pid for slot in file.region.processes if slot.host_pid > 0)
+            for slot in file.region.processes:
+                if slot.host_pid > 0:
+                    pids.add(slot.host_pid)
     return pids
 
 

@@ -5,6 +5,7 @@ versions, both cgroup drivers, and kubelets that themselves run in a container a
 """
 
 import errno
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from vgpu.facts import ProcessOwner, ProcessSample, Region
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.sources import shim
+from vgpu.sources import regions
 from vgpu.sources.files import list_folder, printable, translated
+from vgpu.sources.pid_watch import PidWatch
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first pid namespace of every Linux (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
@@ -21,6 +23,12 @@ HOST_PID_NAMESPACE = "pid:[4026531836]"
 MAX_CGROUP_BYTES = 16_384
 MAX_FOLDERS = 8_192
 """Bounds of one /proc/<pid>/cgroup, and of one folder of the cgroup tree."""
+
+MAX_PARSED = 4_096
+"""Maximum number of contents of /proc/<pid>/cgroup that are kept with their owner."""
+
+SAMPLES_OF_TRUST = 20
+"""Number of samples after which the cgroup of a living process is read again."""
 
 RUNTIMES = {"cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
 """Prefix of a systemd scope -> the runtime; other runtimes use their own name."""
@@ -73,6 +81,7 @@ def parse_cgroup_path(path: str) -> ProcessOwner | None:
     return None
 
 
+@functools.lru_cache(maxsize=MAX_FOLDERS)
 def pod_uid(name: str, in_kubernetes: bool) -> str:
     """The UID in the name of a pod's cgroup; "" for any other name.
 
@@ -111,7 +120,10 @@ class ProcessSource:
         self._procfs = procfs
         self._cgroupfs = cgroupfs
         self._bare = bare
+        self._watch = PidWatch()
+        self._owners: dict[int, ProcessOwner | None] = {}
         self._parsed: dict[bytes, ProcessOwner | None] = {}
+        self._samples = 0
 
     def sample(self, pids: Iterable[int]) -> ProcessSample:
         """Ask for these host pids.
@@ -123,24 +135,9 @@ class ProcessSource:
         """
         if not Path(self._procfs, "self").is_dir():
             raise SourceError(Reason.ABSENT, printable(self._procfs), "no procfs here")
-        owners: dict[int, ProcessOwner | None] = {}
-        parsed: dict[bytes, ProcessOwner | None] = {}
+        wanted = frozenset(pids)
         rejections: list[Rejection] = []
-        hidden = False
-        for pid in pids:
-            path = f"{self._procfs}/{pid}/cgroup"
-            try:
-                content = _read_cgroup(path)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ESRCH):
-                    hidden = True
-                    rejections.append(translated(error, path).rejection())
-                continue
-            if content not in parsed:
-                known = content in self._parsed
-                parsed[content] = self._parsed[content] if known else _parse(content)
-            owners[pid] = parsed[content]
-        self._parsed = parsed  # what only dead processes had is forgotten
+        owners, hidden = self._read_owners(wanted, rejections)
         live_pods = None
         try:
             live_pods = read_live_pods(self._cgroupfs)
@@ -152,6 +149,47 @@ class ProcessSource:
             rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
         return ProcessSample(owners, sees_host and not hidden, live_pods, bare, tuple(rejections))
 
+    def _read_owners(
+        self, pids: frozenset[int], rejections: list[Rejection]
+    ) -> tuple[dict[int, ProcessOwner | None], bool]:
+        """The owners by pid, without processes that are gone; and whether one may not be read.
+
+        The owner of a process that has not ended since is known; but a process may move to another
+        cgroup, so a few are read again in each sample. It is the mapping of the sample before if
+        nothing has changed.
+        """
+        self._samples += 1
+        before = self._owners
+        watches = is_own_procfs(self._procfs)
+        ended = self._watch.ended()
+        self._watch.keep_only(pids if watches else ())
+        owners: dict[int, ProcessOwner | None] = {}
+        hidden = False
+        for pid in pids:
+            is_turn = not (pid + self._samples) % SAMPLES_OF_TRUST
+            if pid in before and pid in self._watch and not is_turn and pid not in ended:
+                owners[pid] = before[pid]
+                continue
+            if watches:
+                self._watch.add(pid)
+            path = f"{self._procfs}/{pid}/cgroup"
+            try:
+                owners[pid] = self._parse(_read_cgroup(path))
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESRCH):
+                    hidden = True
+                    rejections.append(translated(error, path).rejection())
+        if owners != before:
+            self._owners = owners
+        return self._owners, hidden
+
+    def _parse(self, content: bytes) -> ProcessOwner | None:
+        if content not in self._parsed:
+            if len(self._parsed) >= MAX_PARSED:
+                self._parsed.clear()
+            self._parsed[content] = parse_cgroup(content.decode("utf-8", "replace"))
+        return self._parsed[content]
+
     def _bare_regions(
         self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
     ) -> Iterator[tuple[ProcessOwner, str, Region]]:
@@ -159,12 +197,12 @@ class ProcessSource:
         containers = {owner: pid for pid, owner in owners.items() if owner}
         for owner, pid in containers.items():
             try:
-                region = shim.read_bare(self._procfs, pid)
+                region = regions.read_bare(self._procfs, pid)
             except SourceError as error:
                 if error.reason is not Reason.ABSENT:
                     rejections.append(error.rejection())
             else:
-                path = f"{self._procfs}/{pid}/root/{shim.BARE_FOLDER}/{shim.BARE_CACHE}"
+                path = f"{self._procfs}/{pid}/root/{regions.BARE_FOLDER}/{regions.BARE_CACHE}"
                 yield owner, path, region
 
 
@@ -177,8 +215,12 @@ def sees_host_processes(procfs: str) -> bool:
     return str(namespace) == HOST_PID_NAMESPACE and Path(procfs, "1").exists()
 
 
-def _parse(content: bytes) -> ProcessOwner | None:
-    return parse_cgroup(content.decode("utf-8", "replace"))
+def is_own_procfs(procfs: str) -> bool:
+    """Whether it has this process under its own pid, so that its pids are those of our calls."""
+    try:
+        return str(Path(procfs, "self").readlink()) == str(os.getpid())
+    except OSError:
+        return False
 
 
 def _read_cgroup(path: str) -> bytes:

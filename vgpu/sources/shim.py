@@ -1,40 +1,32 @@
-"""Shim regions on disk: every container's region file under the roots, read without trusting it.
+"""The regions of all containers: their folders under the roots, which are not trusted.
 
-A tenant owns the file and the folder it lies in, and may truncate, replace or forge them at any
-moment. So: never ``mmap`` (a truncation would be a SIGBUS); nothing is followed, nothing but a
-regular file is read; folders are opened once and files relative to them; a region is what two
-copies agree on; and one bad container is one rejection.
+A tenant owns the folder that its region lies in. So: no link is followed; folders are opened once
+and files relative to them; and one bad container is one rejection. :mod:`vgpu.sources.regions`
+reads the files.
 """
 
-import errno
 import itertools
 import os
 import re
-import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from vgpu.facts import Region, RegionFile, ShimSample
+from vgpu.facts import RegionFile, ShimSample
 from vgpu.reasons import Reason, Rejection, SourceError
-from vgpu.schemes.volcano import hami_core
 from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
-
-# Where the library keeps its region in a container that no plugin gave a folder.
-BARE_FOLDER, BARE_CACHE = "tmp", "cudevshr.cache"
+from vgpu.sources.regions import FOLDER_FLAGS, ROOT_FLAGS, RegionImage, is_same, open_fd, read_image
 
 MAX_ENTRIES = 16_384  # of one root; far more than a node has containers
 MAX_FOLDER_ENTRIES = 64
 MAX_CANDIDATES = 4  # region files of one container that are looked at
 
-TRIES = 5
-PAUSE_SECONDS = 0.0002  # between tries; a writer needs microseconds
-_TRANSIENT = frozenset((Reason.CHANGED_WHILE_READ, Reason.INCONSISTENT_SUMS))
+MANY_FOLDERS = 256
+"""Number of folders in a root above which those without a living pod are read rarely."""
 
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ROOT_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FOLDER_FLAGS = _ROOT_FLAGS | os.O_NOFOLLOW
+RARELY = 20
+"""Number of samples between two reads of a folder without a living pod."""
 
 FOLDER_NAME = re.compile(
     r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})"
@@ -42,135 +34,57 @@ FOLDER_NAME = re.compile(
 )
 """``<podUID>_<container>``: a UUID, or the hash that is a static pod's UID; a DNS label."""
 
-# ---------------------------------------------------------------- one file
-
-
-def read_region(path: str, dir_fd: int | None = None) -> Region:
-    """The region in the file ``path``, relative to ``dir_fd`` if set.
-
-    Raises:
-        SourceError: ABSENT, UNREADABLE, NOT_REGULAR_FILE, EMPTY, UNKNOWN_LAYOUT, TRUNCATED,
-            CHANGED_WHILE_READ, or what :func:`vgpu.schemes.volcano.hami_core.decode` raises.
-    """
-    fd = _open(path, _FILE_FLAGS, dir_fd)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise SourceError(Reason.NOT_REGULAR_FILE, path)
-        if status.st_size == 0:
-            raise SourceError(Reason.EMPTY, path)
-        frame = hami_core.FRAMES.get(status.st_size)
-        if frame is None:
-            raise SourceError(Reason.UNKNOWN_LAYOUT, path, f"{status.st_size} bytes")
-        for _ in range(TRIES - 1):
-            try:
-                return _read_once(fd, frame, path)
-            except SourceError as error:
-                if error.reason not in _TRANSIENT:
-                    raise
-            time.sleep(PAUSE_SECONDS)
-        return _read_once(fd, frame, path)
-    except OSError as error:
-        raise translated(error, path) from error
-    finally:
-        os.close(fd)
-
-
-def read_bare(proc_root: str, pid: int) -> Region:
-    """The region at ``/tmp/cudevshr.cache`` in the file system of the process ``pid``.
-
-    The kernel's link ``<proc_root>/<pid>/root`` is followed, none of the tenant's is.
-
-    Raises:
-        SourceError: as :func:`read_region`.
-    """
-    root = f"{proc_root}/{pid}/root"
-    folder = f"{root}/{BARE_FOLDER}"
-    root_fd = _open(root, _ROOT_FLAGS)
-    try:
-        folder_fd = _open(BARE_FOLDER, _FOLDER_FLAGS, root_fd, folder)
-    finally:
-        os.close(root_fd)
-    try:
-        return read_region(BARE_CACHE, folder_fd)
-    except SourceError as error:
-        raise SourceError(error.reason, f"{folder}/{BARE_CACHE}", error.detail) from error
-    finally:
-        os.close(folder_fd)
-
-
-def _open(path: str, flags: int, dir_fd: int | None = None, object_name: str = "") -> int:
-    try:
-        return os.open(path, flags, dir_fd=dir_fd)
-    except OSError as error:
-        if error.errno == errno.ENOTDIR:  # the error of O_DIRECTORY for a symlink, too
-            raise SourceError(Reason.NOT_REGULAR_FILE, object_name or path) from error
-        raise translated(error, object_name or path) from error
-
-
-def _read_once(fd: int, frame: hami_core.Frame, path: str) -> Region:
-    """Header and slots twice, and the trailer around them: what did not change was not torn.
-
-    A slot that stands half-written in both copies has an odd seqlock, which ``decode`` refuses.
-    """
-    before = _pread(fd, frame.trailer_size, frame.trailer, path)
-    size = hami_core.body_size(frame, before)
-    body = _pread(fd, size, 0, path)
-    again = _pread(fd, size, 0, path)
-    trailer = _pread(fd, frame.trailer_size, frame.trailer, path)
-    if body != again or hami_core.body_size(frame, trailer) != size:
-        raise SourceError(Reason.CHANGED_WHILE_READ, path)
-    return hami_core.decode(frame, body, trailer, path)
-
-
-def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
-    data = os.pread(fd, size, offset)
-    if len(data) != size:
-        raise SourceError(Reason.TRUNCATED, path, f"{len(data)} of {size} bytes at {offset}")
-    return data
-
-
-# ---------------------------------------------------------------- all roots
+_Stamp = tuple[int, int, int]
 
 
 class _Listing(msgspec.Struct, frozen=True):
-    """What a folder held while its ``stamp`` was this; ``entries`` are names and full paths.
+    """What a root held while its ``stamp`` was this; ``entries`` are (name, full path, pod UID).
 
-    One that is not ``whole`` depends on which pods live, and not on the folder alone.
+    One that is not ``whole`` was chosen by the pods that lived (``living``).
     """
 
-    stamp: tuple[int, int, int]
-    entries: tuple[tuple[str, str], ...]
+    stamp: _Stamp
+    entries: tuple[tuple[str, str, str], ...]
     rejections: tuple[Rejection, ...] = ()
     whole: bool = True
+    living: Collection[str] = ()
+
+    def is_of(self, stamp: _Stamp, living: Living) -> bool:
+        """Whether a new listing would be the same."""
+        return self.stamp == stamp and (self.whole or self.living == frozenset(living()))
+
+
+class _Folder(msgspec.Struct):
+    """What the last look into one container's folder brought.
+
+    Attributes:
+        stamp: the folder's, while its ``entries`` (names and full paths) are known; else None.
+        images: the bytes of the regions, by file name.
+        files: the region of the container, if it has one.
+        rejections: what was refused.
+    """
+
+    stamp: _Stamp | None = None
+    entries: tuple[tuple[str, str], ...] = ()
+    refused: tuple[Rejection, ...] = ()
+    images: dict[str, RegionImage] = {}
+    files: tuple[RegionFile, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
 
 class _Root(msgspec.Struct):
-    """The cache of one root: its listing, and that of each of its folders."""
+    """The cache of one root: its listing, and its folders by name."""
 
     path: str
     listing: _Listing | None = None
-    folders: dict[str, _Listing] = {}
-
-
-class _Pass(msgspec.Struct):
-    """The results of one pass so far."""
-
-    now_ns: int
-    files: list[RegionFile] = []
-    rejections: list[Rejection] = []
-
-    def refuse(self, error: SourceError, path: str) -> None:
-        """Note a refusal; an entry that was removed since the listing is ignored."""
-        if error.reason is not Reason.ABSENT:
-            self.rejections.append(Rejection(path, error.reason, error.detail))
+    folders: dict[str, _Folder] = {}
 
 
 class ShimSource:
     """Reads the region files of all containers under ``roots``. One thread calls ``sample``.
 
     Of each root ``MAX_ENTRIES`` are read, those of ``living`` pods first. Folders are listed again
-    only after a change.
+    only after a change. Of many folders, those without a living pod are read rarely.
     """
 
     def __init__(
@@ -184,6 +98,7 @@ class ShimSource:
         self._roots = [_Root(path) for path in roots]
         self._required = required
         self._living = living
+        self._samples = 0
 
     def sample(self) -> ShimSample:
         """Every container's region, by root and folder name. Roots that do not exist are fine.
@@ -191,20 +106,26 @@ class ShimSource:
         Raises:
             SourceError: no root could be read; ABSENT if there is none and one is required.
         """
-        this_pass = _Pass(time.time_ns())
+        self._samples += 1
+        files: list[RegionFile] = []
+        rejections: list[Rejection] = []
         roots_read: set[tuple[int, int]] = set()
         failed: list[SourceError] = []
         for root in self._roots:
             try:
-                fd = _open(root.path, _ROOT_FLAGS)
+                fd = open_fd(root.path, ROOT_FLAGS)
             except SourceError as error:
                 failed.append(error)
                 continue
             try:
-                stamp = _stamp(fd)
+                stamp = _stamp(os.fstat(fd))
                 if stamp[:2] not in roots_read:
                     roots_read.add(stamp[:2])
-                    self._read_root(root, fd, stamp, this_pass)
+                    listing = self._listing(root, fd, stamp)
+                    rejections += listing.rejections
+                    for folder in self._folders(root, listing, fd):
+                        files += folder.files
+                        rejections += folder.rejections
             except OSError as error:
                 failed.append(translated(error, root.path))
             finally:
@@ -215,73 +136,146 @@ class ShimSource:
             return ShimSample((), tuple(absent))
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
-        for failure in broken:
-            this_pass.refuse(failure, failure.object_name)
-        return ShimSample(tuple(this_pass.files), tuple(this_pass.rejections))
+        rejections += (failure.rejection() for failure in broken)
+        return ShimSample(tuple(files), tuple(rejections))
 
-    def _read_root(
-        self, root: _Root, fd: int, stamp: tuple[int, int, int], this_pass: _Pass
-    ) -> None:
+    def _listing(self, root: _Root, fd: int, stamp: _Stamp) -> _Listing:
+        """The root's folders, listed if they may have changed."""
         listing = root.listing
-        if listing is None or listing.stamp != stamp:
-            listing = _list_root(fd, root.path, stamp, self._living)
-            kept = listing.whole and _settled(stamp, this_pass.now_ns)
-            root.listing = listing if kept else None
-            names = (name for name, _ in listing.entries if name in root.folders)
-            root.folders = {name: root.folders[name] for name in names}
-        this_pass.rejections += listing.rejections
-        for name, path in listing.entries:
-            try:
-                _read_folder(root.folders, fd, name, path, this_pass)
-            except SourceError as error:
-                this_pass.refuse(error, path)
-            except OSError as error:
-                this_pass.refuse(translated(error, path), path)
+        if listing is not None and listing.is_of(stamp, self._living):
+            return listing
+        now_ns = time.time_ns()
+        listing = _list_root(fd, root.path, stamp, self._living)
+        root.folders = {
+            name: folder
+            for name, _, _ in listing.entries
+            if (folder := root.folders.get(name)) is not None
+        }
+        root.listing = listing if _settled(stamp, now_ns) else None
+        return listing
+
+    def _folders(self, root: _Root, listing: _Listing, fd: int) -> Iterator[_Folder]:
+        """The root's folders, as they are now; of many, dead pods' as they were a while ago."""
+        now_ns = time.time_ns()
+        entries, folders = listing.entries, root.folders
+        living = frozenset(self._living()) if len(entries) > MANY_FOLDERS else frozenset[str]()
+        for number, (name, path, uid) in enumerate(entries, start=self._samples):
+            folder = folders.get(name)
+            if folder is None:
+                folder = _Folder()
+            elif living and number % RARELY and uid not in living:
+                yield folder
+                continue
+            if _look(folder, fd, (name, path), now_ns):
+                folders[name] = folder
+                if living and uid not in living:
+                    folder.images = {}  # thousands of them would fill the memory
+                yield folder
+            else:
+                folders.pop(name, None)
 
 
-def _read_folder(
-    listings: dict[str, _Listing], root_fd: int, name: str, path: str, this_pass: _Pass
-) -> None:
-    """Read the one region of one container's folder."""
-    fd = _open(name, _FOLDER_FLAGS, root_fd)
+def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bool:
+    """Read the one region of the container's folder ``at`` (name, path); False if it is gone."""
+    name, path = at
+    is_known = folder.stamp is not None and _is_as_listed(folder.stamp, root_fd, name)
+    if is_known and _has_same_region(folder, root_fd, name):
+        return True
+    folder.files, folder.rejections = (), folder.refused if is_known else ()
     try:
-        stamp = _stamp(fd)
-        listing = listings.get(name)
-        if listing is None or listing.stamp != stamp:
-            listing = _list_folder(fd, path, stamp)
-            if _settled(stamp, this_pass.now_ns):
-                listings[name] = listing
-        this_pass.rejections += listing.rejections
-        regions = []
-        for file, file_path in listing.entries:
-            try:
-                regions.append((file_path, read_region(file, fd)))
-            except SourceError as error:
-                this_pass.refuse(error, file_path)
-    finally:
-        os.close(fd)
-    if len(regions) > 1:
-        raise SourceError(Reason.AMBIGUOUS, path, f"{len(regions)} valid regions")
+        if is_known:
+            _read_files(folder, root_fd, f"{name}/", at)
+            return True
+        fd = open_fd(name, FOLDER_FLAGS, root_fd)
+        try:
+            stamp = _stamp(os.fstat(fd))
+            folder.stamp, folder.images = None, {}
+            folder.entries, folder.refused = _list_folder(fd, path)
+            if _settled(stamp, now_ns):
+                folder.stamp = stamp
+            _read_files(folder, fd, "", at)
+        finally:
+            os.close(fd)
+    except SourceError as error:
+        if error.reason is Reason.ABSENT:  # removed since the listing
+            return False
+        folder.rejections = (*folder.rejections, Rejection(path, error.reason, error.detail))
+    except OSError as error:
+        refused = translated(error, path)
+        if refused.reason is Reason.ABSENT:
+            return False
+        folder.rejections = (*folder.rejections, refused.rejection())
+    return True
+
+
+def _is_as_listed(stamp: _Stamp, root_fd: int, name: str) -> bool:
+    """Whether this is the folder that was listed: the same, no link, and nothing in it changed."""
+    try:
+        return _stamp(os.stat(name, dir_fd=root_fd, follow_symlinks=False)) == stamp
+    except OSError:  # opening it reports why
+        return False
+
+
+def _has_same_region(folder: _Folder, root_fd: int, name: str) -> bool:
+    """Whether the folder's only file is the region that it was; then all of it is as it was."""
+    if not folder.files or len(folder.entries) != 1:
+        return False
+    file = folder.entries[0][0]
+    image = folder.images.get(file)
+    try:
+        return image is not None and is_same(f"{name}/{file}", root_fd, image)
+    except SourceError:  # which reading it reports
+        return False
+
+
+def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) -> None:
+    """Read the folder's regions, whose paths are relative to ``dir_fd`` with the ``prefix``.
+
+    Raises SourceError AMBIGUOUS where there are several.
+    """
+    images: dict[str, RegionImage] = {}
+    folder.rejections = folder.refused
+    for file, file_path in folder.entries:
+        try:
+            images[file] = read_image(prefix + file, dir_fd, folder.images.get(file))
+        except SourceError as error:
+            if error.reason is not Reason.ABSENT:
+                refused = Rejection(file_path, error.reason, error.detail)
+                folder.rejections = (*folder.rejections, refused)
+    folder.images = images
+    name, path = at
+    if len(images) > 1:
+        raise SourceError(Reason.AMBIGUOUS, path, f"{len(images)} valid regions")
     pod_uid, _, container = name.partition("_")
-    this_pass.files.extend(RegionFile(at, pod_uid, container, region) for at, region in regions)
+    folder.files = tuple(
+        RegionFile(file_path, pod_uid, container, images[file].region)
+        for file, file_path in folder.entries
+        if file in images
+    )
 
 
-def _stamp(fd: int) -> tuple[int, int, int]:
+def _stamp(status: os.stat_result) -> _Stamp:
     """Device, inode and ctime in ns: unlike mtime, ctime is not a tenant's to set."""
-    status = os.fstat(fd)
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _settled(stamp: tuple[int, int, int], now_ns: int) -> bool:
+def _settled(stamp: _Stamp, now_ns: int) -> bool:
     """Whether a change after a listing made now would show in the stamp."""
     return now_ns - stamp[2] > RACY_NS
 
 
-def _list_root(fd: int, path: str, stamp: tuple[int, int, int], living: Living) -> _Listing:
+def _list_root(fd: int, path: str, stamp: _Stamp, living: Living) -> _Listing:
     """The containers' folders; for all other entries one rejection for each reason."""
     names, bad_names, no_folders = [], [], []
+    alive: frozenset[str] = frozenset()
+
+    def asked() -> Collection[str]:
+        nonlocal alive
+        alive = frozenset(living())
+        return alive
+
     with os.scandir(fd) as entries:
-        listed, too_many = first_entries(entries, MAX_ENTRIES, living)
+        listed, too_many = first_entries(entries, MAX_ENTRIES, asked)
         for entry in listed:
             if not FOLDER_NAME.fullmatch(entry.name):
                 bad_names.append(entry.name)
@@ -306,12 +300,15 @@ def _list_root(fd: int, path: str, stamp: tuple[int, int, int], living: Living) 
         rejections.append(Rejection(path, Reason.TOO_MANY_FILES, detail))
     else:  # of too many the living ones come first, and stay so
         names.sort()
-    paths = tuple((name, f"{path}/{name}") for name in names)
-    return _Listing(stamp, paths, tuple(rejections), whole=not too_many)
+    paths = tuple((name, f"{path}/{name}", name.partition("_")[0]) for name in names)
+    return _Listing(stamp, paths, tuple(rejections), whole=not too_many, living=alive)
 
 
-def _list_folder(fd: int, path: str, stamp: tuple[int, int, int]) -> _Listing:
-    """The region files of one container; what is not a regular file is not even opened."""
+def _list_folder(fd: int, path: str) -> tuple[tuple[tuple[str, str], ...], tuple[Rejection, ...]]:
+    """The region files of one container, as names and full paths, and what was refused.
+
+    What is not a regular file is not even opened.
+    """
     caches, rejections = [], []
     with os.scandir(fd) as entries:
         for entry in itertools.islice(entries, MAX_FOLDER_ENTRIES):
@@ -325,7 +322,7 @@ def _list_folder(fd: int, path: str, stamp: tuple[int, int, int]) -> _Listing:
         too_many = next(entries, None) is not None
     if too_many:
         refusal = Rejection(path, Reason.TOO_MANY_FILES, f"more than {MAX_FOLDER_ENTRIES} entries")
-        return _Listing(stamp, (), (refusal,))
+        return (), (refusal,)
     if len(caches) > MAX_CANDIDATES:
-        return _Listing(stamp, (), (Rejection(path, Reason.AMBIGUOUS, f"{len(caches)} files"),))
-    return _Listing(stamp, tuple(sorted(caches)), tuple(rejections))
+        return (), (Rejection(path, Reason.AMBIGUOUS, f"{len(caches)} files"),)
+    return tuple(sorted(caches)), tuple(rejections)

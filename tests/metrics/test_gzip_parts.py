@@ -1,0 +1,28 @@
+"""Gzip in parts: any sequence of texts is read back by zlib as it was."""
+
+import gzip
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu.metrics.gzip_parts import GzipParts
+
+parts = st.dictionaries(st.sampled_from("abcde"), st.lists(st.binary(max_size=200)).map(tuple))
+
+
+@given(st.lists(parts, min_size=1, max_size=5))
+def test_each_text_is_read_back_whatever_was_packed_before(texts):
+    packer = GzipParts()
+    for text in texts:
+        whole = b"".join(piece for part in text.values() for piece in part)
+        assert gzip.decompress(packer.pack(list(text.items()))) == whole
+
+
+def test_a_part_that_did_not_change_is_not_compressed_again():
+    packer = GzipParts()
+    compressed = []
+    blocks = packer._blocks
+    packer._blocks = lambda part: compressed.append(part) or blocks(part)
+    packer.pack([("a", (b"same",)), ("b", (b"old",))])
+    packer.pack([("a", (b"same",)), ("b", (b"new",))])
+    assert compressed == [(b"same",), (b"old",), (b"new",)]

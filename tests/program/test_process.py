@@ -1,0 +1,35 @@
+"""The numbers of a program about itself, beside those of the Prometheus client."""
+
+import os
+from pathlib import Path
+
+from prometheus_client import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from vgpu.program import process
+from vgpu.program.process import OwnProcess
+
+MEMORY = ("process_virtual_memory_bytes", "process_resident_memory_bytes")
+
+
+def test_the_numbers_are_those_of_the_prometheus_client():
+    own = OwnProcess().numbers()
+    metrics = ProcessCollector(registry=CollectorRegistry()).collect()
+    client = {sample.name: sample.value for metric in metrics for sample in metric.samples}
+    assert own.keys() == client.keys()
+    for name in ("process_start_time_seconds", "process_max_fds"):
+        assert own[name] == client[name]
+    assert abs(own["process_open_fds"] - client["process_open_fds"]) <= 1
+    for name in MEMORY:
+        assert 0.5 * client[name] < own[name] < 2 * client[name]
+
+
+def test_open_descriptors_are_counted_on_any_kernel(monkeypatch):
+    before = process._open_descriptors()
+    fd = os.open("/dev/null", os.O_RDONLY)
+    try:
+        assert process._open_descriptors() == before + 1
+        monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # before Linux 6.2
+        assert process._open_descriptors() in {before + 1, before + 2}
+    finally:
+        os.close(fd)

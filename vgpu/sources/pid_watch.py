@@ -1,0 +1,71 @@
+"""Processes whose end the kernel reports, so that what is known of them need not be read again.
+
+A descriptor of pidfd_open(2) stands for a process and never for another one with the same pid. It
+becomes readable when the process ends.
+"""
+
+import contextlib
+import os
+import resource
+import select
+from collections.abc import Collection
+from typing import Final
+
+MAX_WATCHED: Final = 4_096
+"""Maximum number of processes that are watched: each takes a descriptor."""
+
+SHARE_OF_DESCRIPTORS: Final = 4
+"""The part of the descriptors that may be in use, as a divisor."""
+
+
+class PidWatch:
+    """The processes that are watched. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._poll = select.epoll()
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = min(MAX_WATCHED, soft // SHARE_OF_DESCRIPTORS)
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._fds
+
+    def add(self, pid: int) -> bool:
+        """Watch the process; False if that is not possible. What is read after this is its own."""
+        if pid in self._fds:
+            return True
+        if len(self._fds) >= self._most:
+            return False
+        try:
+            fd = os.pidfd_open(pid)
+        except (OSError, ValueError, OverflowError):  # gone, a thread, not allowed, an old kernel
+            return False
+        try:
+            self._poll.register(fd, select.EPOLLIN)
+        except OSError:
+            os.close(fd)
+            return False
+        self._fds[pid], self._pids[fd] = fd, pid
+        return True
+
+    def ended(self) -> set[int]:
+        """The processes that have ended since the last call; they are watched no longer."""
+        ended: set[int] = set()
+        while events := self._poll.poll(0):
+            for fd, _ in events:
+                pid = self._pids[fd]
+                ended.add(pid)
+                self._drop(pid)
+        return ended
+
+    def keep_only(self, pids: Collection[int]) -> None:
+        """Forget all others."""
+        for pid in self._fds.keys() - pids:
+            self._drop(pid)
+
+    def _drop(self, pid: int) -> None:
+        fd = self._fds.pop(pid)
+        del self._pids[fd]
+        with contextlib.suppress(OSError):
+            os.close(fd)  # which ends its registration
