@@ -64,7 +64,8 @@ Examples:
   vgpu scheduler check-config /etc/kubernetes/kube-scheduler.yaml
 
 \b
-{page("scheduler")} has the part of the KubeSchedulerConfiguration, and what is not there yet.
+The part of the KubeSchedulerConfiguration, and what is not there yet:
+{page("scheduler")}.
 """,
 )
 @click.option(

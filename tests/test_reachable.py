@@ -75,12 +75,13 @@ def test_an_exception_is_there_and_is_still_one(module):
     assert module not in reached()
 
 
+FOR_CONTROLLERS = "client-go's work queue, for the controllers that are to come"
 FOR_PROGRAMS = "the flags of a new program, for the programs that are to come"
 FOR_TESTS = "a fault of the simulated node, which tests cause"
 
 UNUSED = {
     "vgpu.kube.access:Access.anonymous": "access to a server that asks for no credentials",
-    "vgpu.program.host:ProgramHost.from_flags": FOR_PROGRAMS,
+    "vgpu.kube.work_queue:WorkQueue.wait_drained": FOR_CONTROLLERS,
     "vgpu.program.host:program_flags": FOR_PROGRAMS,
     "vgpu.schemes.kubeshare.codec:manager_env": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.node:holder_labels": FOR_KUBESHARE,

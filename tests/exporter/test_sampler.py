@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -187,24 +188,30 @@ def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_
     assert found["vgpu_driver_call_stuck_seconds"] == 0
 
 
-def short_of_descriptors(collector):
-    """From now on its passes are, until the event that is returned is set."""
-    collect, over = collector._collect, threading.Event()
+def short_of_descriptors(collectors, name):
+    """From now on passes of this collector are, until the event that is returned is set.
 
-    def short(argument):
-        if over.is_set():
-            return collect(argument)
-        with no_descriptors():
-            return collect(argument)
+    The limit is the process's: no other collector's pass runs at the same time.
+    """
+    over, alone = threading.Event(), threading.Lock()
 
-    collector._collect = short
+    def one_at_a_time(collect, short):
+        def passing(argument):
+            with alone, no_descriptors() if short and not over.is_set() else nullcontext():
+                return collect(argument)
+
+        return passing
+
+    for collector in collectors.all():
+        short = collector is getattr(collectors, name)
+        collector._collect = one_at_a_time(collector._collect, short)
     return over
 
 
 @pytest.mark.parametrize("name", ["shim", "kubelet", "limits"])
 def test_short_of_descriptors_a_collector_says_so_and_nobody_is_accused(bench, name):
     before = series(bench.sampler.sample())
-    over = short_of_descriptors(getattr(bench.sampler._collectors, name))
+    over = short_of_descriptors(bench.sampler._collectors, name)
     Path(bench.node.paths.log_dir, "ml_new_99999999-0000-0000-0000-000000000000").mkdir()
     found = series(bench.sampler.sample())
     assert found[f'vgpu_collector_success{{collector="{name}"}}'] == 0

@@ -17,7 +17,7 @@ from vgpu.model import (
     Scheme,
     Share,
 )
-from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, with_claims
+from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, with_shares
 from vgpu.placement.result import Placement, PlacementReason
 from vgpu.placement.volcano import (
     UPSTREAM,
@@ -31,6 +31,19 @@ from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
 from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ml", "train-0")
+
+
+def with_claims(gpus, held):
+    """The GPUs with every share of the claims in use, each with the PodGroup of its pod.
+
+    Volcano's scheduler counts a pod once for each GPU when it rebuilds its allocation records, so
+    that it overcommits: that is a defect of its own.
+    """
+    in_use = tuple(gpus)
+    for claim, group in held:
+        shares = (share for allocation in claim.allocations for share in allocation.shares)
+        in_use = with_shares(in_use, shares, group)
+    return in_use
 
 
 def gpu(name="GPU-0", memory=100, slots=10, **taken):

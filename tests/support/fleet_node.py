@@ -49,13 +49,13 @@ def fleet_node(
     Nothing is wrong with any of them.
     """
     node = f"gpu-node-{index}"
-    gpus = tuple(_gpu(node, number) for number in range(gpus))
+    node_gpus = tuple(_gpu(node, number) for number in range(gpus))
     per_gpu = -(-containers * fleet.gpus // gpus)
     return Scenario(
         node=node,
-        gpus=gpus,
+        gpus=node_gpus,
         pods=tuple(
-            _pod(node, number, _in_turn(gpus, number, fleet.gpus), per_gpu, fleet)
+            _pod(node, number, _in_turn(node_gpus, number, fleet.gpus), per_gpu, fleet)
             for number in range(fleet.first, fleet.first + containers)
         ),
     )

@@ -20,7 +20,7 @@ _LAST_BLOCK: Final = b"\x03\x00"
 """An empty block that ends a deflate stream."""
 
 Part = tuple[bytes, ...]
-"""A part of the text, in pieces."""
+"""A part of the text: one or more byte strings."""
 
 
 class GzipParts:
@@ -34,7 +34,7 @@ class GzipParts:
     def pack(self, parts: Sequence[tuple[Hashable, Part]]) -> bytes:
         """The gzip of all parts in their order.
 
-        Each part has a key; with the same pieces under the same key as in the last text, its
+        Each part has a key; with the same bytes under the same key as in the last text, its
         blocks are used again.
         """
         with self._lock:

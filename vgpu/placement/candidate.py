@@ -6,10 +6,9 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model import Claim, Device, PodRef, Request, Share
+from vgpu.model import Device, PodRef, Request, Share
 from vgpu.placement.volcano_mig import Geometry, slots
 from vgpu.schemes.mig import mig_slot, physical
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 SOFTWARE: Final = "hami-core"
 """The mode of nodes whose GPUs are shared by a library, in the word of Volcano and HAMi."""
@@ -139,21 +138,3 @@ def with_shares(
         if position is not None:
             changed[position] = changed[position].with_share(share, group)
     return tuple(changed)
-
-
-def with_claims(gpus: Iterable[UsedGpu], held: Iterable[tuple[Claim, str]]) -> tuple[UsedGpu, ...]:
-    """The GPUs with every share of the claims in use, each with the PodGroup of its pod.
-
-    Volcano's scheduler counts a pod once for each GPU when it rebuilds its allocation records, so
-    that it overcommits: that is a defect of its own.
-    """
-    in_use = tuple(gpus)
-    for claim, group in held:
-        shares = (share for allocation in claim.allocations for share in allocation.shares)
-        in_use = with_shares(in_use, shares, group)
-    return in_use
-
-
-def whole_gpu(milli: int) -> bool:
-    """Whether so many thousandths of cores are a whole GPU's."""
-    return milli >= WHOLE_DEVICE_MILLI
