@@ -889,12 +889,12 @@ def test_a_pod_s_server_has_to_prove_itself(tmp_path):
 def test_a_pod_s_server_may_have_a_certificate_that_kubectl_takes(tmp_path, monkeypatch):
     """Whatever Python's default is: from 3.13 on it is strict."""
 
-    def strict():
-        context = create_urllib3_context()
+    def strict(**options):
+        context = create_urllib3_context(**options)
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
-    monkeypatch.setattr(service_account, "create_urllib3_context", strict)
+    monkeypatch.setattr("vgpu.kube.tls.create_urllib3_context", strict)
     made = service_account.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
     context = made["ssl_context"]
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT

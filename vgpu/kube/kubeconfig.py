@@ -10,6 +10,7 @@ from kubernetes import client, config
 
 from vgpu.kube.access import Access, NoAccess
 from vgpu.kube.errors import one_line
+from vgpu.kube.tls import without_strict_extensions
 
 _QUOTED: Final = 400
 """Maximum length of the quoted output of a credential plugin."""
@@ -21,7 +22,7 @@ def access(path: str, context: str = "") -> Access:
     try:
         with _complaints() as complaints:
             config.load_kube_config(path, context or None, configuration, persist_config=False)
-        pool = client.ApiClient(configuration).rest_client.pool_manager
+        pool = without_strict_extensions(client.ApiClient(configuration).rest_client.pool_manager)
     except (
         Exception
     ) as error:  # the library checks little of the file, so any exception is possible

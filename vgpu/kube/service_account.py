@@ -4,16 +4,15 @@ A pod has two files and two variables for this, which are read here: the officia
 18 MiB on every node.
 """
 
-import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import urllib3
-from urllib3.util.ssl_ import create_urllib3_context
 
 from vgpu.kube.access import CONNECTIONS, Access
+from vgpu.kube.tls import without_strict_extensions
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder of a pod's token, and of the certificate authority of the server."""
@@ -37,21 +36,9 @@ def as_pod(environ: Mapping[str, str], account: str) -> Access:
         maxsize=CONNECTIONS,
         cert_reqs="CERT_REQUIRED",
         ca_certs=str(authority),
-        ssl_context=_context(),
     )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server, pool, token.headers)
-
-
-def _context() -> ssl.SSLContext:
-    """Verifies the server as kubectl does.
-
-    Python 3.13 also refuses certificates without an authority key identifier, which a cluster's
-    own authority may make, and which Go accepts.
-    """
-    context = create_urllib3_context()
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
+    return Access(server, without_strict_extensions(pool), token.headers)
 
 
 class _Token:
