@@ -25,13 +25,20 @@ the last exporter saw.
 ``or``: a new node has no earlier samples yet.
 """
 
-_ANSWERED: Final = f"sum by (cluster) ({gained('vgpu_plugin_allocations_total', '1h')})"
+_ALLOCATIONS: Final = f"sum by (cluster) ({gained('vgpu_plugin_allocations_total', '1h')})"
+
+
+def _refusals(which: str) -> str:
+    return f"sum by (cluster) ({gained(f'vgpu_plugin_refusals_total{which}', '1h')})"
+
+
+_ANSWERED: Final = f"({_ALLOCATIONS} or {_refusals('')} * 0)"
+"""Answers within an hour; 0 where plugins have only refused."""
 
 
 def _refused(which: str) -> str:
     """Refusals within an hour; 0 where there were none."""
-    refusals = f"sum by (cluster) ({gained(f'vgpu_plugin_refusals_total{which}', '1h')})"
-    return f"({refusals} or {_ANSWERED} * 0)"
+    return f"({_refusals(which)} or {_ANSWERED} * 0)"
 
 
 _IN_ALLOCATE: Final = '{step="allocate"}'

@@ -79,6 +79,10 @@ def limits(system, quarters):
     }[system]
 
 
+def explain_path(pod):
+    return f"/explain/{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
 class Placing:
     """The bed of these tests: nodes by name, the extender, the proxy, pods."""
 
@@ -114,7 +118,13 @@ class Placing:
         self.client.wait_for(pod, lambda pod: text in condition_message(pod), f"says {text!r}")
 
     def state(self):
-        return self.extender.daemon.log(20)
+        """The end of the extender's log, and why pods wait."""
+        waiting = [
+            f"{condition_message(pod)}\n{self.extender.get(explain_path(pod))[1]}"
+            for pod in self.pods(self.namespace)
+            if not bound(pod)
+        ]
+        return "\n".join([self.extender.daemon.log(20), *waiting])
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,11 @@ def test_forty_pods_of_one_node_run_with_their_own_shares(control_plane, node, n
     ):
         kind.wait_served(plugin)
         made = [start(number) for number in range(PODS + 1)]
-        wait_until(lambda: len(proxy.of("/bind")) >= PODS // 4, "some pods are bound")
+        wait_until(
+            lambda: len(proxy.of("/bind")) >= PODS // 4,
+            "some pods are bound",
+            context=lambda: extender.get(f"/explain/{namespace}/p0")[1],
+        )
         extender.kill()
         extender.start()
         first = wait_until(

@@ -21,6 +21,7 @@ EMPTY = {
     "VgpuDoubleBooked": "no simulated pods hold the same slice",
     "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
     "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
+    "VgpuIdleWhileOthersWait": "there is no kube-state-metrics",
     "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",
     "VgpuReconcilerStalled": "it would take half an hour",

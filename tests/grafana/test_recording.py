@@ -209,6 +209,14 @@ def test_admission_success_is_the_part_of_containers_that_got_their_devices(
     passes(tmp_path, {"input_series": plugin, "promql_expr_test": [asked]})
 
 
+def test_where_plugins_have_only_refused_admission_success_is_zero(tmp_path):
+    series = {'vgpu_plugin_refusals_total{step="allocate",reason="no_candidate"}': "0+2x120"}
+    plugin = inputs(series, cluster="north", job="vgpu-device-plugin", instance="node-1")
+    samples = [{"labels": f'{SUCCESS}{{cluster="north"}}', "value": 0.0}]
+    asked = {"expr": SUCCESS, "eval_time": "90m", "exp_samples": samples}
+    passes(tmp_path, {"input_series": plugin, "promql_expr_test": [asked]})
+
+
 def test_where_nobody_asks_there_is_no_admission_success(tmp_path):
     series = {'vgpu_plugin_allocations_total{resource="volcano.sh/vgpu-number"}': "7x120"}
     plugin = inputs(series, cluster="north", job="vgpu-device-plugin", instance="node-1")
