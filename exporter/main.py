@@ -50,7 +50,8 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
 
     return NvmlSource(
         pcie_throughput=options.nvml_pcie_throughput,
-        longest_wait=XID_WAIT_SECONDS,
+        # A sample that initialises the driver again waits for this, and then for the driver.
+        longest_wait=min(XID_WAIT_SECONDS, options.sample_timeout / 2),
         without=() if Detail.DEVICES in options.metrics_detail else DETAIL_READINGS,
     )
 
