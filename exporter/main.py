@@ -84,6 +84,7 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
             roots_required=bool(options.shim_root),
             bare="bare" in on,
             verify_seconds=VERIFY_SECONDS,
+            watch=True,
         )
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error

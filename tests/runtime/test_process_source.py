@@ -14,6 +14,7 @@ import pytest
 from vgpu.facts import ProcessOwner
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import runtime
+from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -341,6 +342,16 @@ def test_a_source_for_one_sample_takes_no_descriptors(own, sleeper):
     source = ProcessSource(str(own), str(own.parent / "cgroup"), watch=False)
     assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, UID, "")}
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_program_that_acts_on_pods_reads_each_process_in_each_sample(own, sleeper, monkeypatch):
+    monkeypatch.setattr(runtime, "SAMPLES_OF_TRUST", 10**9)
+    run(own, sleeper.pid, POD_PATH)
+    paths = NodePaths(procfs=str(own), cgroupfs=str(own.parent / "cgroup"))
+    source = NodeSources.open(paths, {PROCESS}).process
+    source.sample([sleeper.pid])
+    run(own, sleeper.pid, f"/docker/{ID}")
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, "", "docker")}
 
 
 def test_a_python_without_pidfds_reads_each_time(own, sleeper, monkeypatch):
