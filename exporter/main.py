@@ -50,7 +50,8 @@ def nvml_driver(options: ExporterOptions) -> GpuSource:
 
     return NvmlSource(
         pcie_throughput=options.nvml_pcie_throughput,
-        longest_wait=XID_WAIT_SECONDS,
+        # A sample that initialises the driver again waits for this, and then for the driver.
+        longest_wait=min(XID_WAIT_SECONDS, options.sample_timeout / 2),
         without=() if Detail.DEVICES in options.metrics_detail else DETAIL_READINGS,
     )
 
@@ -83,6 +84,7 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
             roots_required=bool(options.shim_root),
             bare="bare" in on,
             verify_seconds=VERIFY_SECONDS,
+            watch=True,
         )
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error

@@ -35,7 +35,7 @@ def pids_of(
         return {container: _pids(folder) for container, folder in folders.items()}
     names = (entry.name for entry in list_folder(procfs, _MOST_ENTRIES)[0])
     pids = [int(name) for name in names if name.isascii() and name.isdigit()]
-    sample = ProcessSource(procfs, cgroupfs).sample(pids)
+    sample = ProcessSource(procfs, cgroupfs, watch=False).sample(pids)
     if not sample.sees_host:
         raise SourceError(Reason.FOREIGN_PIDS, procfs)
     found: dict[str, set[int]] = {}

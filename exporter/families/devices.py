@@ -88,7 +88,12 @@ def _gpu_by(
 
 GPUS = FamilyTable(
     title="Devices",
-    note="A device is a GPU, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`).",
+    note=(
+        "A device is a GPU, or a MIG instance of one (`parent_uuid` in `vgpu_gpu_info`). Memory,"
+        " utilization of GPU and memory, temperature, power usage, energy, the SM clock and clock"
+        " events are read for each page. All other readings are up to four samples old, temperature"
+        " thresholds and highest clocks up to forty."
+    ),
     rows=lambda view: view.attribution.gpus,
     labels=("uuid",),
     key=lambda row: (row.gpu.uuid,),

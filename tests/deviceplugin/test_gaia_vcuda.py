@@ -1,5 +1,6 @@
 """Registrations of gaia's library over the real socket, and the files that they bring."""
 
+import os
 import socket
 import stat
 import tempfile
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from deviceplugin.gaia import limits_writer, vcuda_server
 from deviceplugin.gaia.driver_mirror import DriverSource
 from deviceplugin.gaia.limits_writer import PodFiles
+from deviceplugin.gaia.processes import pids_of
 from deviceplugin.gaia.services import GaiaServices, GaiaSettings, driver_version
 from deviceplugin.gaia.vcuda_files import LimitsFolder
 from deviceplugin.gaia.vcuda_server import (
@@ -177,6 +179,12 @@ def test_processes_are_asked_where_the_cgroups_lie_elsewhere(node):
     node.host.link(pod.ref, "c0", ID)
     assert register(node.socket(), pod_uid=UID, container_id=ID) is None
     assert node.pids(ID) == (33,)
+
+
+def test_looking_through_all_processes_opens_no_descriptor_for_each(root, monkeypatch):
+    monkeypatch.setattr(os, "pidfd_open", lambda pid: pytest.fail(f"a descriptor for {pid}"))
+    with suppress(SourceError):  # where this test does not see the host's processes
+        pids_of(UID, "/proc", str(root))
 
 
 def test_pids_of_another_namespace_are_an_error(node):

@@ -16,6 +16,7 @@ from exporter.families.details import Detail
 from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
 from vgpu.cli import main as vgpu
 from vgpu.program.flags import Duration
+from vgpu.sources import nvml
 from vgpu.units import GIB, MIB
 
 
@@ -232,3 +233,11 @@ def test_details_are_chosen_by_group_or_all_at_once():
     assert parsed().metrics_detail == ()
     assert parsed("--metrics.detail", "calls").metrics_detail == (Detail.CALLS,)
     assert parsed("--metrics.detail", "all").metrics_detail == tuple(Detail)
+
+
+@pytest.mark.parametrize("timeout", [1.0, DEFAULTS.sample_timeout])
+def test_a_wait_for_xids_leaves_a_sample_time_to_initialise_the_driver_again(monkeypatch, timeout):
+    """The sample first waits for the waiter to leave the driver: 1.2 of the longest wait."""
+    monkeypatch.setattr(nvml, "NvmlSource", lambda **arguments: arguments)
+    arguments = exporter_main.nvml_driver(ExporterOptions(sample_timeout=timeout))
+    assert 1.2 * arguments["longest_wait"] <= 0.6 * timeout

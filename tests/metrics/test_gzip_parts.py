@@ -2,6 +2,7 @@
 
 import gzip
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +27,11 @@ def test_a_part_that_did_not_change_is_not_compressed_again():
     packer.pack([("a", (b"same",)), ("b", (b"old",))])
     packer.pack([("a", (b"same",)), ("b", (b"new",))])
     assert compressed == [(b"same",), (b"old",), (b"new",)]
+
+
+def test_a_text_after_a_failed_one_has_nothing_of_it():
+    """Memory may end in the middle of a part."""
+    parts = GzipParts()
+    with pytest.raises(TypeError):
+        parts.pack([("one", (b"failed", None))])
+    assert gzip.decompress(parts.pack([("one", (b"next",))])) == b"next"

@@ -4,6 +4,7 @@ import gzip
 import threading
 import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -144,3 +145,22 @@ def test_lines_that_are_kept_are_those_of_a_new_renderer(pages, values):
         assert samples(page.body(Format.TEXT).decode()) == samples(fresh.body(Format.TEXT).decode())
         assert (page.series, page.dropped) == (fresh.series, fresh.dropped)
         assert gzip.decompress(page.body(Format.TEXT, gzip=True)) == page.body(Format.TEXT)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_a_page_after_a_failed_one_has_no_old_number(values):
+    def second(row):
+        return row[1] / row[2]
+
+    families = (
+        Family("x_bytes", MetricType.GAUGE, "Some bytes.", lambda row: row[1]),
+        Family("x_ratio", MetricType.GAUGE, "A ratio.", second),
+    )
+    renderer = Renderer((table(families=families),), values=values)
+    key = ("one", "two")
+    renderer.render([(key, 1, 1)])
+    for after in ([(key, 2, 1)], []):
+        with pytest.raises(ZeroDivisionError):
+            renderer.render([(key, 2, 0)])
+        new = Renderer((table(families=families),)).render(after)
+        assert renderer.render(after).body(Format.TEXT) == new.body(Format.TEXT)

@@ -1,6 +1,7 @@
 """A sample of the kernel's books: real ones of this machine, and trees of machines it is not."""
 
 import errno
+import gc
 import os
 import resource
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from vgpu.facts import ProcessOwner
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import runtime
+from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -324,3 +326,49 @@ def test_a_process_that_is_no_longer_asked_for_takes_no_descriptor(own, sleeper)
     assert watched_processes() == before + 1
     source.sample([])
     assert watched_processes() == before
+
+
+def test_a_source_that_is_dropped_keeps_no_descriptors(own, sleeper):
+    run(own, sleeper.pid, POD_PATH)
+    before = watched_processes()
+    ProcessSource(str(own), str(own.parent / "cgroup")).sample([sleeper.pid])
+    gc.collect()
+    assert watched_processes() == before
+
+
+def test_a_source_for_one_sample_takes_no_descriptors(own, sleeper):
+    run(own, sleeper.pid, POD_PATH)
+    before = set(Path("/proc/self/fd").iterdir())
+    source = ProcessSource(str(own), str(own.parent / "cgroup"), watch=False)
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, UID, "")}
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_program_that_acts_on_pods_reads_each_process_in_each_sample(own, sleeper, monkeypatch):
+    monkeypatch.setattr(runtime, "SAMPLES_OF_TRUST", 10**9)
+    run(own, sleeper.pid, POD_PATH)
+    paths = NodePaths(procfs=str(own), cgroupfs=str(own.parent / "cgroup"))
+    source = NodeSources.open(paths, {PROCESS}).process
+    source.sample([sleeper.pid])
+    run(own, sleeper.pid, f"/docker/{ID}")
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, "", "docker")}
+
+
+def test_a_python_without_pidfds_reads_each_time(own, sleeper, monkeypatch):
+    """Python has the call only if the system that it was built on had it."""
+    monkeypatch.delattr(os, "pidfd_open")
+    run(own, sleeper.pid, POD_PATH)
+    source = ProcessSource(str(own), str(own.parent / "cgroup"))
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, UID, "")}
+    run(own, sleeper.pid, f"/docker/{ID}")
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, "", "docker")}
+
+
+def test_a_process_that_enters_its_container_is_found_at_once(own, sleeper, monkeypatch):
+    """The runtime starts it in its own cgroup, and moves it."""
+    monkeypatch.setattr(runtime, "SAMPLES_OF_TRUST", 10**9)
+    run(own, sleeper.pid, "/system.slice/containerd.service")
+    source = ProcessSource(str(own), str(own.parent / "cgroup"))
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: None}
+    run(own, sleeper.pid, POD_PATH)
+    assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, UID, "")}

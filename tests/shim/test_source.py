@@ -2,11 +2,12 @@
 
 import errno
 import os
+import tracemalloc
 
 import pytest
 
 from tests.support.environment import descriptors
-from tests.support.regions import PODS, a_region, folder, place, scribble, write
+from tests.support.regions import PODS, a_process, a_region, folder, place, scribble, write
 from tests.support.waiting import wait_for_tick
 from vgpu.facts import RegionFile
 from vgpu.reasons import Reason, Rejection, SourceError
@@ -483,6 +484,33 @@ def test_a_region_with_the_same_bytes_is_not_decoded_again(root, settled, monkey
     write(path, a_region("v1.2", processes=()))
     assert source.sample().files[0].region.processes == ()
     assert len(decoded) == 2
+
+
+@pytest.mark.parametrize("change", [-1, 1, 32])
+def test_a_known_region_whose_file_gets_another_size_is_refused(root, settled, change):
+    path = place(root, GOOD)
+    source = ShimSource([str(root)])
+    assert found(source.sample()) == [(PODS[0], "main")]
+    os.truncate(path, path.stat().st_size + change)
+    for _ in range(2):
+        again = source.sample()
+        assert again.files == ()
+        assert refused(again)[0] == (str(path), refused(sample(root))[0][1])
+
+
+def test_of_several_regions_in_one_folder_none_stays_in_memory(root, settled):
+    """A tenant can make each of them megabytes."""
+    big = a_region("v1.2", processes=[a_process("v1.2", pid=pid) for pid in range(1, 1025)])
+    place(root, big, name="a.cache")
+    for name in ("b.cache", "c.cache", "d.cache"):
+        write(root / f"{PODS[0]}_main" / name, big)
+    source = ShimSource([str(root)])
+    tracemalloc.start()
+    try:
+        assert refused(source.sample()) == [(f"{root}/{PODS[0]}_main", Reason.AMBIGUOUS)]
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_of_many_folders_those_of_dead_pods_are_read_rarely(root, settled, monkeypatch):

@@ -23,11 +23,15 @@ Part = tuple[bytes, ...]
 """A part of the text: one or more byte strings."""
 
 
+def _packer() -> "zlib._Compress":
+    return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+
+
 class GzipParts:
     """Compresses one text after another. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._packer = _packer()
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[Part, bytes]] = {}
 
@@ -54,5 +58,9 @@ class GzipParts:
 
     def _blocks(self, part: Part) -> bytes:
         packer = self._packer
-        packed = [packer.compress(piece) for piece in part]
-        return b"".join([*packed, packer.flush(zlib.Z_FULL_FLUSH)])
+        try:
+            packed = [packer.compress(piece) for piece in part]
+            return b"".join([*packed, packer.flush(zlib.Z_FULL_FLUSH)])
+        except Exception:
+            self._packer = _packer()  # the old one may still hold a part of this
+            raise

@@ -60,14 +60,24 @@ class TableLines:
         """``values`` promises that a row that equals an earlier one has the same numbers."""
         self._table = table
         self._values = values and bool(table.labels)
+        self._forget()
+
+    def _forget(self) -> None:
         self._given: list[Any] = []
-        self.bodies = [b""] * len(table.families)
+        self.bodies = [b""] * len(self._table.families)
         self.series = 0
         self.dropped = 0
         self.rows: dict[tuple[str, ...], _Row] = {}
 
     def update(self, view: Any) -> None:
-        """Bring all lines up to date."""
+        """Bring all lines up to date; none is kept if one of the table's functions raises."""
+        try:
+            self._update(view)
+        except Exception:
+            self._forget()  # some lines are new, but not in their family's
+            raise
+
+    def _update(self, view: Any) -> None:
         table = self._table
         given = list(table.rows(view))
         if self._values:

@@ -73,12 +73,14 @@ class NodeSources(msgspec.Struct, frozen=True):
         roots_required: bool = False,
         bare: bool = False,
         verify_seconds: float = 0.0,
+        watch: bool = False,
     ) -> "NodeSources":
         """Open the sources of these ``names``.
 
         With ``roots_required`` it is a failure if none of the shims' roots exists. ``bare`` also
         reads the regions inside containers. The kubelet's checkpoint is verified at most once in
-        ``verify_seconds``. Raises SourceError NOT_INSTALLED if pod-resources is
+        ``verify_seconds``. With ``watch`` the container of a process is not read in each sample:
+        only for a program that acts on no pod. Raises SourceError NOT_INSTALLED if pod-resources is
         to be asked and cannot be.
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
@@ -89,7 +91,9 @@ class NodeSources(msgspec.Struct, frozen=True):
             KubeletSource(*kubelet) if KUBELET in names else None,
             LimitSource(paths.limit_dirs, living=living) if LIMITS in names else None,
             OwnCheckpointSource(paths.state_dir, paths.procfs) if PLUGIN in names else None,
-            ProcessSource(paths.procfs, paths.cgroupfs, bare=bare) if PROCESS in names else None,
+            ProcessSource(paths.procfs, paths.cgroupfs, bare=bare, watch=watch)
+            if PROCESS in names
+            else None,
         )
 
     def collectors(

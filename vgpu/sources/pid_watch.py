@@ -8,7 +8,8 @@ import contextlib
 import os
 import resource
 import select
-from collections.abc import Collection
+import weakref
+from collections.abc import Collection, Iterable
 from typing import Final
 
 MAX_WATCHED: Final = 4_096
@@ -19,7 +20,7 @@ SHARE_OF_DESCRIPTORS: Final = 4
 
 
 class PidWatch:
-    """The processes that are watched. One thread uses it."""
+    """The processes that are watched. One thread uses it. Its descriptors end with it."""
 
     def __init__(self) -> None:
         self._fds: dict[int, int] = {}
@@ -27,6 +28,7 @@ class PidWatch:
         self._poll = select.epoll()
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(MAX_WATCHED, soft // SHARE_OF_DESCRIPTORS)
+        weakref.finalize(self, _close, self._pids).atexit = False
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._fds
@@ -41,6 +43,8 @@ class PidWatch:
             fd = os.pidfd_open(pid)
         except (OSError, ValueError, OverflowError):  # gone, a thread, not allowed, an old kernel
             return False
+        except AttributeError:  # a Python that was built on an old system
+            return False
         try:
             self._poll.register(fd, select.EPOLLIN)
         except OSError:
@@ -49,15 +53,11 @@ class PidWatch:
         self._fds[pid], self._pids[fd] = fd, pid
         return True
 
-    def ended(self) -> set[int]:
-        """The processes that have ended since the last call; they are watched no longer."""
-        ended: set[int] = set()
+    def forget_ended(self) -> None:
+        """Watch those no longer that have ended since the last call."""
         while events := self._poll.poll(0):
             for fd, _ in events:
-                pid = self._pids[fd]
-                ended.add(pid)
-                self._drop(pid)
-        return ended
+                self._drop(self._pids[fd])
 
     def keep_only(self, pids: Collection[int]) -> None:
         """Forget all others."""
@@ -67,5 +67,10 @@ class PidWatch:
     def _drop(self, pid: int) -> None:
         fd = self._fds.pop(pid)
         del self._pids[fd]
+        _close((fd,))  # which ends its registration
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
         with contextlib.suppress(OSError):
-            os.close(fd)  # which ends its registration
+            os.close(fd)

@@ -86,11 +86,11 @@ def is_same(path: str, dir_fd: int, image: RegionImage) -> bool:
 
 
 def _has(fd: int, image: RegionImage) -> bool:
-    trailer, body = image.trailer, image.body
-    return (
-        os.pread(fd, len(trailer), image.frame.trailer) == trailer
-        and os.pread(fd, len(body), 0) == body
-    )
+    """Whether the file has these bytes, and the frame's size: one byte more is asked for."""
+    trailer, body, frame = image.trailer, image.body, image.frame
+    size = frame.file_size - frame.trailer
+    end = os.pread(fd, size + 1, frame.trailer)
+    return len(end) == size and end.startswith(trailer) and os.pread(fd, len(body), 0) == body
 
 
 def _frame(fd: int, path: str) -> hami_core.Frame:

@@ -114,13 +114,21 @@ class ProcessSource:
     """The processes and cgroups of one node."""
 
     def __init__(
-        self, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup", *, bare: bool = False
+        self,
+        procfs: str = "/proc",
+        cgroupfs: str = "/sys/fs/cgroup",
+        *,
+        bare: bool = False,
+        watch: bool = True,
     ) -> None:
-        """``bare`` also reads the region files that lie inside containers."""
+        """``bare`` also reads the region files that lie inside containers.
+
+        Without ``watch`` it opens no descriptors for processes: for a single sample.
+        """
         self._procfs = procfs
         self._cgroupfs = cgroupfs
         self._bare = bare
-        self._watch = PidWatch()
+        self._watch = PidWatch() if watch else None
         self._owners: dict[int, ProcessOwner | None] = {}
         self._parsed: dict[bytes, ProcessOwner | None] = {}
         self._samples = 0
@@ -154,24 +162,26 @@ class ProcessSource:
     ) -> tuple[dict[int, ProcessOwner | None], bool]:
         """The owners by pid, without processes that are gone; and whether one may not be read.
 
-        The owner of a process that has not ended since is known; but a process may move to another
-        cgroup, so a few are read again in each sample. It is the mapping of the sample before if
+        The container of a process that has not ended since is known; but a process may move to
+        another cgroup, so a few are read again in each sample, and those in no container are: a
+        runtime moves its child into the container. It is the mapping of the sample before if
         nothing has changed.
         """
         self._samples += 1
         before = self._owners
-        watches = is_own_procfs(self._procfs)
-        ended = self._watch.ended()
-        self._watch.keep_only(pids if watches else ())
+        watch = self._watch if is_own_procfs(self._procfs) else None
+        if watch is not None:
+            watch.forget_ended()
+            watch.keep_only(pids)
         owners: dict[int, ProcessOwner | None] = {}
         hidden = False
         for pid in pids:
-            is_turn = not (pid + self._samples) % SAMPLES_OF_TRUST
-            if pid in before and pid in self._watch and not is_turn and pid not in ended:
-                owners[pid] = before[pid]
-                continue
-            if watches:
-                self._watch.add(pid)
+            if watch is not None:
+                owner, is_turn = before.get(pid), not (pid + self._samples) % SAMPLES_OF_TRUST
+                if owner is not None and pid in watch and not is_turn:
+                    owners[pid] = owner
+                    continue
+                watch.add(pid)
             path = f"{self._procfs}/{pid}/cgroup"
             try:
                 owners[pid] = self._parse(_read_cgroup(path))

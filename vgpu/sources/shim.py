@@ -242,7 +242,7 @@ def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) 
             if error.reason is not Reason.ABSENT:
                 refused = Rejection(file_path, error.reason, error.detail)
                 folder.rejections = (*folder.rejections, refused)
-    folder.images = images
+    folder.images = images if len(images) == 1 else {}  # several would fill the memory
     name, path = at
     if len(images) > 1:
         raise SourceError(Reason.AMBIGUOUS, path, f"{len(images)} valid regions")
