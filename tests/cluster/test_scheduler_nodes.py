@@ -23,18 +23,20 @@ def promised(pod):
 
 
 @pytest.mark.slow
-def test_forty_pods_of_one_node_run_with_their_own_shares(control_plane, node, namespace, tmp_path):
+def test_forty_pods_of_one_node_run_with_their_own_shares(
+    control_plane, nodes, namespace, tmp_path
+):
     """All at once, through a kill -9 of the scheduler; one more runs as soon as one is gone."""
     client = control_plane.client
-    # The node is other tests' too: one that another system's plugin has registered is refused.
-    shown = client.get(f"/api/v1/nodes/{node.name}")
-    client.patch(shown, {"metadata": {"annotations": {"volcano.sh/node-vgpu-register": None}}})
+    node = nodes()  # of its own: one that another test's plugin has registered would be refused
     kind = KINDS["hami"]
     asked = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": GIB * 1024}
 
     def start(number):
         name = f"p{number}"
-        return client.create(objects.pod(name, namespace, limits=asked, schedulerName="ours"))
+        here = {"kubernetes.io/hostname": node.name}
+        spec = {"schedulerName": "ours", "nodeSelector": here}
+        return client.create(objects.pod(name, namespace, limits=asked, **spec))
 
     def pods():
         return client.list(f"/api/v1/namespaces/{namespace}/pods")
