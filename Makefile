@@ -6,7 +6,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ARGS   ?=
 
-# Most of a cluster test is waiting, so that four workers keep two cores busy. `make test` is free
+# Most of a cluster test is waiting, so that four workers keep two cores busy; the fast tests wait
+# less, and each worker has to import them all. `make test` is free
 # of chance: its examples are the same in each run. docs/testing.md has the layers and their bounds.
 WORKERS  ?= 4
 BY_GROUP  = --dist=loadscope --no-loadscope-reorder
@@ -35,7 +36,7 @@ test test-thorough cluster-tools manifests release: \
 help: ## What there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/.runtime ## Run exporter and reconciler on a simulated cluster (ARGS=--once prints one sample)
+demo: $(VENV)/.runtime ## Run exporter, reconciler and scheduler on a simulated cluster (ARGS=--once prints one sample)
 	@$(BIN)/python -m vgpu demo $(ARGS)
 
 check: BOUND = 60 s
@@ -43,6 +44,7 @@ check: $(VENV)/.dev ## Static checks, generated files, pure tests: one minute
 	@$(STOPWATCH) $(MAKE) --jobs=2 --output-sync=target lint pure
 
 test-fast: BOUND = 2 min
+test-fast: WORKERS = 3
 test-fast: $(VENV)/.dev ## Tests without those that take longer than a few seconds: two minutes
 	@$(STOPWATCH) $(PYTEST) $(PARALLEL) $(FAST) $(ARGS)
 
@@ -125,13 +127,14 @@ dashboards: $(VENV)/.dev ## Take the pictures of the dashboards again (six minut
 	$(BIN)/python docs/dashboards_capture.py
 
 bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
-	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" freshness.py decode.py ledger.py \
+	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" freshness.py storage.py decode.py ledger.py \
 	  inspection.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000") and a busy node
 	$(BIN)/python benchmarks/cluster.py $(ARGS)
 	$(BIN)/python benchmarks/plugin_admission.py
+	$(BIN)/python benchmarks/scheduler_cluster.py
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)

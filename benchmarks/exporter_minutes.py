@@ -3,7 +3,9 @@
 Beside it in the same run, on the same nodes: nvitop-exporter, and as a floor an exporter that does
 nothing with as many threads. All sizes are measured at the same time. Of each size there are three
 nodes: a still one; one where each minute a pod ends and another starts; and a busy one, where
-besides all readings and regions change every five seconds.
+besides all readings and regions change every five seconds. One more node has 8 containers and
+20,000 folders of pods that have ended, and a second scraper at another phase. A still node has a
+second exporter with ``--collector.api``, connected as in a pod to a stand-in for the API server.
 CPU time is the kernel's count of whole process trees, with all threads.
 """
 
@@ -21,10 +23,14 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.api_server import ApiServer
 from benchmarks.budgets import Budgets
 from benchmarks.real_node import GPUS, PROCESSES, RealNode, nodes_processes, start
 from tests.support.live import port_in
 from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_A_POD = ROOT / "tests" / "deviceplugin" / "in_a_pod.py"
 
 LIKE_PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3",
@@ -37,6 +43,16 @@ WARM_SCRAPES = 3
 """Number of scrapes before the measurement: the first samples fill caches."""
 
 STILL, CHANGING, BUSY = NODES = ("still", "changing", "busy")
+
+LEAKED, LEAKED_SIZE, FOLDERS = "leaked folders", 8, 20_000
+"""The node with folders of ended pods, its number of containers, and of these folders."""
+LEAKED_MS = 300.0
+"""Maximum CPU milliseconds a minute on that node."""
+WITH_API, API_SIZE, API_MIB = "with API", 80, 16.0
+"""The exporter with ``--collector.api``, its number of containers, and how much more resident
+memory it may have than without."""
+SECOND_SCRAPER = 0.4
+"""The phase of the second scraper, in intervals."""
 
 RATIOS = {8: 1.7, 80: 0.5, 240: 1.0}
 """Maximum CPU time in percent of nvitop-exporter's, by number of containers. No bound on busy
@@ -69,18 +85,19 @@ class Measured(msgspec.Struct):
     size: int
     process: subprocess.Popen[bytes]
     port: int
-    connection: http.client.HTTPConnection | None = None
+    connections: dict[int, http.client.HTTPConnection] = {}
     begun: float = 0.0
     cpu_minute: float = 0.0
     rss: float = 0.0
     threads: int = 0
 
-    def scrape(self) -> bytes:
+    def scrape(self, scraper: int = 0) -> bytes:
         """One scrape, as Prometheus makes it on its kept connection."""
-        if self.connection is None:
-            self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        self.connection.request("GET", "/metrics", headers=LIKE_PROMETHEUS)
-        return self.connection.getresponse().read()
+        if scraper not in self.connections:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            self.connections[scraper] = connection
+        self.connections[scraper].request("GET", "/metrics", headers=LIKE_PROMETHEUS)
+        return self.connections[scraper].getresponse().read()
 
 
 def cpu_ms(pid: int) -> float:
@@ -131,8 +148,22 @@ def _accepts(port: int) -> bool:
 
 def ours(node: RealNode, who: str, size: int, log: Path, flags: Sequence[str]):
     """Our exporter on the node."""
-    command = [sys.executable, "-m", "vgpu", "exporter", "--web.listen-address=127.0.0.1:0"]
-    return program(who, size, [*command, *node.flags(), *flags], node.environment(), log)
+    command = [sys.executable, "-m", "vgpu", *_exporter(node, flags)]
+    return program(who, size, command, node.environment(), log)
+
+
+def ours_with_api(node: RealNode, size: int, log: Path, flags: Sequence[str], server: ApiServer):
+    """Our exporter on the node, as in a pod that may ask the API server."""
+    start = [sys.executable, str(IN_A_POD), str(server.account)]
+    env = node.environment() | server.environment() | {"HOME": str(server.account)}
+    env["PYTHONPATH"] = str(ROOT)
+    env.pop("KUBECONFIG", None)
+    command = [*start, *_exporter(node, (*flags, "--collector.api"))]
+    return program(WITH_API, size, command, env, log)
+
+
+def _exporter(node: RealNode, flags: Sequence[str]) -> list[str]:
+    return ["exporter", "--web.listen-address=127.0.0.1:0", *node.flags(), *flags]
 
 
 def nvitop(node: RealNode, size: int, log: Path):
@@ -163,9 +194,20 @@ def run(sizes: Sequence[int], minutes: float, *, peer: bool, flags: Sequence[str
                 programs.append(stack.enter_context(ours(node, who, size, log, flags)))
                 if who != STILL:
                     moving.append((node, who))
-                elif peer:
+                    continue
+                if size == API_SIZE:
+                    server = stack.enter_context(ApiServer(folder / "api", node))
+                    log = folder / "api.log"
+                    programs.append(
+                        stack.enter_context(ours_with_api(node, size, log, flags, server))
+                    )
+                if peer:
                     log = folder / f"nvitop-{size}.log"
                     programs.append(stack.enter_context(nvitop(node, size, log)))
+        node = stack.enter_context(RealNode(_made(folder / "leaked"), LEAKED_SIZE))
+        node.leak(FOLDERS)
+        log = folder / "leaked.log"
+        programs.append(stack.enter_context(ours(node, LEAKED, LEAKED_SIZE, log, flags)))
         threads = len(list(Path(f"/proc/{programs[0].process.pid}/task").iterdir()))
         programs.append(stack.enter_context(floor(threads, folder / "floor.log")))
         print(f"{GPUS} GPUs, {PROCESSES} processes a container,", end=" ")
@@ -187,12 +229,18 @@ def _measure(programs: list[Measured], moving: list[tuple[RealNode, str]], minut
     mover.start()
     try:
         for number in range(-WARM_SCRAPES, rounds + 1):
-            time.sleep(max(0.0, begun + (number + WARM_SCRAPES) * INTERVAL - time.monotonic()))
+            at = begun + (number + WARM_SCRAPES) * INTERVAL
+            _sleep_until(at)
             if number == 0:
                 for one in programs:
                     one.begun = tree_ms(one.process.pid)
             for one in programs:
                 one.scrape()
+            if number < rounds:
+                _sleep_until(at + SECOND_SCRAPER * INTERVAL)
+                for one in programs:
+                    if one.who == LEAKED:
+                        one.scrape(1)
         for one in programs:
             pid = one.process.pid
             one.cpu_minute = (tree_ms(pid) - one.begun) / (rounds * INTERVAL / 60)
@@ -201,6 +249,10 @@ def _measure(programs: list[Measured], moving: list[tuple[RealNode, str]], minut
     finally:
         stop.set()
         mover.join()
+
+
+def _sleep_until(at: float) -> None:
+    time.sleep(max(0.0, at - time.monotonic()))
 
 
 def _move(nodes: Sequence[tuple[RealNode, str]], stop: threading.Event) -> None:
@@ -228,11 +280,19 @@ def report(programs: Sequence[Measured], budgets: Budgets) -> None:
         if peer and one.who != "nvitop-exporter":
             ratio = 100 * one.cpu_minute / peer
             shared = f"  {ratio:5.2f} % of nvitop-exporter's"
-            if one.who != BUSY and one.size in RATIOS:
+            if one.who in (STILL, CHANGING) and one.size in RATIOS:
                 what_for = f"{one.size} containers, {one.who}, of nvitop-exporter's CPU"
                 shared += f"; {budgets.hold(what_for, ratio, RATIOS[one.size], '%')}"
         print(f"{what} {one.cpu_minute:8.1f} ms  {one.rss:5.1f} MiB  {one.threads} threads{shared}")
     for one in programs:
+        if one.who == LEAKED:
+            held = budgets.hold(f"{FOLDERS} {LEAKED}", one.cpu_minute, LEAKED_MS, "ms")
+            print(f"{FOLDERS} {LEAKED}, two scrapers: {one.cpu_minute:.1f} ms a minute; {held}")
+        if one.who == WITH_API:
+            (without,) = (p.rss for p in programs if (p.who, p.size) == (STILL, one.size))
+            more = one.rss - without
+            held = budgets.hold("RSS with --collector.api", more, API_MIB, "MiB")
+            print(f"{one.size} containers: RSS {more:+.1f} MiB with --collector.api; {held}")
         if one.who == STILL and one.size in RSS_MIB:
             held = budgets.hold(f"{one.size} containers, RSS", one.rss, RSS_MIB[one.size], "MiB")
             print(f"{one.size} containers: RSS {one.rss:.1f} MiB; {held}")

@@ -3,6 +3,7 @@
     with RealNode(folder, size) as node:
         node.move(seconds)         # new readings and regions, as ``seconds`` after the start
         node.replace_a_pod()       # the oldest pod ends, a new one starts
+        node.leak(count)           # so many pods have ended and left their folders
 
 The GPUs are those of the C fake driver, and everything else is in files. Where this user may not
 make cgroups, the kernel's part is a simulated tree, and ``kernel`` is False.
@@ -10,6 +11,7 @@ make cgroups, the kernel's part is a simulated tree, and ``kernel`` is False.
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -25,11 +27,11 @@ from tests.support.fleet_node import Fleet, fleet_node
 from tests.support.live import fake_devices
 from vgpu.simulator import tree
 from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod
+from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
 
 GPUS = 8
-PROCESSES = 3
-GPUS = 2
+"""Number of GPUs of the node."""
+PROCESSES, GPUS_EACH = 3, 2
 """Numbers for each container."""
 CGROUPFS = Path("/sys/fs/cgroup")
 VERSION_1 = "pids"
@@ -108,6 +110,16 @@ class RealNode:
             _remove(group)
             _remove(group.parent)
 
+    def leak(self, count: int) -> None:
+        """Leave the folders of so many pods that have ended, each with a region."""
+        (first, *_) = self.node.folder.glob("usr/local/vgpu/containers/*/*.cache")
+        region = self._folder / first.name
+        shutil.copyfile(first, region)
+        for number in range(count):
+            folder = first.parent.parent / f"{identity(f'leaked pod {number}')}_main"
+            folder.mkdir()
+            folder.joinpath(region.name).hardlink_to(region)
+
     def _processes(self, seconds: float) -> Iterator[nvml_fake.Process]:
         """Each process on all GPUs of its container, with the same memory and load on each."""
         for _, container in self.node.scenario.containers():
@@ -121,7 +133,7 @@ class RealNode:
 
     def _scenario(self) -> Scenario:
         """The node's story with the pids of the real processes."""
-        scenario = fleet_node(GPUS, self._size, fleet=Fleet(PROCESSES, GPUS, self._first))
+        scenario = fleet_node(GPUS, self._size, fleet=Fleet(PROCESSES, GPUS_EACH, self._first))
         # A new pod takes the place of the one that has ended: the others keep their devices' IDs.
         turned = self._size - self._first % self._size
         pods = tuple(

@@ -31,6 +31,7 @@ from scheduler.cache import SchedulerCache  # noqa: E402
 from scheduler.events import RejectionEvents  # noqa: E402
 from scheduler.extender import Extender  # noqa: E402
 from scheduler.metrics import SchedulerMetrics  # noqa: E402
+from scheduler.preemption import Preemptor  # noqa: E402
 from scheduler.service import extender_routes  # noqa: E402
 from vgpu.kube.objects import Container, Node, Pod  # noqa: E402
 from vgpu.model import PodRef  # noqa: E402
@@ -88,7 +89,8 @@ def serve(nodes, pods):
     extender = Extender(
         cache, None, SchedulerMetrics(), RejectionEvents(lambda _: None), lambda: ""
     )
-    server = WebServer(extender_routes(extender, SchedulerMetrics()), ["127.0.0.1:0"])
+    preemptor = Preemptor(None, cache, lambda: "")
+    server = WebServer(extender_routes(extender, preemptor, SchedulerMetrics()), ["127.0.0.1:0"])
     server.start()
     print(server.addresses[0].rpartition(":")[2], flush=True)
 

@@ -27,7 +27,7 @@ VALUES: Final = """\
 `make docs`. -->
 # Values of the Helm chart
 
-How to begin is in [install.md](install.md). What is not here is refused by `values.schema.json`.
+How to begin is in [Installation](install.md). What is not here is refused by `values.schema.json`.
 """
 
 

@@ -54,6 +54,7 @@ _UNITS: Final = {"units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"
 _CONFIG: Final = {"config": {"every": "2m"}}  # the default, to be seen by who edits the file
 _APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
 _NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
+_SCHEDULER: Final = {"scheduler": {"enabled": True, "tlsSecret": "vgpu-scheduler-tls"}}
 
 
 def _plugin(scheme: str, unit: str, what: str) -> Manifest:
@@ -121,6 +122,20 @@ MANIFESTS: Final = {
         ("reconciler-node/configmap", "reconciler-node/daemonset"),
         _NODE,
     ),
+    "scheduler-rbac.yaml": Manifest(
+        "The rights of the scheduler.", ("scheduler/rbac",), _SCHEDULER
+    ),
+    "scheduler.yaml": Manifest(
+        "The scheduler. Needs scheduler-rbac.yaml, and a Secret vgpu-scheduler-tls with its"
+        " certificate (tls.crt, tls.key) and the CA of its clients (ca.crt).",
+        ("scheduler/deployment",),
+        _SCHEDULER,
+    ),
+    "scheduler-policies.yaml": Manifest(
+        "Refuses pods that HAMi's webhook would complete or refuse, with the line to add.",
+        ("scheduler/policies",),
+        {"scheduler": {"policies": {"validate": True}}},
+    ),
     "podmonitors.yaml": Manifest(
         "For Prometheus Operator: who is scraped.",
         ("monitoring/podmonitors",),
@@ -128,6 +143,7 @@ MANIFESTS: Final = {
             **_UNITS,
             "monitoring": {"kind": "PodMonitor"},
             "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
+            **_SCHEDULER,
         },
     ),
     "prometheusrule.yaml": Manifest(

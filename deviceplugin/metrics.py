@@ -60,6 +60,7 @@ class PluginView(msgspec.Struct, frozen=True):
 
     scheme: str
     mode: str
+    node: str
     ready: bool
     recovered: bool
     offers: tuple[Offer, ...]
@@ -249,10 +250,10 @@ SELF: Final = _one_row(
     Family(
         "vgpu_plugin_info",
         GAUGE,
-        "Always 1; the scheme that is served, and how shares are injected (cdi, or files without"
-        " CDI).",
-        lambda view: {(view.scheme, view.mode): 1},
-        ("scheme", "mode"),
+        "Always 1; the scheme that is served, how shares are injected (cdi, or files without"
+        " CDI), and the node's name (--node-name).",
+        lambda view: {(view.scheme, view.mode, view.node): 1},
+        ("scheme", "mode", "node"),
     ),
     Family(
         "vgpu_plugin_ready",

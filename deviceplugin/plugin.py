@@ -92,6 +92,7 @@ class Plugin:
             self._window = StatusView(
                 options.scheme.value,
                 "cdi" if options.cdi else "files",
+                options.node_name,
                 self._numbers,
                 requests=lambda: self._cluster.requests,
                 build=host.build,

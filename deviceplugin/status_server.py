@@ -23,6 +23,7 @@ class StatusView:
         self,
         scheme: str,
         mode: str,
+        node: str,
         numbers: PluginMetrics,
         *,
         requests: Callable[[], Requests],
@@ -32,6 +33,7 @@ class StatusView:
         """The callables return numbers that are counted elsewhere."""
         self._scheme = scheme
         self._mode = mode
+        self._node = node
         self._numbers = numbers
         self._requests = requests
         self._build = build
@@ -56,6 +58,7 @@ class StatusView:
         return PluginView(
             scheme=self._scheme,
             mode=self._mode,
+            node=self._node,
             ready=self.ready,
             recovered=state is not None,
             offers=service.offers.rows({state.resource: state.registered for state in states})

@@ -25,6 +25,7 @@ from reconciler.policy import DEFAULT_MODES
 from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from reconciler.rules import RULES
 from reconciler.schedule import Missed
+from scheduler.compat import SETS as SCHEDULER_SETS
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
@@ -104,8 +105,8 @@ PLUGIN = """\
 
 What `vgpu device-plugin` serves on port 9395. The values of `reason` on
 `vgpu_plugin_refusals_total` and `vgpu_plugin_unbound_containers` are in
-[device-plugin-reasons.md](device-plugin-reasons.md). The families of the web config file and of the
-process are those of the exporter.
+[Refusal reasons of the device plugin](device-plugin-reasons.md). The families of the web config
+file and of the process are those of the exporter.
 """
 
 SCHEDULER = """\
@@ -113,6 +114,15 @@ SCHEDULER = """\
 
 What `vgpu scheduler` serves on port 9398. The families of the web config file and of the process
 are those of the exporter.
+"""
+
+SCHEDULER_COMPATIBILITY = """\
+### Gauges of the original schedulers
+
+`vgpu scheduler --compat NAME` serves the gauges of an original scheduler for all nodes of its
+sharing system, beside our own, with its names, labels and units. The numbers are those by which the
+scheduler decides: what bound pods hold at their peak, and what is reserved for pods that are being
+bound. HAMi's gauges of MIG instances and of resource quotas are not among them.
 """
 
 REJECTIONS = """\
@@ -129,8 +139,8 @@ Further values of `reason` on `vgpu_extender_bind_failures_total`.
 """
 
 RECONCILER_CODES = """\
-The values of `rule` are in [runbooks/](runbooks/README.md); those of `effect`, of `outcome` and of
-`reason` on `vgpu_reconcile_skipped` are in [reconcile-reasons.md](reconcile-reasons.md).
+The values of `rule` are in [Runbooks](runbooks/README.md); those of `effect`, of `outcome` and of
+`reason` on `vgpu_reconcile_skipped` are in [Reason codes](reconcile-reasons.md).
 """
 
 REASON_CODES = """\
@@ -176,8 +186,8 @@ RUNBOOK_INDEX = """\
 
 One page for each rule of `vgpu reconcile`: its meaning, the reconciler's action, the next steps,
 and how to turn it off. Where several rules report the same object, the first of this list that may
-act does. The first steps are in [reconcile.md](../reconcile.md), all reason codes in
-[reconcile-reasons.md](../reconcile-reasons.md).
+act does. The first steps are in [vgpu reconcile](../reconcile.md), all reason codes in
+[Reason codes](../reconcile-reasons.md).
 
 | rule | problem | default mode | `--scope` |
 | --- | --- | --- | --- |
@@ -205,38 +215,43 @@ OWNER_PAGE = """\
 -->
 # Owners of pods
 
-A pod that has Failed holds nothing, but piles up until somebody deletes it. Deleting it can do more
-than that: some owners react to it, and one that restarts everything it owns would stop healthy
-pods because of a dead one. So it depends on the owner's kind, and for some kinds on its settings:
+A pod that has Failed holds nothing, but it stays until it is deleted. A deletion can have more
+effects: some owners react to it. An owner that then restarts all its pods would stop healthy
+pods because of one failed pod. So the action depends on the kind of the owner, and for some
+kinds on the owner's settings:
 
-- **Tidied**: pods of owners that touch nothing else, whatever their settings.
-- **Tidied if its owner's own policy says that nothing else is touched**: that policy is read from
-  the owner's object when the plan is made, and again just before the eviction.
-- **Only reported**: pods that their Job has not counted yet (`job_pod`), whose owner would touch
-  more (`owner_policy`) or could not be read (`owner_unread`: a right is missing, it is gone, or the
-  plan is made from a dump), whose owner's kind is not in this table (`owner_kind`), or that have no
-  owner (`bare_pod`).
+- **Tidied**: pods whose owners change no other pod, whatever the owners' settings are.
+- **Tidied if the owner's policy allows it**: the policy must show that no other pod is changed.
+  The reconciler reads the policy from the owner's object when it makes the plan, and again
+  immediately before the eviction.
+- **Report only**:
+    - pods that their Job has not counted yet (`job_pod`),
+    - pods whose owner would change other pods (`owner_policy`),
+    - pods whose owner cannot be read (`owner_unread`): a permission is missing, the owner is
+      gone, or the plan is made from a dump,
+    - pods whose owner's kind is not in the table on this page (`owner_kind`),
+    - pods without an owner (`bare_pod`).
 
 ## Allowing a kind
 
-One key of the [configuration](reconcile-config.md) allows a kind, whatever its owner does then; for
-pods that still live, too:
+One key of the [configuration](reconcile-config.md) allows a kind, whatever its owner does then,
+also for pods that are still running or waiting:
 
 ```yaml
 owners: [ReplicaSet, ReplicationController, StatefulSet, PyTorchJob.kubeflow.org]
 ```
 
-A kind is named by itself, or with its API group. Without a group, `Job`, `StatefulSet`,
-`ReplicaSet`, `ReplicationController` and `DaemonSet` are Kubernetes' own, and no others: Volcano's
-is `Job.batch.volcano.sh`. Pods of a LeaderWorkerSet and of a JobSet are allowed by these names,
-since their owners would restart more than one StatefulSet or Job. The pods of a DaemonSet are
-always left to it. Pods that still live, such as those that wait for ever for their device, are
-evicted only for the kinds that this key names.
+A kind is written by itself, or with its API group. Without a group, `Job`, `StatefulSet`,
+`ReplicaSet`, `ReplicationController` and `DaemonSet` are the kinds of Kubernetes only; Volcano's
+Job is `Job.batch.volcano.sh`. To allow pods of a LeaderWorkerSet or a JobSet, write these names,
+since their owners would restart more than one StatefulSet or Job. The reconciler never deletes
+pods of a DaemonSet; the DaemonSet does it itself. It evicts pods that still live, such as pods
+that wait for ever for their device, only for the kinds in this key.
 
 ## Behaviour of each kind when a Failed pod is deleted
 
-"Read" names the resource of which the owner is read. The reconciler needs the right to `get` it,
-which the chart and the manifests give.
+The column "read" names the resource of which the reconciler reads the owner. The reconciler
+needs the permission to `get` it. The chart and the manifests grant it.
 
 | kind | API group | what happens | read | how it is known |
 | --- | --- | --- | --- | --- |
@@ -302,7 +317,10 @@ def metrics_page() -> str:
         lines += [f"### Values of `{label}` {where}", "", *code_table(label, values), ""]
     own = tuple(table for table in PLUGIN_TABLES if table not in OWN_TABLES)
     lines += [RECONCILER_CODES, PLUGIN, *section("", own, 2)]
-    lines += [SCHEDULER, *section("", SCHEDULER_TABLES, 2), REJECTIONS]
+    lines += [SCHEDULER, *section("", SCHEDULER_TABLES, 2), SCHEDULER_COMPATIBILITY]
+    for scheduler_set, make_tables in SCHEDULER_SETS.items():
+        lines += section(f"`vgpu scheduler --compat {scheduler_set.value}`", make_tables(), 3)
+    lines += [REJECTIONS]
     lines += [*code_table("reason", PlacementReason), "", BIND_FAILURES]
     lines += code_table("reason", BindFailure)
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -6,6 +6,7 @@ CHANGELOG and CONTRIBUTING become pages, and links between them and docs/ are be
 
 import posixpath
 import re
+from html import escape, unescape
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,6 +25,10 @@ OUTSIDE: Final = {
 _SOURCES: Final = {page: source for source, page in OUTSIDE.items()}
 _LINK: Final = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 _CELL: Final = re.compile(r"<td.*?</td>", re.DOTALL)
+_BLOCK: Final = re.compile(r'<div class="highlight">(<pre>.*?</pre>)</div>', re.DOTALL)
+_PROMPT: Final = '<span class="gp">'
+_OUTPUT: Final = re.compile(r'<span class="go">.*?</span>\n?', re.DOTALL)
+_UNCOPIED: Final = re.compile(r'<span class="gp">.*?</span>|<[^>]+>', re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -47,8 +52,19 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """In a table a bar is written with a backslash, which must not be shown in its code."""
-    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+    """In a table a bar is written with a backslash, which must not be shown in its code; of a
+    terminal's text the button copies the commands.
+    """
+    html = _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+    return _BLOCK.sub(lambda block: with_commands(block[1]), html)
+
+
+def with_commands(block: str) -> str:
+    """A block of code with the text for the button, if it has prompts: commands without output."""
+    if _PROMPT not in block:
+        return f'<div class="highlight">{block}</div>'
+    commands = unescape(_UNCOPIED.sub("", _OUTPUT.sub("", block)))
+    return f'<div class="highlight" data-copy="{escape(commands.strip())}">{block}</div>'
 
 
 def bent(text: str, link: str, here: str) -> str:

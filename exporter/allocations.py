@@ -27,12 +27,14 @@ class Allocated(msgspec.Struct, frozen=True):
 class AllocationTotals(msgspec.Struct, frozen=True):
     """One sample's ledger, and its sums.
 
-    ``devices`` has every device; ``holdings`` is the allocation of each container on each device.
+    ``devices`` has every device; ``holdings`` is the allocation of each container on each device;
+    ``conflicts`` is the number of conflicts of each kind, 0 included.
     """
 
     ledger: Ledger
     devices: tuple[Allocated, ...] = ()
     holdings: tuple[Holding, ...] = ()
+    conflicts: Mapping[ConflictKind, int] = {}
 
 
 def allocation_totals(
@@ -55,6 +57,7 @@ def allocation_totals(
             if is_allocation(holding)
             and (holding.alive or (holding.pod.uid, holding.container) not in finished)
         ),
+        _conflict_counts(ledger),
     )
 
 
@@ -70,8 +73,7 @@ def _sum(device: Device, holdings: list[Holding]) -> Allocated:
     return Allocated(device, memory, total.cores_milli, total.slots)
 
 
-def conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
-    """Number of conflicts of each kind, 0 included."""
+def _conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
     counts = dict.fromkeys(ConflictKind, 0)
     for conflict in ledger.conflicts:
         counts[conflict.kind] += 1

@@ -6,6 +6,8 @@ This module decides nothing: it gives rows the names and numbers that labels nee
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from exporter.view import Attribution, ContainerRow, GpuRow, Orphan, ShareRow
 from vgpu.facts import Gpu, GpuSample
 from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, NodeUsage
@@ -24,47 +26,60 @@ Labels = Mapping[str, tuple[int | None, Mapping[str, str] | None]]
 """By UUID the index of a device, and what a MIG instance is."""
 
 
+class _Rows(msgspec.Struct, frozen=True):
+    """The rows of one container."""
+
+    usage: ContainerUsage
+    container: ContainerRow
+    shares: tuple[ShareRow, ...]
+
+
 class Attributor:
     """Makes the rows of one observation after another. One thread uses it.
 
-    The rows of containers are those of the observation before while their usage is the same.
+    The rows of a container are those of the observation before while its usage is the same value.
     """
 
     def __init__(self) -> None:
-        self._made_of: tuple[NodeUsage, Labels] | None = None
+        self._usage: NodeUsage | None = None
+        self._labels: Labels = {}
+        self._rows: dict[int, _Rows] = {}
         self._containers: tuple[ContainerRow, ...] = ()
         self._shares: tuple[ShareRow, ...] = ()
+        self._orphans: tuple[Orphan, ...] | None = None
+        self._released: tuple[Orphan, ...] | None = None
 
     def rows(self, observation: Observation, usage: NodeUsage) -> Attribution:
         """The rows of this observation and its usage."""
         gpus = observation.gpu.gpus if observation.gpu else ()
         labels = {gpu.uuid: (gpu.index, gpu.info if gpu.parent else None) for gpu in gpus}
-        before = self._made_of
-        if before is None or before[0] is not usage or before[1] != labels:
-            self._containers = tuple(map(_container_row, usage.containers))
-            self._shares = tuple(
-                row for container in usage.containers for row in _share_rows(container, labels)
-            )
-            self._made_of = usage, labels
-        return _attribution(observation, usage, self._containers, self._shares)
+        if self._usage is not usage or self._labels != labels:
+            kept = self._rows if self._labels == labels else {}
+            # By identity: each entry has the value itself, so that no other can be at its address.
+            self._rows = {
+                id(one): kept.get(id(one)) or _rows(one, labels) for one in usage.containers
+            }
+            self._containers = tuple(rows.container for rows in self._rows.values())
+            self._shares = tuple(row for rows in self._rows.values() for row in rows.shares)
+            self._orphans = _leftovers(usage.orphans)
+            self._released = _leftovers(usage.released)
+            self._usage, self._labels = usage, labels
+        gpu = observation.gpu
+        return Attribution(
+            gpus=tuple(_gpu_rows(gpu, usage.devices)) if gpu else (),
+            containers=self._containers,
+            shares=self._shares,
+            orphans=self._orphans,
+            released=self._released,
+            statuses=observation.pods.statuses if observation.pods else None,
+            rejected=tuple((COLLECTORS[source], rejection) for source, rejection in usage.refused),
+            driver=gpu,
+            usages=usage.processes,
+        )
 
 
-def _attribution(
-    observation: Observation,
-    usage: NodeUsage,
-    containers: tuple[ContainerRow, ...],
-    shares: tuple[ShareRow, ...],
-) -> Attribution:
-    gpu = observation.gpu
-    return Attribution(
-        gpus=tuple(_gpu_rows(gpu, usage.devices)) if gpu else (),
-        containers=containers,
-        shares=shares,
-        orphans=_leftovers(usage.orphans),
-        released=_leftovers(usage.released),
-        statuses=observation.pods.statuses if observation.pods else None,
-        rejected=tuple((COLLECTORS[source], rejection) for source, rejection in usage.refused),
-    )
+def _rows(container: ContainerUsage, labels: Labels) -> _Rows:
+    return _Rows(container, _container_row(container), tuple(_share_rows(container, labels)))
 
 
 def _gpu_rows(gpu: GpuSample, used: Mapping[str, DeviceUsage]) -> Iterator[GpuRow]:
@@ -105,22 +120,13 @@ def _share_rows(container: ContainerUsage, labels: Labels) -> Iterator[ShareRow]
     for share in container.shares.values():
         index, mig = labels.get(share.device, (None, None))
         yield ShareRow(
+            **msgspec.structs.asdict(share),
             pod_uid=pod.uid,
             container=container.container,
-            device=share.device,
             namespace=pod.namespace,
             pod=pod.name,
             scheme=container.scheme,
-            vdevice=share.vdevice,
             device_index=index,
-            limit_bytes=share.limit_bytes,
-            unlimited=share.unlimited,
-            core_limit_percent=share.core_limit_percent,
-            core_request_percent=share.core_request_percent,
-            used_bytes=share.used_bytes,
-            processes=share.processes,
-            sm_utilization=share.sm_utilization,
-            accounted=share.accounted,
             last_kernel_time=None if share.vdevice is None else container.last_kernel_time,
             mig=mig,
         )

@@ -1,4 +1,4 @@
-"""The exporter's paths: the metrics, and the status page."""
+"""The exporter's paths: the metrics, the status page, and the processes."""
 
 import threading
 import time
@@ -7,9 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 from exporter import statuspage
+from exporter.processes import process_list
 from exporter.sampler import MetricsPage, Sampler
+from exporter.view import ExporterView
 from vgpu.program.pages import HTML, program_routes
-from vgpu.web.message import Handler, HttpRequest, HttpResponse, plain
+from vgpu.web.message import Handler, Headers, HttpRequest, HttpResponse, plain
 from vgpu.web.metrics import metrics_page
 from vgpu.web.routes import Routes
 
@@ -19,8 +21,13 @@ NOT_YET = plain(503, UNREADY)
 LEGACY_PATH = "/metric"
 """The path of gpu-manager's metrics."""
 
-STATUS_SECONDS = 1.0
-"""Maximum age of a rendered status page, in seconds."""
+PROCESSES_PATH = "/processes"
+"""The path of the processes, with which `vgpu top` shows those of each container."""
+
+KEPT_SECONDS = 1.0
+"""Maximum age of a page that was rendered for an earlier request, in seconds."""
+
+JSON: Headers = (("Content-Type", "application/json"),)
 
 
 class _Rendered(msgspec.Struct, frozen=True):
@@ -29,16 +36,23 @@ class _Rendered(msgspec.Struct, frozen=True):
     response: HttpResponse
 
 
-class _StatusPage:
-    """The status page, rendered once for all requests of the same time.
+class _RenderedOnce:
+    """A page that is rendered once for all requests of the same time.
 
-    Rendering takes milliseconds of CPU for each container: rendering for each of many requests
-    would leave no CPU for a scrape.
+    Rendering takes up to milliseconds of CPU for each container: rendering for each of many
+    requests would leave no CPU for a scrape.
     """
 
-    def __init__(self, sampler: Sampler, path: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        headers: Headers,
+        render: Callable[[ExporterView, float], bytes],
+        clock: Callable[[], float],
+    ) -> None:
         self._sampler = sampler
-        self._path = path
+        self._headers = headers
+        self._render = render
         self._clock = clock
         self._rendering = threading.Lock()
         self._kept: _Rendered | None = None
@@ -47,13 +61,13 @@ class _StatusPage:
         page, now, kept = self._sampler.page, self._clock(), self._kept
         if page is None:
             return NOT_YET
-        fresh = kept is not None and kept.page is page and 0 <= now - kept.at < STATUS_SECONDS
+        fresh = kept is not None and kept.page is page and 0 <= now - kept.at < KEPT_SECONDS
         # While another thread renders, a request gets the older page, if there is one.
         if not fresh and self._rendering.acquire(blocking=kept is None):
             try:
                 if self._kept is kept:
-                    body = statuspage.render(page.view, now, self._path)
-                    self._kept = _Rendered(page, now, HttpResponse(200, HTML, body))
+                    body = self._render(page.view, now)
+                    self._kept = _Rendered(page, now, HttpResponse(200, self._headers, body))
                 kept = self._kept
             finally:
                 self._rendering.release()
@@ -68,8 +82,16 @@ def routes(
 ) -> Routes:
     """The exporter's paths; ``legacy_path`` adds gpu-manager's."""
     metrics = metrics_page(sampler.body, NOT_YET)
+
+    def status_page(view: ExporterView, now: float) -> bytes:
+        return statuspage.render(view, now, telemetry_path)
+
+    def processes(view: ExporterView, _: float) -> bytes:
+        return msgspec.json.encode(process_list(view))
+
     paths: dict[str, Handler] = {
-        "/": _StatusPage(sampler, telemetry_path, clock),
+        "/": _RenderedOnce(sampler, HTML, status_page, clock),
+        PROCESSES_PATH: _RenderedOnce(sampler, JSON, processes, clock),
         telemetry_path: metrics,
     }
     if legacy_path:

@@ -1,6 +1,6 @@
 """The problems of a node as sentences for the status page. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 
 import msgspec
@@ -19,6 +19,12 @@ SHORT_UUID = len("GPU-") + 8
 
 MAX_PARTIES = 2
 """Maximum number of quoted statements of a conflict; the others are counted."""
+
+MAX_SHARES = 2
+"""Maximum number of quoted shares of a statement; the others are counted."""
+
+MAX_QUOTE = 200
+"""Maximum length of a quoted place or detail, in characters; a longer one is cut."""
 
 SERIOUS = frozenset(
     {
@@ -147,7 +153,7 @@ def conflict_text(conflict: Conflict, names: Mapping[str, PodRef], gpus: Mapping
     ]
     more = len(conflict.statements) - len(parties)
     parties += [f"{more} more"] if more else []
-    detail = f" ({conflict.detail})" if conflict.detail else ""
+    detail = f" ({_quote(conflict.detail)})" if conflict.detail else ""
     text = f"{conflict.kind.explanation}{detail}{': ' if parties else ''}{'; '.join(parties)}."
     return f"{object_name}: {text}" if object_name else text
 
@@ -159,12 +165,23 @@ def _report(statement: Statement, conflict: Conflict, pod: PodRef, gpus: Mapping
         share for share in statement.shares if share.device == conflict.device
     ] or statement.shares
     if statement.source is Source.PROCESS:
-        there = ", ".join(gpus.get(share.device, share.device) for share in about)
+        there = _listed(gpus.get(share.device, share.device) for share in about)
         on_it = conflict.device and all(share.device == conflict.device for share in about)
-        return f"{statement.where}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
-    where = f" ({statement.where})" if statement.where and conflict.pod else ""
-    shares = ", ".join(_share(share, conflict.device, gpus) for share in about) or "nothing"
+        return f"{_quote(statement.where)}{whose} {'uses this GPU' if on_it else f'is on {there}'}"
+    where = f" ({_quote(statement.where)})" if statement.where and conflict.pod else ""
+    shares = _listed(_share(share, conflict.device, gpus) for share in about) or "nothing"
     return f"{statement.source.value}: {shares}{whose}{where}"
+
+
+def _quote(text: str) -> str:
+    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """The first texts, and the number of the others: a problem has to fit a phone's screen."""
+    every = list(texts)
+    others = len(every) - MAX_SHARES
+    return ", ".join(every[:MAX_SHARES]) + (f" and {others} more" if others > 0 else "")
 
 
 def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ Pure: times in seconds go in, the time of the next sample comes out. A scrape on
 finished page, so a page is as old as the time since its sample.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -55,28 +56,41 @@ class ScrapeStream(msgspec.Struct, frozen=True):
                 return
 
 
-def streams(scrapes: Sequence[float], shortest: float, now: float) -> Iterator[ScrapeStream]:
-    """The scrapers with a rhythm that go on, of periods of at least ``shortest`` seconds.
+class Scrape(msgspec.Struct, frozen=True):
+    """A scrape, and those before it that make a rhythm with it, from it back; () without one."""
 
-    ``scrapes`` are the times of all scrapes in their order; the scrapers need not be known.
+    at: float
+    row: tuple[float, ...] = ()
+
+
+def scrape_at(at: float, before: Sequence[float], shortest: float) -> Scrape:
+    """The scrape, by the times of those before it; a period is at least ``shortest`` seconds."""
+    times = (*before, at)
+    rows: list[tuple[float, ...]] = []
+    for other in reversed(before):
+        if at - other >= shortest:
+            row = tuple(_row(times, at, at - other))
+            if len(row) >= IN_A_ROW:
+                # Two scrapers with one interval may look like one with half of it.
+                if _misfit(row) <= GOOD_FIT_SECONDS:
+                    return Scrape(at, row)
+                rows.append(row)
+    return Scrape(at, min(rows, key=_misfit, default=()))
+
+
+def streams(scrapes: Sequence[Scrape], now: float) -> Iterator[ScrapeStream]:
+    """The scrapers with a rhythm that go on.
+
+    ``scrapes`` are all scrapes in their order; the scrapers need not be known.
     """
-    for position in range(len(scrapes) - 1, IN_A_ROW - 2, -1):
-        last = scrapes[position]
-        rows = [
-            row
-            for before in reversed(scrapes[:position])
-            if last - before >= shortest
-            and len(row := _row(scrapes, last, last - before)) >= IN_A_ROW
-        ]
-        if not rows:
-            continue
-        # Two scrapers with one interval may look like one with half of it.
-        good = [row for row in rows if _misfit(row) <= GOOD_FIT_SECONDS]
-        row = good[0] if good else min(rows, key=_misfit)
-        period = _period(row)
-        # A scrape that came early may be somebody else's.
-        if last + period > now or _near(scrapes[position + 1 :], last + period) is None:
-            yield ScrapeStream(_earliest(row, period), period)
+    times = [scrape.at for scrape in scrapes]
+    for position, scrape in enumerate(scrapes, start=1):
+        if scrape.row:
+            period = _period(scrape.row)
+            due = scrape.at + period
+            # A scrape that came early may be somebody else's.
+            if due > now or _near(times[position:], due) is None:
+                yield ScrapeStream(_earliest(scrape.row, period), period)
 
 
 def _period(row: Sequence[float]) -> float:
@@ -101,7 +115,10 @@ def _row(scrapes: Sequence[float], last: float, period: float) -> list[float]:
 
 
 def _near(scrapes: Sequence[float], at: float) -> float | None:
-    nearest = min(scrapes, key=lambda scrape: abs(scrape - at), default=None)
+    """The scrape that is nearest to this time, unless it is too far from it."""
+    right = bisect_left(scrapes, at)
+    around = scrapes[max(0, right - 1) : right + 1]
+    nearest = min(around, key=lambda scrape: abs(scrape - at), default=None)
     return None if nearest is None or abs(nearest - at) > TOLERANCE_SECONDS else nearest
 
 
@@ -119,7 +136,8 @@ class SamplePlan:
     def __init__(self, interval: float) -> None:
         """``interval`` is the time between two samples without a rhythm, in seconds."""
         self._interval = interval
-        self._scrapes: deque[float] = deque(maxlen=HISTORY)
+        self._shortest = max(SHORTEST_SECONDS, interval / 2 - TOLERANCE_SECONDS)
+        self._scrapes: deque[Scrape] = deque(maxlen=HISTORY)
         self._samples: deque[float] = deque(maxlen=2)
         self._duration = 0.0
         self.due = 0.0
@@ -127,9 +145,10 @@ class SamplePlan:
 
     def scraped(self, at: float) -> bool:
         """Note a scrape; whether the next sample is due earlier than before."""
-        self._scrapes.append(at)
-        before, self.due = self.due, self._next(at)
-        return self.due < before
+        before = [scrape.at for scrape in self._scrapes]
+        self._scrapes.append(scrape_at(at, before, self._shortest))
+        due, self.due = self.due, self._next(at)
+        return self.due < due
 
     def sampled(self, begun: float, finished: float) -> None:
         """Note a sample."""
@@ -142,13 +161,12 @@ class SamplePlan:
             return now
         interval, last = self._interval, self._samples[-1]
         lead = min(LEAD_SECONDS + self._duration, LONGEST_LEAD_SECONDS)
-        shortest = max(SHORTEST_SECONDS, interval / 2 - TOLERANCE_SECONDS)
         # Not the whole interval: a sample that was late would delay all that follow.
         earliest = self._samples[0] + interval - LEAD_SECONDS if len(self._samples) > 1 else now
         due = min(
             (
                 scrape - lead
-                for stream in streams(tuple(self._scrapes), shortest, now)
+                for stream in streams(tuple(self._scrapes), now)
                 for scrape in stream.following(now)
                 if scrape - last > FRESH_SECONDS and scrape - lead >= earliest
             ),

@@ -18,15 +18,17 @@ from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from exporter.families import Detail, own_tables
 from exporter.rhythm import SamplePlan
+from exporter.units import UnitRow, unit_rows
 from exporter.view import Attribution, ExporterView
 from vgpu.facts import GpuSource
+from vgpu.kube.objects import Node
 from vgpu.ledger import Ledger
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.reasons import Rejection
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Collectors, observe
-from vgpu.sources.samples import CollectorRow, Observation
+from vgpu.sources.samples import CollectorRow, NodeSample, Observation
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +96,12 @@ class Sampler:
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._ledger_builder = LedgerBuilder(schemes, settings.node)
         self._attributor = Attributor()
+        self._units_in_force = {
+            "volcano": settings.volcano_unit_bytes,
+            "gpushare": settings.gpushare_unit_bytes,
+        }
+        self._units_of: tuple[Ledger, Node | None] | None = None
+        self._units: tuple[UnitRow, ...] = ()
         self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
@@ -233,8 +241,9 @@ class Sampler:
         ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
         totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
         attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
+        units = self._guarded("the units", lambda: self._unit_rows(ledger, seen))
         heard_at = seen.pods.heard_at if seen.pods else None
-        page = self._render(now, attribution or Attribution(), totals, heard_at)
+        page = self._render(now, attribution or Attribution(), totals, heard_at, units or ())
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
@@ -254,6 +263,18 @@ class Sampler:
         if kept is None or kept[0].ledger is not ledger or kept[1] != finished:
             kept = self._summed = (allocation_totals(ledger, finished), finished)
         return kept[0]
+
+    def _unit_rows(self, ledger: Ledger | None, seen: Observation) -> tuple[UnitRow, ...]:
+        """The units that are set: those of the pass before if ledger and node are the same."""
+        if ledger is None:
+            return ()
+        node = seen.pods.node if isinstance(seen.pods, NodeSample) else None
+        made_of = self._units_of
+        if made_of is None or made_of[0] is not ledger or made_of[1] is not node:
+            name = self._settings.node
+            self._units = unit_rows(self._units_in_force, name, node, ledger.holdings)
+            self._units_of = ledger, node
+        return self._units
 
     def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
         """The rows of this pass; without a ledger, those of the GPUs only."""
@@ -278,6 +299,7 @@ class Sampler:
         attribution: Attribution,
         totals: AllocationTotals | None = None,
         heard_at: float | None = None,
+        units: tuple[UnitRow, ...] = (),
     ) -> MetricsPage:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
@@ -305,6 +327,7 @@ class Sampler:
             gpus_expected=expected,
             allocations=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,
+            units=units,
         )
         exposition = self._renderer.render(view)
         self._dropped = exposition.dropped

@@ -3,15 +3,21 @@
 One self-contained document: no scripts, no external assets, light and dark, narrow and wide.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
+import msgspec
+
 from exporter.allocations import Allocated
 from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
 from exporter.view import ExporterView, GpuRow, ShareRow
-from vgpu.units import percent
+from vgpu.ledger import Holding
+from vgpu.model import Phase
+from vgpu.units import count, percent
 
 REFRESH_SECONDS = 5
 
@@ -27,6 +33,29 @@ STATES = {
 }
 
 HUES = (214, 28, 152, 340, 268, 190, 48, 96)
+
+
+class DeviceShare(msgspec.Struct, frozen=True):
+    """A container on one device, as the page shows it.
+
+    ``waiting`` is the ledger's holding where no source on the node reports a limit or a use yet.
+    """
+
+    row: ShareRow
+    colour: str
+    waiting: Holding | None = None
+
+    @property
+    def name(self) -> str:
+        """namespace/pod/container."""
+        return who(self.row)
+
+    @property
+    def state(self) -> str:
+        """The phase of a share that waits for its container."""
+        if self.waiting is None:
+            return ""
+        return "reserved" if self.waiting.phase is Phase.ASSUMED else "allocated"
 
 
 def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
@@ -55,11 +84,54 @@ def problem_list(problems_found: list[Problem]) -> str:
     return f"<section><h2>Problems ({len(problems_found)})</h2><ul>{items}</ul></section>"
 
 
+def device_shares(view: ExporterView) -> Mapping[str, list[DeviceShare]]:
+    """The containers on each device, by name; a container has one colour on all its devices."""
+    reported = [(row, None) for row in view.attribution.shares]
+    rows = sorted([*reported, *waiting_shares(view)], key=lambda pair: who(pair[0]))
+    numbers = colour_numbers([row for row, _ in rows])
+    by_device: dict[str, list[DeviceShare]] = defaultdict(list)
+    for row, waiting in rows:
+        number = numbers[row.pod_uid, row.container]
+        by_device[row.device].append(DeviceShare(row, hue(number), waiting))
+    return by_device
+
+
+def waiting_shares(view: ExporterView) -> Iterator[tuple[ShareRow, Holding]]:
+    """Shares of the ledger of which no source on the node reports a limit or a use yet."""
+    reported = {(row.pod_uid, row.container, row.device) for row in view.attribution.shares}
+    reported |= {(uid, "", device) for uid, _, device in reported}
+    for holding in view.allocations.holdings if view.allocations else ():
+        pod, device = holding.pod, holding.share.device
+        if (pod.uid, holding.container, device) not in reported:
+            row = ShareRow(
+                pod_uid=pod.uid,
+                container=holding.container,
+                device=device,
+                namespace=pod.namespace,
+                pod=pod.name,
+                scheme=holding.scheme,
+            )
+            yield row, holding
+
+
+def colour_numbers(rows: Iterable[ShareRow]) -> Mapping[tuple[str, str], int]:
+    """A number for each container (pod UID, name), the lowest that no neighbour on a device has."""
+    devices: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in rows:
+        devices[row.pod_uid, row.container].add(row.device)
+    taken: dict[str, set[int]] = defaultdict(set)
+    numbers = {}
+    for container, names in devices.items():
+        used = set().union(*(taken[name] for name in names))
+        numbers[container] = next(number for number in itertools.count() if number not in used)
+        for name in names:
+            taken[name].add(numbers[container])
+    return numbers
+
+
 def gpu_sections(view: ExporterView) -> Iterator[str]:
     """A section for each device, with its containers; then containers of lost devices."""
-    by_device: dict[str, list[ShareRow]] = {}
-    for share in sorted(view.attribution.shares, key=who):
-        by_device.setdefault(share.device, []).append(share)
+    by_device = dict(device_shares(view))
     allocated = (
         {allocation.device.name: allocation for allocation in view.allocations.devices}
         if view.allocations
@@ -69,7 +141,7 @@ def gpu_sections(view: ExporterView) -> Iterator[str]:
         yield gpu_section(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
-        yield section(escape(uuid), note, share_rows(shares, None))
+        yield section(escape(uuid) or "Unknown GPU", note, share_rows(shares, None))
 
 
 def section(title: str, note: str, *parts: str) -> str:
@@ -78,7 +150,7 @@ def section(title: str, note: str, *parts: str) -> str:
     return f"<section>{head}{''.join(parts)}</section>"
 
 
-def gpu_section(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None) -> str:
+def gpu_section(row: GpuRow, shares: list[DeviceShare], allocated: Allocated | None) -> str:
     """One device: title, bar, facts, containers."""
     gpu = row.gpu
     title = escape(gpu.info.get("name", "") or gpu.uuid)
@@ -97,35 +169,46 @@ def gpu_section(row: GpuRow, shares: list[ShareRow], allocated: Allocated | None
     )
 
 
-def bars(row: GpuRow, shares: list[ShareRow], total: float) -> str:
+def bars(row: GpuRow, shares: list[DeviceShare], total: float) -> str:
     """Three bars to one scale: the containers' limits, their used and their accounted memory."""
-    held = [(share.limit_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
-    used = [(share.used_bytes or 0, hue(i), who(share)) for i, share in enumerate(shares)]
-    used.append((row.unattributed_bytes or 0, "var(--other)", "in no container"))
+    limits = [piece_of(share, limit_of(share)) for share in shares]
+    used = [piece_of(share, share.row.used_bytes) for share in shares]
+    used.append((row.unattributed_bytes or 0, "var(--other)", "in no container", ""))
     accounted = [
-        (share.accounted.total if share.accounted else 0, hue(i), who(share))
-        for i, share in enumerate(shares)
+        piece_of(share, share.row.accounted.total if share.row.accounted else None)
+        for share in shares
     ]
-    scale = max(total, sum(size for size, _, _ in held))
+    scale = max(total, sum(size for size, *_ in limits))
     if not scale:
         return ""
     return (
-        bar("limits", held, scale) + bar("used", used, scale) + bar("accounted", accounted, scale)
+        bar("limits", limits, scale) + bar("used", used, scale) + bar("accounted", accounted, scale)
     )
 
 
-def bar(label: str, parts: list[tuple[int, str, str]], scale: float) -> str:
+def limit_of(share: DeviceShare) -> int | None:
+    """The limit; of a share that waits for its container, the memory that will be its limit."""
+    return share.waiting.share.memory_bytes if share.waiting else share.row.limit_bytes
+
+
+def piece_of(share: DeviceShare, size: int | None) -> tuple[int, str, str, str]:
+    """A container's piece of a bar: bytes, colour, title and CSS class."""
+    return size or 0, share.colour, ", ".join(filter(None, (share.name, share.state))), share.state
+
+
+def bar(label: str, parts: list[tuple[int, str, str, str]], scale: float) -> str:
     """One bar; its empty part is free memory."""
-    pieces = "".join(piece(count / scale, *rest) for count, *rest in parts if count > 0)
+    pieces = "".join(piece(size / scale, *rest) for size, *rest in parts if size > 0)
     return (
         f'<div class="line"><span>{label}</span>'
         f'<div class="bar" role="img" aria-label="memory {label} by container">{pieces}</div></div>'
     )
 
 
-def piece(part: float, colour: str, title: str) -> str:
+def piece(part: float, colour: str, title: str, style: str) -> str:
     """A piece of the bar; ``part`` is its width as a part of the whole."""
-    return f'<i style="width:{part:.2%};background:{colour}" title="{escape(title)}"></i>'
+    look = f"width:{part:.2%};background:{colour}"
+    return f'<i class="{style}" style="{look}" title="{escape(title)}"></i>'
 
 
 def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> Iterator[str]:
@@ -136,7 +219,7 @@ def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> I
     if allocated is not None:
         memory = known(allocated.memory_bytes)
         cores = percent(allocated.cores_milli)
-        yield f"allocated {memory} and {cores} % of the cores in {allocated.shares} shares"
+        yield f"allocated {memory} and {cores} % of the cores in {count(allocated.shares, 'share')}"
     if row.unattributed_bytes is not None:
         yield f"of it {short_size(row.unattributed_bytes)} in no container"
     if "utilization_ratio" in read:
@@ -147,7 +230,7 @@ def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> I
         yield f"{read['power_usage_watts']:.0f} W"
 
 
-def share_rows(shares: list[ShareRow], total: float | None) -> str:
+def share_rows(shares: list[DeviceShare], total: float | None) -> str:
     """The containers on one device."""
     if not shares:
         return '<p class="dim">No container holds a share of it.</p>'
@@ -161,27 +244,35 @@ def share_rows(shares: list[ShareRow], total: float | None) -> str:
         ("n", "SM"),
         ("n", "Processes"),
     )
-    return table(head, [share_cells(share, i, total) for i, share in enumerate(shares)])
+    return table(head, [share_cells(share, total) for share in shares])
 
 
-def share_cells(share: ShareRow, position: int, total: float | None) -> list[Cell]:
+def share_cells(shown: DeviceShare, total: float | None) -> list[Cell]:
     """One container's numbers; a dash is an unknown number."""
+    share = shown.row
     used, limit = share.used_bytes, share.limit_bytes
     over = share.is_over_limit
     scale = limit or total or 0
     fill = min(1.0, used / scale) if used and scale else 0.0
-    key = f'<span class="key" style="background:{hue(position)}"></span>'
+    key = f'<span class="key {shown.state}" style="background:{shown.colour}"></span>'
     meter = f'<i class="{"over" if over else ""}" style="width:{fill:.0%}"></i>'
     return [
-        ("who", "Container", key + escape(who(share))),
+        ("who", "Container", key + escape(shown.name)),
         ("", "Scheme", escape(share.scheme.value)),
         ("n bad" if over else "n", "Used", known(used)),
         ("", "Used of limit", f'<div class="meter">{meter}</div>'),
-        ("n", "Limit", "unlimited" if share.unlimited else known(limit)),
+        ("n", "Limit", limit_text(shown)),
         ("n", "Accounted", known(share.accounted.total if share.accounted else None)),
         ("n", "SM", "–" if share.sm_utilization is None else f"{share.sm_utilization:.0%}"),
         ("n", "Processes", "–" if share.processes is None else str(share.processes)),
     ]
+
+
+def limit_text(share: DeviceShare) -> str:
+    """The limit, or what is reserved for a container that does not run yet."""
+    if share.waiting:
+        return f'<span class="dim">{known(limit_of(share))} {share.state}</span>'
+    return "unlimited" if share.row.unlimited else known(share.row.limit_bytes)
 
 
 def collector_table(view: ExporterView) -> str:
@@ -213,11 +304,11 @@ def table(head: Sequence[tuple[str, str]], rows: Iterable[Iterable[Cell]]) -> st
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def hue(position: int) -> str:
-    """A container's colour, the same in bar and table."""
-    return f"hsl({HUES[position % len(HUES)]} 62% {52 - 8 * (position // len(HUES) % 3)}%)"
+def hue(number: int) -> str:
+    """The colour of a container's number."""
+    return f"hsl({HUES[number % len(HUES)]} 62% {52 - 8 * (number // len(HUES) % 3)}%)"
 
 
-def known(count: int | None) -> str:
+def known(size: int | None) -> str:
     """Bytes for people, or a dash."""
-    return "–" if count is None else short_size(count)
+    return "–" if size is None else short_size(size)

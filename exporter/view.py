@@ -5,39 +5,28 @@ from collections.abc import Mapping
 import msgspec
 
 from exporter.allocations import AllocationTotals
-from vgpu.facts import CallCost, Gpu, PodSummary, XidCount
-from vgpu.ledger.slots import Accounted
-from vgpu.ledger.usage import is_over
+from exporter.units import UnitRow
+from vgpu.facts import CallCost, Gpu, GpuSample, PodSummary, XidCount
+from vgpu.ledger.container_usage import ShareUsage
+from vgpu.ledger.usage import Usage, is_over
 from vgpu.model import Phase, Scheme, Source
 from vgpu.reasons import Rejection
 from vgpu.sources.samples import CollectorRow
 
 
-class ShareRow(msgspec.Struct, gc=False):
-    """One container on one device.
+class ShareRow(ShareUsage, gc=False, kw_only=True):
+    """One container on one device: its limits and use there, and what labels need beside them.
 
     ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
-    only the pod is known. ``vdevice`` is the position in the container's region. ``used_bytes`` is
-    reported by the driver for each process, ``accounted`` by the shim; each None if unknown.
-    ``limit_bytes`` None with ``unlimited`` False means that the limit is unknown.
+    only the pod is known. ``last_kernel_time`` is that of the container's region.
     """
 
     pod_uid: str
     container: str
-    device: str
     namespace: str = ""
     pod: str = ""
     scheme: Scheme = Scheme.NONE
-    vdevice: int | None = None
     device_index: int | None = None
-    limit_bytes: int | None = None
-    unlimited: bool = False
-    core_limit_percent: int | None = None
-    core_request_percent: int | None = None
-    used_bytes: int | None = None
-    processes: int | None = None
-    sm_utilization: float | None = None
-    accounted: Accounted | None = None
     last_kernel_time: int | None = None
     mig: Mapping[str, str] | None = None
 
@@ -93,6 +82,7 @@ class Attribution(msgspec.Struct, frozen=True):
 
     ``orphans`` and ``released`` are None where the live pods, or the pods' names, are unknown.
     ``rejected`` are the refusals by the join, each with the collector that read the data.
+    ``driver`` has the processes, ``usages`` the container of each that is in one.
     """
 
     gpus: tuple[GpuRow, ...] = ()
@@ -102,14 +92,16 @@ class Attribution(msgspec.Struct, frozen=True):
     released: tuple[Orphan, ...] | None = None
     statuses: tuple[PodSummary, ...] | None = None
     rejected: tuple[tuple[str, Rejection], ...] = ()
+    driver: GpuSample | None = None
+    usages: tuple[Usage, ...] = ()
 
 
 class ExporterView(msgspec.Struct, frozen=True):
     """The data of one rendered page.
 
     ``own`` are metrics of this process, by the name of their family. ``allocations`` is None before
-    the first sample. ``volcano_unit_bytes`` is the size of a unit of volcano.sh/vgpu-memory, None
-    if unknown.
+    the first sample. ``units`` are the units of memory that are set. ``volcano_unit_bytes`` is the
+    size of a unit of volcano.sh/vgpu-memory, None if unknown.
     """
 
     timestamp: float
@@ -126,3 +118,4 @@ class ExporterView(msgspec.Struct, frozen=True):
     gpus_expected: int | None = None
     allocations: AllocationTotals | None = None
     volcano_unit_bytes: int | None = None
+    units: tuple[UnitRow, ...] = ()

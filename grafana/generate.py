@@ -17,7 +17,7 @@ from grafana.dashboards.build import dashboard_json
 from grafana.inhibition import inhibition_file
 from grafana.promql import Alert, RecordingRule, RuleGroup
 from grafana.runbooks import PUBLISHED, RunbookPages
-from grafana.settings import CLUSTER_RECONCILER, EXPORTER, PLUGIN
+from grafana.settings import CLUSTER_RECONCILER, EXPORTER, PLUGIN, SCHEDULER
 from grafana.templates import TEMPLATE
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -78,6 +78,7 @@ ABSENT: Final = f"""\
 #   absent(up{{{EXPORTER}}})
 #   absent(up{{{PLUGIN}}})
 #   absent(up{{{CLUSTER_RECONCILER}}})
+#   absent(up{{{SCHEDULER}}})
 """
 
 

@@ -83,6 +83,18 @@ INHIBITIONS: Final = (
         "no device plugin at all: not one page for each node",
     ),
     Inhibition(
+        "VgpuSchedulersAbsent",
+        ("VgpuSchedulerDown", "VgpuSchedulersNotReady", "VgpuSchedulerNotReady"),
+        ("cluster",),
+        "no scheduler at all: none of them is ready either",
+    ),
+    Inhibition(
+        "VgpuSchedulersNotReady",
+        ("VgpuSchedulerNotReady", "VgpuSchedulerErrors", "VgpuSchedulerViewOld"),
+        ("cluster",),
+        "no scheduler is ready: not one page for each replica",
+    ),
+    Inhibition(
         "VgpuReconcilerAbsent",
         ("VgpuReconcilerDown", "VgpuReconcilerNoLeader", "VgpuReconcilerStalled"),
         ("cluster",),

@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
 from grafana.answers import Cell, Line, Server, everything, rows
-from grafana.reading import EVERYTHING, FOLDER, Shown, load, panels
+from grafana.reading import EVERYTHING, FOLDER, Shown, load, of_range, panels
 
 COLUMN, LINE, GAP = 58, 34, 3
 """A 24th of the width, a line of Grafana's grid, the gap around a panel; in pixels."""
@@ -32,6 +32,9 @@ HEAD: Final = 44
 
 TABLE_LINE, LETTER = 21, 6.1
 """Height of a table's line, and width of a letter in it, in pixels."""
+
+WIDE: Final = 600
+"""Width from which a graph has room for its legend's names beside it, in pixels."""
 
 COLOURS: Final = 200
 """Number of colours in a picture's palette: enough for lines and letters, and few for size."""
@@ -171,14 +174,18 @@ def draw_nothing(sheet: Sheet, panel: Shown, room: "DrawingArea") -> None:
 
 
 def draw_stat(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
-    """Draw one number."""
+    """Draw one number, or several with their names side by side."""
     series = list(everything(panel, server))
     if not series:
         draw_nothing(sheet, panel, room)
         return
-    style, value = style_of(panel), series[0][1]
-    centre = (room.left + room.width / 2, room.top + room.height / 2)
-    sheet.text(*centre, style.text(value), color=style.colour(value), fontsize=22, ha="center")
+    style, width = style_of(panel), room.width / len(series)
+    for place, (name, value) in enumerate(series):
+        centre, middle = room.left + width * (place + 0.5), room.top + room.height / 2
+        shown = style.text(value)
+        sheet.text(centre, middle, shown, color=style.colour(value), fontsize=20, ha="center")
+        if len(series) > 1:
+            sheet.text(centre, room.top + room.height - 2, name, color=FAINT, ha="center")
 
 
 def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -> None:
@@ -189,7 +196,7 @@ def draw_bars(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") -
         draw_nothing(sheet, panel, room)
         return
     most = max([*(value for _, value in series if not math.isnan(value)), 1e-9])
-    step = min(24.0, room.height / len(series))
+    step = min(34.0, room.height / len(series))
     names = min(room.width * 0.55, max(len(name) for name, _ in series) * LETTER + 8)
     for place, (name, value) in enumerate(series):
         middle = room.top + step * (place + 0.5)
@@ -266,7 +273,7 @@ def draw_graph(sheet: Sheet, panel: Shown, server: Server, room: "DrawingArea") 
     if not lines:
         draw_nothing(sheet, panel, room)
         return
-    legend = room.width * 0.42
+    legend = room.width * (0.42 if room.width > WIDE else 0.55)
     axes = sheet.axes(room.left + 48, room.top + 4, room.width - legend - 56, room.height - 24)
     _dress(axes, style, server)
     stacked = panel.raw["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
@@ -391,7 +398,7 @@ def pictures(
     until = time.time()
     for file in sorted(FOLDER.glob("*.json")):
         chosen = {**values, **of_one.get(file.stem, {})}
-        filling = {**EVERYTHING, "__rate_interval": "15s", **chosen}
+        filling = {**EVERYTHING, **of_range(seconds), **chosen}
         server = Server(url, filling, until - seconds, until)
         (output / f"{file.stem}.png").write_bytes(picture(load(file), server))
 

@@ -24,8 +24,19 @@ EVERYTHING: Final[Mapping[str, str]] = {
     "scheme": ".*",
     "pod": ".*",
     "reconciler": ".*",
+    "scheduler": ".*",
 }
 """The variables' values when nothing is selected."""
+
+
+def of_range(seconds: float, step: int = 5) -> Mapping[str, str]:
+    """Grafana's own variables for a time range; ``step`` is in seconds."""
+    return {
+        "__range": f"{seconds:.0f}s",
+        "__interval": f"{step}s",
+        "__interval_ms": f"{step * 1000}",
+        "__rate_interval": f"{3 * step}s",
+    }
 
 
 class Target(msgspec.Struct, frozen=True):

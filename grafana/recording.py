@@ -6,12 +6,22 @@ free, and a reserved share without a running container has no unused memory.
 
 from typing import Final
 
-from grafana.promql import NODE, RecordingRule, RuleGroup, gained, named, shareable
+from grafana.promql import GPU, NODE, RecordingRule, RuleGroup, gained, named, shareable
 from grafana.settings import GPUS_REMEMBERED
 
 UNUSED: Final = (
     "clamp_min(vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes, 0)"
 )
+_MEMORY_PART: Final = (
+    f"vgpu_container_memory_allocated_bytes / on ({GPU}) group_left ()"
+    f" max by ({GPU}) (vgpu_gpu_memory_total_bytes)"
+)
+GPUS_ALLOCATED: Final = (
+    f"(vgpu_container_core_allocated_ratio >= {_MEMORY_PART})"
+    f" or {_MEMORY_PART} or vgpu_container_core_allocated_ratio"
+)
+"""Of each share the larger of its parts of a device's cores and memory: gpushare has no cores."""
+
 UNALLOCATED: Final = (
     f"clamp_min(({shareable('vgpu_gpu_memory_total_bytes')}) - vgpu_gpu_memory_allocated_bytes, 0)"
 )
@@ -77,6 +87,11 @@ BY_NAMESPACE: Final = (
         "cores allocated",
     ),
     ("vgpu_container_sm_utilization_ratio", "vgpu_container_sm_utilization_ratio", "cores used"),
+    (
+        "vgpu_gpus_allocated",
+        GPUS_ALLOCATED,
+        "GPUs allocated; of each share the larger of its parts of cores and memory",
+    ),
 )
 
 GROUPS: Final = (
@@ -149,6 +164,11 @@ GROUPS: Final = (
                 "cluster:vgpu_plugins:count",
                 "count by (cluster) (vgpu_plugin_info)",
                 "device plugins that run",
+            ),
+            RecordingRule(
+                "cluster:vgpu_extenders:count",
+                "count by (cluster) (vgpu_extender_ready)",
+                "schedulers that run",
             ),
             RecordingRule(
                 "cluster_resource_health:vgpu_plugin_resource_devices:sum",

@@ -5,6 +5,7 @@ from typing import Final
 from deviceplugin.metrics import Wait
 from exporter.problems import SERIOUS
 from reconciler.reasons import ActionOutcome, Rule
+from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT
 from vgpu.reasons import Reason
@@ -20,6 +21,9 @@ CLUSTER_RECONCILER: Final = f'{RECONCILER}, job!~".*-node"'
 
 PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 """The device plugins' scrape job; a node has one target for each scheme."""
+
+SCHEDULER: Final = 'job=~"vgpu-scheduler.*"'
+"""The schedulers' scrape job."""
 
 ABSENT_REMEMBERED: Final = "7d"
 """Time after which an outage of everything is taken for a removal, and its alert ends."""
@@ -149,3 +153,26 @@ one pod after the other."""
 
 SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
 """Steps with an alert; the third step, a container's start, waits for its binding."""
+
+# ---------------------------------------------------------------- the scheduler
+
+VIEW_SECONDS: Final = 180
+"""Maximum age of the scheduler's view, in seconds: the API server sends a bookmark each minute."""
+
+REQUEST_SECONDS: Final = 1
+"""Maximum time of an answer to kube-scheduler, in seconds: usually milliseconds, and kube-scheduler
+waits for a filter before it goes on with the next pod."""
+
+REQUEST_ERROR_RATIO: Final = 0.1
+"""Maximum part of kube-scheduler's requests whose answer is an error."""
+
+BIND_FAILURES: Final = (
+    BindFailure.REFUSED,
+    BindFailure.UNREACHABLE,
+    BindFailure.POD_UNREADABLE,
+    BindFailure.LEASE_UNREADABLE,
+)
+"""Failures of bindings that need a person if they are repeated; the others are races."""
+
+FAILED_BINDS: Final = 3
+"""Maximum number of failed bindings in an hour, for each of these reasons."""

@@ -10,21 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import structs
 
+from vgpu.inventory import NodeDoubt, doubts_of, sizes_by_scheme
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import UnitBytes, registry
 
 
 class _Page(msgspec.Struct, frozen=True, gc=False):
-    """One node: its ledger's inputs, and the ledger, None if nothing is wrong on the node."""
+    """One node: its ledger's inputs, and the ledger, None if nothing is wrong on the node.
+
+    ``doubts`` are what contradicts the units of memory in force.
+    """
 
     node: Node
     pods: tuple[Pod, ...]
     unhealthy: str
     ledger: Ledger | None
+    doubts: tuple[NodeDoubt, ...]
 
 
 class LedgerCache:
@@ -33,7 +38,13 @@ class LedgerCache:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self._codecs: tuple[SchemeCodec, ...] = ()
+        self._units: UnitBytes = {}
         self._pages: dict[str, _Page] = {}
+
+    @property
+    def doubts(self) -> tuple[NodeDoubt, ...]:
+        """What contradicts the units of memory in force, on the nodes of the last ledgers."""
+        return tuple(doubt for page in self._pages.values() for doubt in page.doubts)
 
     def ledgers(
         self,
@@ -41,13 +52,14 @@ class LedgerCache:
         pods: Iterable[Pod],
         codecs: Sequence[SchemeCodec],
         unhealthy: Mapping[str, str] | None = None,
+        unit_bytes: UnitBytes | None = None,
     ) -> dict[str, Ledger]:
         """The ledgers in which something is wrong, by node; arguments as of
-        :func:`vgpu.ledger.cluster.cluster`.
+        :func:`vgpu.ledger.cluster.cluster`. ``unit_bytes`` are the units in force.
         """
-        codecs_now = tuple(codecs)
-        if codecs_now != self._codecs:
-            self._codecs, self._pages = codecs_now, {}
+        codecs_now, units = tuple(codecs), unit_bytes or {}
+        if (codecs_now, units) != (self._codecs, self._units):
+            self._codecs, self._units, self._pages = codecs_now, units, {}
         unhealthy_by_node = unhealthy or {}
         at_home = _at_home(pods, codecs_now)
         known = {node.name: node for node in nodes}
@@ -58,7 +70,10 @@ class LedgerCache:
             cached = before.get(name)
             if cached is None or not _same(cached, node, pods_here, text):
                 ledger = node_ledger(node, pods_here, codecs_now, text)
-                cached = _Page(node, pods_here, text, ledger if is_notable(ledger) else None)
+                sizes = {name: sizes_by_scheme(ledger.holdings)}
+                doubts = doubts_of([node], sizes, registry().rows, units)
+                kept = ledger if is_notable(ledger) else None
+                cached = _Page(node, pods_here, text, kept, doubts)
             self._pages[name] = cached
         return {
             name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None

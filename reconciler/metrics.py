@@ -20,6 +20,7 @@ from reconciler.schedule import Missed
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
+from vgpu.schemes.registry import registry
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
@@ -83,6 +84,11 @@ def _skipped(plan: Plan) -> Labelled:
     return {(skip.value,): counts[skip] for skip in SkipReason}
 
 
+def _unconfirmed(plan: Plan) -> Labelled:
+    counts = Counter(doubt.row.name for doubt in plan.unit_doubts)
+    return {(row.name,): counts[row.name] for row in registry().rows if row.unit}
+
+
 def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
     return FamilyTable(title, lambda view: (view,), (), lambda _: (), families, note)
 
@@ -125,6 +131,14 @@ PLAN: Final = _one_row(
         GAUGE,
         "Notes on what could not be read or was assumed; the log has them.",
         lambda view: None if view.plan is None else len(view.plan.notes),
+    ),
+    Family(
+        "vgpu_reconcile_unit_unconfirmed_nodes",
+        GAUGE,
+        "Nodes whose data contradicts the unit of memory in force, so that sizes of shares on them"
+        " may all be wrong by the same factor; the log has the units that would fit.",
+        _of_plan(_unconfirmed),
+        ("scheme",),
     ),
     Family(
         "vgpu_reconcile_breaker_tripped",

@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 
+from reconciler.namespace_policy import Labels
 from reconciler.owners.eviction import OwnerId, OwnerSeen
 from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
+from vgpu.inventory import NodeDoubt, doubt_notes
 from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
@@ -81,11 +83,14 @@ class Snapshot(msgspec.Struct, frozen=True):
         owners: the owners of Failed pods whose own policy decides.
         usage: what containers use of devices, where that is known for certain.
         last_kernels: when containers last launched a kernel, where their library reports it.
+        namespaces: the labels of namespaces by name, if a policy asks for them; those that could
+            not be read are missing.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
         dated_by_status: a finding without a time of its own counts from the newest time in the
             pod's status; else it counts from our first sight.
         notes: what a reader must know, in words.
+        unit_doubts: what contradicts the units of memory in force.
     """
 
     now: float
@@ -102,10 +107,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
     last_kernels: tuple[KernelLaunch, ...] = ()
+    namespaces: Labels = {}
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     dated_by_status: bool = False
     notes: tuple[str, ...] = ()
+    unit_doubts: tuple[NodeDoubt, ...] = ()
 
 
 class ObjectKind(StrEnum):
@@ -354,6 +361,7 @@ class Plan(msgspec.Struct, frozen=True):
         breaker: the number of needed actions, and its limit.
         object_counts: number of examined objects of each kind.
         notes: what a reader must know, in words.
+        unit_doubts: what contradicts the units of memory in force.
     """
 
     id: str
@@ -365,6 +373,12 @@ class Plan(msgspec.Struct, frozen=True):
     breaker: Breaker
     object_counts: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
+    unit_doubts: tuple[NodeDoubt, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, and a note for each unit that nodes' data contradicts."""
+        return (*self.notes, *doubt_notes(self.unit_doubts))
 
     @property
     def entries(self) -> tuple[Entry, ...]:

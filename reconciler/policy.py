@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from reconciler.namespace_policy import NamespacePolicy
 from reconciler.reasons import Rule
 
 
@@ -70,10 +71,10 @@ class Limits(msgspec.Struct, frozen=True):
     ended_per_namespace: int = 300
     by_namespace: tuple[str, ...] = ()
 
-    def in_namespace(self, namespace: str) -> int:
-        """The limit of a namespace: its own, else ``per_namespace``."""
-        own = (text.partition("=") for text in self.by_namespace)
-        return next((int(most) for name, _, most in own if name == namespace), self.per_namespace)
+    def own(self, namespace: str) -> int | None:
+        """The limit of a namespace that has one of its own."""
+        parts = (text.partition("=") for text in self.by_namespace)
+        return next((int(most) for name, _, most in parts if name == namespace), None)
 
 
 class Ages(msgspec.Struct, frozen=True):
@@ -123,6 +124,7 @@ class Policy(msgspec.Struct, frozen=True):
         evict_running: also running pods, where a rule reports that this helps.
         namespaces: only pods in these, if any are named; then no objects of nodes either.
         plan_namespaces: what would be done to pods of these is planned, and not applied.
+        policies: of the rest, the first that holds for a pod's namespace counts.
         protected_namespaces: no actions here, except on KubeShare's holder pods.
         priority_ceiling: pods of a higher priority are skipped.
     """
@@ -136,8 +138,14 @@ class Policy(msgspec.Struct, frozen=True):
     evict_running: bool = False
     namespaces: tuple[str, ...] = ()
     plan_namespaces: tuple[str, ...] = ()
+    policies: tuple[NamespacePolicy, ...] = ()
     protected_namespaces: tuple[str, ...] = ("kube-system",)
     priority_ceiling: int = 1_000_000_000
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether a policy selects namespaces by their labels."""
+        return any(policy.selector is not None for policy in self.policies)
 
     def mode(self, rule: Rule) -> Mode:
         """How far the rule may go."""

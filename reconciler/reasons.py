@@ -290,6 +290,10 @@ class SkipReason(Explained):
     # how much
     RULE_MODE_PLAN = "rule_mode_plan", "the rule is set to plan only"
     NAMESPACE_MODE_PLAN = "namespace_mode_plan", "the object's namespace is set to plan only"
+    NAMESPACE_UNREAD = (
+        "namespace_unread",
+        "the labels of the object's namespace decide, and could not be read: plan only",
+    )
     BREAKER_TRIPPED = (
         "breaker_tripped",
         "too many objects need an action at once: a person should look",
@@ -297,6 +301,7 @@ class SkipReason(Explained):
     OWNER_LIMIT = "owner_limit", "the limit of the owner's replicas is reached in this cycle"
     NODE_LIMIT = "node_limit", "the node's limit is reached in this cycle"
     NAMESPACE_LIMIT = "namespace_limit", "the namespace's limit is reached in this cycle"
+    POLICY_LIMIT = "policy_limit", "the limit of the namespace's policy is reached in this cycle"
     CYCLE_LIMIT = "cycle_limit", "the limit of this cycle is reached"
 
 

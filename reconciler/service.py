@@ -12,7 +12,9 @@ from typing import Final
 
 from reconciler.cycle import Cycle, Cycles, Ending
 from reconciler.metrics import ReconcilerMetrics
+from reconciler.model import Plan
 from reconciler.schedule import Missed
+from vgpu.inventory import doubt_notes
 from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.ending import EXIT_FAILURE, exit_now
 from vgpu.program.pages import program_routes
@@ -62,6 +64,7 @@ class Loop:
         self._running = threading.Lock()
         self._since: float | None = None
         self._notes: tuple[str, ...] = ()
+        self._doubted: set[str] = set()
         self.ready = False
 
     def cycle(self) -> None:
@@ -77,12 +80,23 @@ class Loop:
             self._numbers.note(cycle)
             log_cycle(cycle)
             if cycle.plan is not None:
-                for note in cycle.plan.notes:
-                    if note not in self._notes:
-                        log.warning("note: %s", note)
-                self._notes = cycle.plan.notes
+                self._log_notes(cycle.plan)
             self.ready = self.ready or cycle.ending is not Ending.BLIND
             self._notify(cycle)
+
+    def _log_notes(self, plan: Plan) -> None:
+        """Log each note when it begins; that a unit is unconfirmed once, whichever the nodes."""
+        for note in plan.notes:
+            if note not in self._notes:
+                log.warning("note: %s", note)
+        self._notes = plan.notes
+        units = {doubt.row.name for doubt in plan.unit_doubts}
+        began = [doubt for doubt in plan.unit_doubts if doubt.row.name not in self._doubted]
+        for note in doubt_notes(began):
+            log.warning("note: %s", note)
+        for name in sorted(self._doubted - units):
+            log.info("note: the unit of %s is confirmed again", name)
+        self._doubted = units
 
     def missed(self, reason: Missed, error: BaseException | None) -> None:
         """Count and log a cycle that did not take place, or not to its end."""

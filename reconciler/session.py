@@ -173,7 +173,7 @@ def expect_right_clock(cluster: ApiClient, margin: float) -> None:
 def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: bool) -> Observer:
     if options.scope is Scope.CLUSTER:
         make = WatchingObserver if continuous else ListingObserver
-        return make(cluster, options.units)
+        return make(cluster, options.units, namespaces=options.settings.policy.reads_labels)
     driver = None
     if options.driver:
         from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked

@@ -14,12 +14,16 @@ from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
 from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
+from scheduler.labels import NodeLabel
+from scheduler.node_cache import PodReservation
+from scheduler.node_lock import NodeLocker
 from scheduler.promise import promise_annotations
 from scheduler.reasons import BindError, BindFailure
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
-from vgpu.placement.dialects import demand_of
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.reasons import SourceError
 
@@ -57,13 +61,22 @@ class PodBinder:
         api: BindingApi,
         cache: SchedulerCache,
         clock: Callable[[], float] = time.time,
+        *,
         committer: Committer | None = None,
+        locker: NodeLocker | None = None,
+        label: Callable[[NodeLabel], object] = lambda _: None,
     ) -> None:
-        """``clock`` returns unix seconds; ``committer`` None decides in memory."""
+        """``clock`` returns unix seconds; ``committer`` None decides in memory.
+
+        ``locker`` locks nodes for an original device plugin; ``label`` is called with the label of
+        a pod that has been bound.
+        """
         self._api = api
         self._cache = cache
         self._clock = clock
         self._committer = committer or MemoryCommitter(cache)
+        self._locker = locker
+        self._label = label
         self._under_way: set[str] = set()
         self._changed = threading.Condition()
         self._lost: dict[tuple[str, str], float] = {}
@@ -92,17 +105,19 @@ class PodBinder:
 
     def settle(self) -> None:
         """Read every pod whose reservation no event has ended, and end those that are over."""
-        for ref, node, since in self._cache.reservations(self._clock() - SETTLE_SECONDS):
+        for node, reservation in self._cache.reservations(self._clock() - SETTLE_SECONDS):
+            ref = reservation.pod
             with self._alone(ref.uid):
-                if self._is_over(ref, node, since):
+                if self._is_over(reservation, node):
                     self._lost.pop((ref.uid, node), None)
-                    self._committer.end(ref, node, since)
+                    self._committer.end(ref, node, reservation.since)
         oldest = self._clock() - LOST_SECONDS
         for key, lost_at in list(self._lost.items()):
             if lost_at < oldest:
                 self._lost.pop(key, None)
 
-    def _is_over(self, ref: PodRef, node: str, since: float) -> bool:
+    def _is_over(self, reservation: PodReservation, node: str) -> bool:
+        ref = reservation.pod
         try:
             pod = self._api.pod(ref.namespace, ref.name)
         except ClusterError as error:
@@ -111,10 +126,12 @@ class PodBinder:
             return False
         if pod.ref.uid != ref.uid or pod.terminal or pod.node not in ("", node):
             return True
+        if reservation.is_held:  # no binding is written by it
+            return not pod.node and pod.nominated_node != node
         lost_at = self._lost.get((ref.uid, node))
         if pod.node or (lost_at is not None and self._clock() <= lost_at + LOST_SECONDS):
             return False
-        return self._committer.may_end(pod, since)
+        return self._committer.may_end(pod, reservation.since)
 
     # ------------------------------------------------------------ one bind
 
@@ -159,8 +176,29 @@ class PodBinder:
 
         Raises BindError.
         """
+        demand = demand_of(pod, self._cache.schemes)
+        if not isinstance(demand, PlacementRefusal):
+            scheme, request = demand
+            text = self._locker.take(scheme, pod.ref, node) if self._locker else ""
+            is_bound = False
+            try:
+                is_bound = self._bind(pod, node, self._decide(scheme, request, pod, node))
+            finally:  # the lock of a bound pod is its plugin's
+                if self._locker and not is_bound and (pod.ref.uid, node) not in self._lost:
+                    self._locker.release(scheme, node, text)
+            if is_bound and scheme.dialect_row.label:
+                self._label(NodeLabel(pod.ref, scheme.dialect_row.label, node))
+            return is_bound
+        if demand.reason is PlacementReason.NOTHING_REQUESTED:
+            return self._bind(pod, node, {})
+        raise BindError(demand.reason, demand.text)
+
+    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str]) -> bool:
+        """Write the binding; returns whether the pod is bound, False if it has changed meanwhile.
+
+        Raises BindError.
+        """
         ref = pod.ref
-        annotations = self._decide(pod, node)
         try:
             self._api.bind(ref, pod.resource_version, node, annotations)
         except ClusterError as error:
@@ -175,21 +213,17 @@ class PodBinder:
         self._lost.pop((ref.uid, node), None)
         return True
 
-    def _decide(self, pod: Pod, node: str) -> dict[str, str]:
+    def _decide(
+        self, scheme: SchedulerScheme, request: PodDemand, pod: Pod, node: str
+    ) -> dict[str, str]:
         """Reserve GPUs; returns the annotations. Raises BindError."""
-        demand = demand_of(pod, self._cache.schemes)
-        if isinstance(demand, PlacementRefusal):
-            if demand.reason is PlacementReason.NOTHING_REQUESTED:
-                return {}
-            raise BindError(demand.reason, _text(demand))
-        scheme, request = demand
         placement = self._committer.reserve(scheme, request, node)
         if isinstance(placement, PlacementRefusal):
             raise BindError(placement.cause, placement.cause.explanation)
         annotations = promise_annotations(pod, placement, self._clock())
         if isinstance(annotations, PlacementRefusal):
             self._end_unless_lost(pod.ref, node)
-            raise BindError(annotations.reason, _text(annotations))
+            raise BindError(annotations.reason, annotations.text)
         return annotations
 
     def _lost_answer(self, pod: Pod, node: str, error: Exception) -> bool:
@@ -215,9 +249,3 @@ class PodBinder:
 
 def _name(ref: PodRef) -> str:
     return f"pod {ref.namespace}/{ref.name}"
-
-
-def _text(refusal: PlacementRefusal) -> str:
-    explanation = refusal.reason.explanation
-    message = refusal.message
-    return explanation if message in ("", explanation) else f"{explanation}: {message}"

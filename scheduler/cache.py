@@ -10,36 +10,35 @@ Every method may be called by any thread; the lock is never held during a reques
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
+from scheduler.cluster_state import ClusterState
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_cache import (
-    CachedNode,
-    PodPlacement,
-    PodReservation,
-    ScoredPlacement,
-)
+from scheduler.node_cache import PodPlacement, PodReservation, ScoredPlacement, pod_key
 from scheduler.node_claims import Claims
+from scheduler.preempted import HeldShares, Preemptions
 from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
-from vgpu.kube.objects import MalformedObject, Node, Pod, holds_devices
+from scheduler.victims import NodePreemption, choose_victims
+from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
-from vgpu.placement.node_view import CandidateView, foreign_promise, scheme_of
+from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError
 
-MOST_GONE: Final = 50_000
-"""Maximum number of pods that are remembered as gone."""
-
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
+
+
+MOST_EXAMINED: Final = 16
+"""Maximum number of nodes whose pods of lower priority are examined for one event."""
 
 
 class FilteredNodes(msgspec.Struct, frozen=True):
@@ -47,19 +46,6 @@ class FilteredNodes(msgspec.Struct, frozen=True):
 
     nodes: tuple[str, ...]
     refused: Mapping[str, PlacementRefusal]
-
-
-def _counts_alike(before: Pod, pod: Pod) -> bool:
-    """Whether a newer state of a pod changes nothing of what it holds or requests."""
-    return (
-        before.ref == pod.ref
-        and before.node == pod.node
-        and before.annotations == pod.annotations
-        and before.labels == pod.labels
-        and before.containers == pod.containers
-        and holds_devices(before) == holds_devices(pod)
-        and before.initialized() == pod.initialized()
-    )
 
 
 class SchedulerCache:
@@ -73,45 +59,34 @@ class SchedulerCache:
         schemes: Sequence[SchedulerScheme],
         clock: Callable[[], float],
         changed: Callable[[str], object] = lambda _: None,
+        nominated: Callable[[PodReservation, str], object] = lambda *_: None,
     ) -> None:
-        """``changed`` is called with the name of each node that may have room for more pods."""
+        """``changed`` is called with the name of each node that may have room for more pods.
+
+        ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
+        chosen the node to preempt others there.
+        """
         self.schemes = tuple(schemes)
         self._clock = clock
-        self._on_change = changed
         self._rejected = RejectedPods()
         self._lock = threading.Lock()
-        self._nodes: dict[str, CachedNode] = {}
-        self._pods: dict[str, Pod] = {}
-        self._promised: dict[str, str] = {}
-        self._first_promised: dict[str, float] = {}
-        self._reserved: dict[str, set[str]] = {}
         self._under_way = PodsUnderWay()
-        self._unreadable: dict[str, str] = {}
+        self._nominated = nominated
+        self._preempted = Preemptions()
         self._shapes = DemandShapes()
-        self._gone: OrderedDict[str, None] = OrderedDict()
-        self._unhealthy: Mapping[str, str] = {}
+        self._state = ClusterState(self.schemes, clock, changed, self._settled)
 
     # ------------------------------------------------------------ events
 
     def set_node(self, name: str, node: Node | None) -> None:
         """The node as it is now; None if it is gone."""
         with self._lock:
-            cached = self._cached(name)
-            if cached.node == node:
-                return
-            cached.node = node
-            cached.scheme = (
-                PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self.schemes)
-            )
-            self._set_health(cached)
-            self._changed(cached)
+            self._state.set_node(name, node)
 
     def set_unhealthy(self, texts: Mapping[str, str]) -> None:
         """The texts of the ConfigMaps that list unhealthy GPUs, by the name of the ConfigMap."""
         with self._lock:
-            self._unhealthy = texts
-            for cached in self._nodes.values():
-                self._set_health(cached)
+            self._state.set_unhealthy(texts)
 
     def set_malformed(self, key: str, pod: MalformedObject) -> None:
         """A pod that cannot be read: what it holds of its node is unknown.
@@ -119,50 +94,31 @@ class SchedulerCache:
         What it held when it was read last stays counted.
         """
         with self._lock:
-            node = pod.node or self._unreadable.get(key, "")
-            if node:
-                self._unreadable[key] = node
-                cached = self._cached(node)
-                cached.unreadable[key] = str(pod)
-                cached.change()
+            self._state.set_malformed(key, pod)
 
     def set_pod(self, key: str, pod: Pod | None) -> None:
         """The pod ``<namespace>/<name>`` as it is now; None if it is gone."""
         with self._lock:
-            unreadable = self._nodes.get(self._unreadable.pop(key, ""))
-            if unreadable is not None:
-                unreadable.unreadable.pop(key, None)
-                self._changed(unreadable)
-            before = self._pods.get(key)
-            if before is not None and pod is not None and _counts_alike(before, pod):
-                self._pods[key] = pod
-                return
-            self._pods.pop(key, None)
-            if before is not None:
-                self._forget(key, before)
-                if pod is None or pod.ref.uid != before.ref.uid:
-                    self._rejected.discard(before.ref.uid)
-                    self._bury(before.ref.uid)
-                    self._first_promised.pop(before.ref.uid, None)
-            if pod is not None:
-                self._pods[key] = pod
-                self._remember(key, pod)
+            self._state.set_pod(key, pod)
+            held = self._hold_freed(pod) if pod is not None and pod.nominated_node else None
+        if held is not None:
+            self._nominated(*held)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name, as the last event showed it."""
         with self._lock:
-            return self._pods.get(f"{namespace}/{name}")
+            return self._state.pods.get(pod_key(namespace, name))
 
     def node(self, name: str) -> Node | None:
         """The node of this name, as the last event showed it."""
         with self._lock:
-            cached = self._nodes.get(name)
+            cached = self._state.nodes.get(name)
             return cached.node if cached else None
 
     # ------------------------------------------------------------ filter and prioritize
 
     def filter(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str], priority: int = 0
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
@@ -173,14 +129,19 @@ class SchedulerCache:
         uid = demand.pod.uid
         fitting: list[str] = []
         refused: dict[str, PlacementRefusal] = {}
-        nodes = self._nodes
+        nodes = self._state.nodes
         with self._lock:
             shape = self._shapes.of(scheme, demand)
             key = (shape.number,)
             for name in names:
                 cached = nodes.get(name)
                 placement = None
-                if cached is not None and uid not in cached.reservations and not cached.promises:
+                if (
+                    cached is not None
+                    and uid not in cached.reservations
+                    and not cached.promises
+                    and not cached.held
+                ):
                     placement = cached.known(key, now)
                 if placement is None:
                     placement = self._place(name, shape, demand, now)
@@ -195,9 +156,7 @@ class SchedulerCache:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
             else:
-                self._rejected.add(
-                    RejectedPod(demand.pod, shape, demand, frozenset(refused), priority, now)
-                )
+                self._rejected.add(RejectedPod(demand.pod, shape, demand, frozenset(refused), now))
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
@@ -217,8 +176,8 @@ class SchedulerCache:
         with self._lock:
             shape = self._shapes.of(scheme, demand)
             explained = []
-            for name in sorted(self._nodes):
-                cached = self._nodes[name]
+            for name in sorted(self._state.nodes):
+                cached = self._state.nodes[name]
                 if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
                     result = self._place(name, shape, demand, now).result
                     refusal = result if isinstance(result, PlacementRefusal) else None
@@ -229,8 +188,8 @@ class SchedulerCache:
         """The nodes of a sharing system, by name, with the pods that are bound to them."""
         with self._lock:
             nodes = []
-            for name in sorted(self._nodes):
-                cached = self._nodes[name]
+            for name in sorted(self._state.nodes):
+                cached = self._state.nodes[name]
                 scheme = cached.scheme
                 view = cached.view(self._clock())
                 if isinstance(scheme, PlacementReason) or scheme.row.name != system or not view:
@@ -248,7 +207,7 @@ class SchedulerCache:
     def view(self, name: str) -> CandidateView | None:
         """A node's view; None of a node that is unknown or has no GPUs of one system."""
         with self._lock:
-            cached = self._nodes.get(name)
+            cached = self._state.nodes.get(name)
             return cached.view(self._clock()) if cached else None
 
     # ------------------------------------------------------------ rejected pods
@@ -274,6 +233,57 @@ class SchedulerCache:
         with self._lock:
             self._rejected.add(rejected)
 
+    # ------------------------------------------------------------ preempt
+
+    def preempt(
+        self,
+        scheme: SchedulerScheme,
+        demand: PodDemand,
+        name: str,
+        chosen: AbstractSet[str],
+        spared: AbstractSet[str] = frozenset(),
+    ) -> NodePreemption | None:
+        """How the node is made to take the pod; None if nothing of lower priority is in its way.
+
+        The arguments are those of :func:`choose_victims`.
+        """
+        now = self._clock()
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            if cached is None:
+                return None
+            shape = self._shapes.of(scheme, demand)
+
+            def place(gone: AbstractSet[str]) -> Placement | None:
+                result = cached.as_found_by(demand, gone).place(shape, demand, now).result
+                return result if isinstance(result, Placement) else None
+
+            pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
+            return choose_victims(pods, chosen, demand.priority, place, spared)
+
+    def note_preemption(self, pod: PodRef, freed: Mapping[str, HeldShares]) -> None:
+        """Remember what preemptions on these nodes would free for a pod."""
+        with self._lock:
+            self._preempted.add(pod.uid, freed, self._clock())
+
+    def outranked(self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]) -> int:
+        """Number of nodes that would take the pod without pods of lower priority.
+
+        At most :data:`MOST_EXAMINED` nodes are examined.
+        """
+        taken = 0
+        with self._lock:
+            lower = [
+                (name, {each.ref.uid for each in pods if each.priority < demand.priority})
+                for name in names
+                if (cached := self._state.nodes.get(name)) is not None
+                and (pods := cached.pods.values())
+                and cached.least_priority < demand.priority
+            ]
+        for name, gone in lower[:MOST_EXAMINED]:
+            taken += self.preempt(scheme, demand, name, gone) is not None
+        return taken
+
     # ------------------------------------------------------------ bind
 
     def reserve(
@@ -288,20 +298,20 @@ class SchedulerCache:
         with self._lock:
             shape = self._shapes.of(scheme, demand)
             self._under_way.discard(uid)
-            if name not in self._nodes:
-                return _refused(PlacementReason.UNKNOWN_NODE)
-            cached = self._nodes[name]
+            if name not in self._state.nodes:
+                return PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
+            cached = self._state.nodes[name]
             reservation = cached.reservations.get(uid)
             if reservation is None or not reservation.is_for(shape):
                 if reservation is not None:
-                    self._drop(uid, name)
+                    self._state.drop(uid, name)
                 result = self._place(name, shape, demand, now).result
                 if isinstance(result, PlacementRefusal):
                     return result
                 reservation = PodReservation(
                     result.allocations, demand.wishes.group, pod=demand.pod, shape=shape, since=now
                 )
-                self._reserve(cached, uid, reservation)
+                self._state.reserve(name, reservation)
             view = cached.view(now)
             gpus = view.candidate.gpus if view else ()
             devices = {each: gpu.device for gpu in gpus for each in gpu.device.names}
@@ -318,11 +328,11 @@ class SchedulerCache:
         except ClaimError:
             return  # its node is refused as soon as the event comes
         with self._lock:
-            known = self._pods.get(f"{pod.ref.namespace}/{pod.ref.name}")
+            known = self._state.pods.get(pod_key(pod.ref.namespace, pod.ref.name))
             is_shown = known is not None and known.ref.uid == pod.ref.uid and known.node
             if claim is None and not is_shown:
                 return  # its node is refused as soon as the event comes
-            self._settle(pod.ref.uid)
+            self._state.settle(pod.ref.uid)
             if claim is None or is_shown:
                 return
             shape = self._shapes.of(scheme, request)
@@ -333,33 +343,25 @@ class SchedulerCache:
                 shape=shape,
                 since=self._clock(),
             )
-            self._reserve(self._cached(pod.node), pod.ref.uid, reservation)
+            self._state.reserve(pod.node, reservation)
 
     def release(self, uid: str, name: str) -> None:
         """End a reservation: the API server has surely not bound the pod to the node."""
         with self._lock:
-            self._drop(uid, name)
+            self._state.drop(uid, name)
 
     def bury(self, uid: str) -> None:
         """End all reservations of a pod: it is gone."""
         with self._lock:
-            self._bury(uid)
+            self._state.bury(uid)
 
-    def reservations(self, before: float) -> list[tuple[PodRef, str, float]]:
-        """The pod, the node and the time of reservations that are older, without a bound pod.
+    def reservations(self, before: float) -> list[tuple[str, PodReservation]]:
+        """The node and the reservation of those that are older, without a bound pod.
 
-        Times are unix seconds.
+        ``before`` is in unix seconds.
         """
-        older: list[tuple[PodRef, str, float]] = []
         with self._lock:
-            for name, cached in self._nodes.items():
-                bound = {pod.ref.uid for pod in cached.pods.values()}
-                older += (
-                    (reservation.pod, name, reservation.since)
-                    for uid, reservation in cached.reservations.items()
-                    if reservation.since <= before and uid not in bound
-                )
-        return older
+            return self._state.unbound(before)
 
     def set_claims(self, name: str, claims: Claims) -> Claims:
         """Make a node's reservations the claims of its Lease; returns those of living pods.
@@ -367,122 +369,45 @@ class SchedulerCache:
         A pod that an event has shown as gone has no claim any more.
         """
         with self._lock:
-            living = {uid: claim for uid, claim in claims.items() if uid not in self._gone}
-            if name not in self._nodes and not living:
-                return living
-            cached = self._cached(name)
-            reservations = {
-                uid: PodReservation(claim.allocations, claim.group, pod=claim.pod, since=claim.at)
-                for uid, claim in living.items()
-            }
-            if cached.reservations != reservations:
-                ended = cached.reservations.keys() - reservations.keys()
-                for uid in ended:
-                    self._unlist(uid, name)
-                for uid in reservations:
-                    self._reserved.setdefault(uid, set()).add(name)
-                cached.reservations = reservations
-                cached.change()
-                if ended:
-                    self._on_change(name)
-            return living
+            return self._state.set_claims(name, claims)
 
     def counts(self) -> tuple[int, int, int, int]:
         """Numbers of nodes with GPUs, of pods, of reservations, and of rejected pods."""
+        state = self._state
         with self._lock:
             nodes = sum(
-                not isinstance(cached.scheme, PlacementReason) for cached in self._nodes.values()
+                not isinstance(cached.scheme, PlacementReason) for cached in state.nodes.values()
             )
-            reserved = sum(len(names) for names in self._reserved.values())
-            return nodes, len(self._pods), reserved, len(self._rejected)
+            return nodes, len(state.pods), state.reserved(), len(self._rejected)
 
     # ------------------------------------------------------------ under the lock
 
-    def _cached(self, name: str) -> CachedNode:
-        cached = self._nodes.get(name)
-        if cached is None:
-            cached = self._nodes[name] = CachedNode(name)
-        return cached
-
-    def _set_health(self, cached: CachedNode) -> None:
-        scheme = cached.scheme
-        unhealthy = None if isinstance(scheme, PlacementReason) else scheme.row.unhealthy_map
-        text = self._unhealthy.get(unhealthy.name(cached.name), "") if unhealthy else ""
-        if cached.unhealthy != text:
-            cached.unhealthy = text
-            self._changed(cached)
-
-    def _changed(self, cached: CachedNode) -> None:
-        cached.change()
-        self._on_change(cached.name)
-        if cached.is_empty():
-            del self._nodes[cached.name]
-
-    def _forget(self, key: str, pod: Pod) -> None:
-        cached = self._nodes.get(pod.node)
-        if cached is not None and key in cached.pods:
-            del cached.pods[key]
-            self._changed(cached)
-        promised = self._nodes.get(self._promised.pop(key, ""))
-        if promised is not None:
-            promised.promises.pop(key, None)
-            self._changed(promised)
-
-    def _remember(self, key: str, pod: Pod) -> None:
-        uid = pod.ref.uid
-        if not holds_devices(pod):
-            self._bury(uid)
-        elif pod.node:
-            cached = self._cached(pod.node)
-            cached.pods[key] = pod
-            cached.change()
-            self._settle(uid)
-        elif uid not in self._reserved:
-            first = self._first_promised.get(uid, self._clock())
-            promise = foreign_promise(pod, self.schemes, first)
-            if promise is not None:
-                self._first_promised[uid] = first
-                self._promised[key] = promise.node
-                cached = self._cached(promise.node)
-                cached.promises[key] = promise
-                cached.change()
-
-    def _bury(self, uid: str) -> None:
-        """The pod is gone for certain: it holds nothing, here or in a claim."""
-        self._gone[uid] = None
-        if len(self._gone) > MOST_GONE:
-            self._gone.popitem(last=False)
-        self._settle(uid)
-
-    def _settle(self, uid: str) -> None:
-        """The API server shows where the pod is, or that it is gone."""
+    def _settled(self, uid: str) -> None:
+        """The pod is bound or gone: it waits no more."""
         self._under_way.discard(uid)
         self._rejected.discard(uid)
-        for name in self._reserved.pop(uid, ()):
-            cached = self._nodes[name]
-            del cached.reservations[uid]
-            self._changed(cached)
+        self._preempted.discard(uid)
 
-    def _reserve(self, cached: CachedNode, uid: str, reservation: PodReservation) -> None:
-        cached.reservations[uid] = reservation
-        self._reserved.setdefault(uid, set()).add(cached.name)
-        cached.change()
-
-    def _drop(self, uid: str, name: str) -> None:
-        if self._unlist(uid, name):
-            cached = self._nodes[name]
-            del cached.reservations[uid]
-            self._changed(cached)
-
-    def _unlist(self, uid: str, name: str) -> bool:
-        """Remove a node from those with a reservation of the pod; returns whether it was one."""
-        names = self._reserved.get(uid, set())
-        if name not in names:
-            return False
-        names.discard(name)
-        if not names:
-            del self._reserved[uid]
-        return True
+    def _hold_freed(self, pod: Pod) -> tuple[PodReservation, str] | None:
+        """Hold what the pod's preemption frees on the node that kube-scheduler has chosen."""
+        ref, name, now = pod.ref, pod.nominated_node, self._clock()
+        freed = self._preempted.shares(ref.uid, name, now)
+        cached = self._state.nodes.get(name)
+        if freed is None or cached is None or pod.node:
+            return None
+        known = cached.reservations.get(ref.uid)
+        if known is not None and not known.is_held:
+            return None
+        held = PodReservation(
+            freed.allocations,
+            freed.group,
+            pod=ref,
+            since=now,
+            is_held=True,
+            priority=pod.priority,
+        )
+        self._state.reserve(name, held)
+        return held, name
 
     def _place(
         self,
@@ -492,11 +417,11 @@ class SchedulerCache:
         now: float,
         *before: tuple[DemandShape, PodDemand],
     ) -> ScoredPlacement:
-        cached = self._nodes.get(name)
+        cached = self._state.nodes.get(name)
         if cached is None:
             return _UNKNOWN
-        if demand.pod.uid in cached.reservations or cached.promises:
-            cached = cached.without(demand.pod)
+        if demand.pod.uid in cached.reservations or cached.promises or cached.held:
+            cached = cached.as_found_by(demand)
         return cached.place(shape, demand, now, *before)
 
     def _beside_those_under_way(
@@ -515,9 +440,5 @@ class SchedulerCache:
         return fitting
 
 
-def _refused(reason: PlacementReason) -> PlacementRefusal:
-    return PlacementRefusal(reason, reason.explanation)
-
-
-_UNKNOWN: Final = ScoredPlacement(_refused(PlacementReason.UNKNOWN_NODE))
-_TAKEN: Final = _refused(PlacementReason.UNDER_WAY)
+_UNKNOWN: Final = ScoredPlacement(PlacementRefusal.of(PlacementReason.UNKNOWN_NODE))
+_TAKEN: Final = PlacementRefusal.of(PlacementReason.UNDER_WAY)

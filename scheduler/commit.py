@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
-from scheduler.node_cache import PodPlacement
+from scheduler.node_cache import PodPlacement, PodReservation
 from scheduler.node_claims import Claims, NodeClaim, lease_name, read_claims, write_claims
 from scheduler.reasons import BindError, BindFailure
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
@@ -46,6 +46,10 @@ class Committer(Protocol):
         """Decide on the GPUs of a pod, and reserve them. Raises BindError."""
         ...
 
+    def hold(self, held: PodReservation, node: str) -> bool:
+        """Hold what the pod's preemption frees; returns whether nothing is left to do."""
+        ...
+
     def refused(self, pod: PodRef, node: str) -> None:
         """The API server has refused a binding of this replica, which knows of no other."""
         ...
@@ -70,6 +74,10 @@ class MemoryCommitter:
     ) -> PodPlacement | PlacementRefusal:
         """Decide under the cache's lock."""
         return self._cache.reserve(scheme, demand, node)
+
+    def hold(self, held: PodReservation, node: str) -> bool:  # noqa: ARG002
+        """The cache holds it already."""
+        return True
 
     def refused(self, pod: PodRef, node: str) -> None:
         """Nobody else can have written a binding."""
@@ -137,6 +145,32 @@ class LeaseCommitter:
                     self._cache.release(ref.uid, node)
                     raise
             raise BindError(BindFailure.CONFLICT, f"the Lease of node {node} changes all the time")
+
+    def hold(self, held: PodReservation, node: str) -> bool:
+        """Write a claim that is held, unless the pod has been decided on."""
+        ref = held.pod
+        try:
+            with self._alone(node):
+                for _ in range(_TRIES):
+                    version, claims = self._read(node)
+                    known = claims.get(ref.uid)
+                    if known is not None and not known.is_held:
+                        return True
+                    claim = NodeClaim(
+                        ref,
+                        held.allocations,
+                        held.group,
+                        self._clock(),
+                        is_held=True,
+                        priority=held.priority,
+                    )
+                    written = {**claims, ref.uid: claim}
+                    if self._write(node, version, written):
+                        self._cache.set_claims(node, written)
+                        return True
+        except BindError as error:
+            log.warning("freed GPUs of node %s cannot be held: %s", node, error)
+        return False
 
     def refused(self, pod: PodRef, node: str) -> None:
         """Nothing: another replica may have written a binding that is still on its way."""

@@ -33,6 +33,10 @@ class ConfigTrap(Explained):
         "without filterVerb pods are sent to nodes without room, and fail at bind",
     )
     SECOND_BINDER = "second_binder", "kube-scheduler refuses a second extender with bindVerb"
+    NO_PREEMPT_VERB = (
+        "no_preempt_verb",
+        "without preemptVerb kube-scheduler may end pods without freeing a GPU",
+    )
     IGNORABLE = (
         "ignorable",
         "while the extender is away, kube-scheduler binds the pods itself, and they get no GPU",
@@ -96,6 +100,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, rename="camel"):
 
     url_prefix: str = ""
     filter_verb: str = ""
+    preempt_verb: str = ""
     bind_verb: str = ""
     node_cache_capable: bool = False
     ignorable: bool = False
@@ -176,6 +181,8 @@ def _of_extender(
         yield ConfigFinding(ConfigTrap.NO_FILTER_VERB, f"{field}.filterVerb")
     if not extender.bind_verb:
         yield ConfigFinding(ConfigTrap.NO_BIND_VERB, f"{field}.bindVerb", is_error=True)
+    if not extender.preempt_verb:
+        yield ConfigFinding(ConfigTrap.NO_PREEMPT_VERB, f"{field}.preemptVerb")
     if extender.ignorable:
         yield ConfigFinding(ConfigTrap.IGNORABLE, f"{field}.ignorable", is_error=True)
     if not extender.node_cache_capable:

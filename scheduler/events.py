@@ -37,13 +37,20 @@ class RejectionEvents:
         self._lock = threading.Lock()
         self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
-    def rejected(self, pod: PodRef, text: str) -> None:
-        """Report why no node takes a pod, unless that was reported last; never waits."""
+    def rejected(self, pod: PodRef, explain: Callable[[], str]) -> None:
+        """Report why no node takes a pod, unless that was reported last; never waits.
+
+        ``explain`` is called only if an event is due.
+        """
         now = self._clock()
         with self._lock:
             last_text, at = self._last.get(pod.uid, ("", 0.0))
-            if text == last_text or now - at < INTERVAL_SECONDS:
-                return
+        if now - at < INTERVAL_SECONDS:
+            return
+        text = explain()
+        if text == last_text:
+            return
+        with self._lock:
             self._last[pod.uid] = text, now
             self._last.move_to_end(pod.uid)
             if len(self._last) > MOST_REMEMBERED:

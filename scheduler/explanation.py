@@ -13,7 +13,7 @@ from vgpu.model import Request
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.units import GIB, percentage
+from vgpu.units import count, exact_size, percentage, rounded_size
 
 
 class RejectionSummary(msgspec.Struct, frozen=True):
@@ -23,10 +23,13 @@ class RejectionSummary(msgspec.Struct, frozen=True):
         counts: reasons with the number of nodes, the most frequent first.
         free_bytes: memory of the GPU with the most free memory, of the nodes with too little; None
             if memory is missing nowhere.
+        outranked: number of the nodes that would take the pod without pods of lower priority, as
+            far as they were examined.
     """
 
     counts: tuple[tuple[PlacementReason, int], ...] = ()
     free_bytes: int | None = None
+    outranked: int = 0
 
 
 def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
@@ -45,18 +48,23 @@ def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
 def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
     """The event of a rejected pod."""
     parts = []
-    for reason, count in summary.counts:
-        text = f"{count} node{'' if count == 1 else 's'}: {reason.explanation}"
+    for reason, number in summary.counts:
+        text = f"{count(number, 'node')}: {reason.explanation}"
         if reason is PlacementReason.MEMORY:
             text += _missing_memory(summary, demand)
         parts.append(text)
+    if summary.outranked:
+        parts.append(
+            f"{count(summary.outranked, 'node')} would take the pod without pods of lower priority,"
+            " which kube-scheduler does not preempt: the sums of the resources suffice there"
+        )
     return "; ".join(parts) or "kube-scheduler offered no node"
 
 
 def request_text(requests: Iterable[Request]) -> str:
     """What containers request, for people."""
     return ", ".join(
-        f"{request.container or 'the pod'}: {request.count} GPU{'' if request.count == 1 else 's'}"
+        f"{request.container or 'the pod'}: {count(request.count, 'GPU')}"
         f" with {_memory(request)}{_cores(request)}"
         for request in requests
     )
@@ -84,10 +92,9 @@ def node_lines(
 def _gpu_line(gpu: UsedGpu, reason: PlacementReason | None, shares_cores: bool) -> str:
     device = gpu.device
     parts = [
-        f"{_gibibytes(gpu.free_bytes)} of {_gibibytes(gpu.capacity_bytes)} free",
+        f"{rounded_size(gpu.free_bytes)} of {rounded_size(gpu.capacity_bytes)} free",
         *([f"{percentage(gpu.free_milli)} of the cores free"] if shares_cores else []),
-        f"{gpu.users} share{'' if gpu.users == 1 else 's'}"
-        + ("" if device.slots is None else f" of {device.slots}"),
+        count(gpu.users, "share") + ("" if device.slots is None else f" of {device.slots}"),
     ]
     parts += ["unhealthy"] * (not device.healthy) + ["cordoned"] * gpu.cordoned
     why = f": {reason.explanation}" if reason else ""
@@ -98,22 +105,18 @@ def _missing_memory(summary: RejectionSummary, demand: PodDemand) -> str:
     requested = max((request.memory_bytes or 0 for request in demand.requests), default=0)
     parts = []
     if requested:
-        parts.append(f"{_gibibytes(requested)} requested")
+        parts.append(f"{exact_size(requested)} requested")
     if summary.free_bytes is not None:
-        parts.append(f"the largest free amount is {_gibibytes(summary.free_bytes)}")
+        parts.append(f"the largest free amount is {exact_size(summary.free_bytes)}")
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def _memory(request: Request) -> str:
     if request.memory_bytes is not None:
-        return _gibibytes(request.memory_bytes)
+        return rounded_size(request.memory_bytes)
     return f"{100 if request.memory_percent is None else request.memory_percent} % of the memory"
 
 
 def _cores(request: Request) -> str:
     milli = request.cores_milli
     return f" and {percentage(milli)} of the cores" if milli else ""
-
-
-def _gibibytes(amount: int) -> str:
-    return f"{amount / GIB:.1f} GiB"

@@ -1,21 +1,26 @@
-"""The verbs of the extender: filter, prioritize and bind.
+"""The verbs of the extender: filter, prioritize and bind; preempt is :mod:`scheduler.preemption`.
 
 A stale cache answers nothing: an error makes kube-scheduler try again, and no pod is placed by data
 that may be wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
+
+from msgspec import structs
 
 from scheduler.binder import PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
-from scheduler.explanation import rejection_text, summary_of
+from scheduler.explanation import RejectionSummary, rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.reasons import BindError
 from scheduler.wire import FilterAnswer, PlacementQuery
+from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
-from vgpu.placement.dialects import demand_of
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import (
     UNRESOLVABLE,
     PlacementReason,
@@ -53,21 +58,43 @@ class Extender:
             if demand.reason is PlacementReason.NOTHING_REQUESTED:
                 return FilterAnswer(query.names)
             self._metrics.note_rejection(demand.reason)
-            text = _pod_text(demand)
-            self._events.rejected(query.pod.ref, text)
+            text = demand.text
+            self._events.rejected(query.pod.ref, lambda: text)
             return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
-        filtered = self._cache.filter(*demand, query.names, query.pod.priority)
+        filtered = self._cache.filter(*demand, query.names)
         if not filtered.nodes:
             summary = summary_of(filtered.refused)
             if summary.counts:
                 self._metrics.note_rejection(summary.counts[0][0])
-            self._events.rejected(query.pod.ref, rejection_text(summary, demand[1]))
+            explain = partial(self._explain, query.pod, *demand, filtered.refused, summary)
+            self._events.rejected(query.pod.ref, explain)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, refusal in filtered.refused.items():
             cause = refusal.cause
             (unresolvable if cause in UNRESOLVABLE else failed)[name] = cause.explanation
         return FilterAnswer(filtered.nodes, failed, unresolvable)
+
+    def _explain(
+        self,
+        pod: Pod,
+        scheme: SchedulerScheme,
+        demand: PodDemand,
+        refused: Mapping[str, PlacementRefusal],
+        summary: RejectionSummary,
+    ) -> str:
+        """The event of a rejected pod.
+
+        Every node that kube-scheduler offers has passed its own checks, so that its preemption
+        finds nothing to preempt there, whatever holds the GPUs.
+        """
+        if pod.preempts:
+            resolvable = [
+                name for name, refusal in refused.items() if refusal.cause not in UNRESOLVABLE
+            ]
+            outranked = self._cache.outranked(scheme, demand, resolvable)
+            summary = structs.replace(summary, outranked=outranked)
+        return rejection_text(summary, demand)
 
     def prioritize(self, query: PlacementQuery) -> list[tuple[str, int]]:
         """The score of each node; none where there is no preference."""
@@ -87,8 +114,3 @@ class Extender:
             self._metrics.note_bind_failure(error.reason)
             return str(error)
         return ""
-
-
-def _pod_text(refusal: PlacementRefusal) -> str:
-    explanation, message = refusal.reason.explanation, refusal.message
-    return explanation if message in ("", explanation) else f"{explanation}: {message}"

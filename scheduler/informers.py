@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from scheduler.cache import SchedulerCache
+from scheduler.node_cache import pod_key
 from vgpu.kube import list_watch
 from vgpu.kube.informer import Informer
 from vgpu.kube.kept_keys import shares_gpus
@@ -140,7 +141,7 @@ class ClusterInformers:
 
 
 def _pod_key(pod: Pod | MalformedObject) -> str:
-    return f"{pod.ref.namespace}/{pod.ref.name}"
+    return pod_key(pod.ref.namespace, pod.ref.name)
 
 
 def _name(node: Node | MalformedObject) -> str:

@@ -2,9 +2,10 @@
 
 import ipaddress
 import logging
+import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
 
 import click
@@ -13,18 +14,27 @@ import msgspec
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.check_config import check_config
-from scheduler.commit import LeaseCommitter
+from scheduler.commit import Committer, LeaseCommitter, MemoryCommitter
+from scheduler.compat import SchedulerCompat, tables
+from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
+from scheduler.labels import NodeLabel, write_label
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
+from scheduler.node_cache import PodReservation
+from scheduler.node_lock import NodeLocker
 from scheduler.pages import page_routes
+from scheduler.preemption import Preemptor
+from scheduler.presence import ReplicaPresence
+from scheduler.queue_worker import QueueWorker
 from scheduler.service import extender_routes
 from scheduler.waker import Waker
 from vgpu.documentation import page
 from vgpu.kube.client import ApiClient
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.kube.work_queue import WorkQueue
+from vgpu.metrics.family import FamilyTable
 from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
 from vgpu.program.flags import MemoryUnit, composed, log_flags
@@ -33,9 +43,13 @@ from vgpu.program.pages import program_routes
 from vgpu.program.web_flags import WebOptions, web_flags
 from vgpu.units import MIB
 from vgpu.web.listen import ListenError, parse_address
+from vgpu.web.message import Handler
 from vgpu.web.routes import Routes
 
 log = logging.getLogger(__name__)
+
+HeldNode = tuple[PodReservation, str]
+"""What is held for a nominated pod, and its node."""
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:9398"
 
@@ -71,14 +85,22 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
 @click.option(
     "--single",
     is_flag=True,
-    help="Reserve GPUs in memory and write no Leases: for one replica that is never started twice.",
+    help="Reserve GPUs in memory and write no Leases of nodes: for one replica. Beside another one"
+    " it ends at once.",
 )
 @click.option(
     "--lease-namespace",
     default="kube-system",
     show_default=True,
     metavar="NAMESPACE",
-    help="Namespace of the Leases of nodes, by which several replicas decide. Without --single.",
+    help="Namespace of the Leases of nodes, by which several replicas decide, and of the Lease"
+    " vgpu-scheduler, by which --single finds other replicas.",
+)
+@click.option(
+    "--original-plugin",
+    is_flag=True,
+    help="Lock the node of each pod of HAMi and Volcano, as their own device plugins need it. Ours"
+    " does not: with locks one pod of a node is bound at a time.",
 )
 @kubeconfig_flags
 @click.option(
@@ -118,6 +140,12 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     help="Listen on other addresses than this host's although no client certificate is required:"
     " whoever reaches the port can bind pods.",
 )
+@click.option(
+    "--compat",
+    multiple=True,
+    type=click.Choice([each.value for each in SchedulerCompat]),
+    help="Gauges of an original scheduler beside our own; repeatable.",
+)
 @composed(
     *web_flags(DEFAULT_ADDRESS, max_connections=CONNECTIONS, max_per_address=CONNECTIONS),
     *log_flags("info"),
@@ -126,7 +154,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
 def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     """Place pods on shared GPUs, as an HTTP extender of kube-scheduler.
 
-    Not for production yet: no preemption, and no chart.
+    Not for production yet: the page of the documentation has what is missing.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -143,7 +171,7 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
             waits=True,
             gather=GATHER_SECONDS,
         ) as api:
-            scheduler = Scheduler(api, options, host)
+            scheduler = Scheduler(api, options, host.metrics, host.fail)
             host.start(scheduler.routes())
             scheduler.start()
             host.wait()
@@ -157,7 +185,7 @@ command.add_command(check_config)
 class SchedulerOptions(msgspec.Struct, frozen=True):
     """The flags of the command that are not the web server's.
 
-    ``request_timeout`` is in seconds; ``lease_namespace`` is "" with --single; units are in bytes.
+    ``request_timeout`` is in seconds; units are in bytes.
     """
 
     kubeconfig: str
@@ -166,6 +194,9 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     lease_namespace: str
     policies: PlacementPolicies
     units: Mapping[str, int | None]
+    compat: tuple[SchedulerCompat, ...] = ()
+    is_single: bool = False
+    has_original_plugin: bool = False
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -174,12 +205,15 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["kubeconfig"],
             params["context"],
             params["request_timeout"],
-            "" if params["single"] else params["lease_namespace"],
+            params["lease_namespace"],
             PlacementPolicies(params["node_policy"], params["gpu_policy"] or ""),
             {
                 "volcano": params["volcano_memory_factor"] * MIB,
                 "gpushare": params["gpushare_memory_unit"],
             },
+            tuple(map(SchedulerCompat, params["compat"])),
+            params["single"],
+            params["original_plugin"],
         )
 
 
@@ -210,49 +244,101 @@ def is_loopback(address: str) -> bool:
         return name == "localhost"
 
 
+MetricsPages = Callable[[Iterable[FamilyTable], Callable[[], SchedulerView]], Handler]
+"""Makes a page of metrics of tables over a view."""
+
+
 class Scheduler:
     """The parts of the program, from its flags to its routes."""
 
-    def __init__(self, api: ApiClient, options: SchedulerOptions, host: ProgramHost) -> None:
+    def __init__(
+        self,
+        api: ApiClient,
+        options: SchedulerOptions,
+        metrics: MetricsPages,
+        fail: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """``fail`` ends the program for a reason."""
         self._api = api
-        self._host = host
+        self._pages = metrics
         changed = WorkQueue[str]()
         schemes = scheduler_schemes(options.units, options.policies)
-        self._cache = SchedulerCache(schemes, time.time, changed.add)
+        self._cache = SchedulerCache(
+            schemes,
+            time.time,
+            changed.add,
+            lambda *held: self._holder.add(held),
+        )
         self._waker = Waker(api, self._cache, changed)
         self._informers = ClusterInformers(api, self._cache)
         namespace = options.lease_namespace
-        committer = LeaseCommitter(api, self._cache, namespace, time.time) if namespace else None
-        self._binder = PodBinder(api, self._cache, committer=committer)
+        self._presence = ReplicaPresence(
+            api, namespace, socket.gethostname(), fail, is_single=options.is_single
+        )
+        committer: Committer = (
+            MemoryCommitter(self._cache)
+            if options.is_single
+            else LeaseCommitter(api, self._cache, namespace, time.time)
+        )
+        self._holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
+        self._labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
+        self._binder = PodBinder(
+            api,
+            self._cache,
+            committer=committer,
+            locker=NodeLocker(api, time.time) if options.has_original_plugin else None,
+            label=self._labeler.add,
+        )
+        self._preemptor = Preemptor(api, self._cache, self._complaint)
         self._metrics = SchedulerMetrics()
         self._events = RejectionEvents(api.write_event)
         self._extender = Extender(
-            self._cache, self._binder, self._metrics, self._events, self._informers.complaint
+            self._cache, self._binder, self._metrics, self._events, self._complaint
         )
+        self._compat = frozenset(options.compat)
+        self._holdings = PodHoldings(self._cache.node)
         self._ending = threading.Event()
         self._settler = threading.Thread(target=self._settle, name="settle", daemon=True)
 
     def routes(self) -> Routes:
         """All routes."""
         own = {
-            "/metrics": self._host.metrics(TABLES, self._view),
-            **extender_routes(self._extender, self._metrics),
+            "/metrics": self._pages((*TABLES, *tables(self._compat)), self._view),
+            **extender_routes(self._extender, self._preemptor, self._metrics),
             **page_routes(self._cache),
         }
-        return program_routes("scheduler", own, ready=self._informers.complaint)
+        return program_routes("scheduler", own, ready=self._complaint)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until requests are answered; returns whether that was in time."""
+        until = time.monotonic() + seconds
+        is_read = self._informers.wait(seconds)
+        while self._complaint() and time.monotonic() < until:
+            time.sleep(0.05)
+        return is_read and not self._complaint()
 
     def start(self) -> None:
         """Follow the cluster."""
+        self._presence.start()
         self._informers.start()
         self._settler.start()
         self._waker.start()
+        self._holder.start()
+        self._labeler.start()
 
     def stop(self) -> None:
         """Stop following it."""
         self._ending.set()
         self._waker.stop()
+        self._holder.stop()
+        self._labeler.stop()
         self._informers.close()
         self._events.finish(EVENTS_SECONDS)
+        self._presence.stop()
+
+    def _complaint(self) -> str:
+        """Why no request can be answered; "" if they can."""
+        return self._presence.complaint() or self._informers.complaint()
 
     def _settle(self) -> None:
         while not self._ending.wait(SETTLE_SECONDS):
@@ -264,7 +350,7 @@ class Scheduler:
     def _view(self) -> SchedulerView:
         nodes, pods, reservations, rejected = self._cache.counts()
         return SchedulerView(
-            ready=not self._informers.complaint(),
+            ready=not self._complaint(),
             ages=self._informers.ages(),
             nodes=nodes,
             pods=pods,
@@ -272,5 +358,16 @@ class Scheduler:
             rejected=rejected,
             woken=self._waker.woken,
             api_requests=self._api.requests,
+            held=self._held(),
             **self._metrics.counts(),
         )
+
+    def _held(self) -> SchemeHoldings:
+        """What the chosen compatibility sets need, of no other sharing system."""
+        systems = {compat.system for compat in self._compat}
+        nodes = {
+            scheme.row.name: self._holdings.of(scheme, self._cache.inspected(scheme.row.name))
+            for scheme in self._cache.schemes
+            if scheme.row.name in systems
+        }
+        return SchemeHoldings(**nodes)

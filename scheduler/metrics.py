@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.placement.result import PlacementReason
@@ -21,6 +22,7 @@ class Verb(StrEnum):
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
+    PREEMPT = "preempt"
     BIND = "bind"
 
 
@@ -42,6 +44,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
         requests: verb and outcome -> number of requests, and their seconds together.
         rejections: rejected pods by reason; bind_failures: failed bindings by reason.
         api_requests: requests to the API server by verb and HTTP status.
+        held: what the chosen compatibility sets need.
     """
 
     ready: bool
@@ -55,6 +58,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
     rejections: Mapping[PlacementReason, int]
     bind_failures: Mapping[str, int]
     api_requests: Mapping[tuple[str, str], int]
+    held: SchemeHoldings = SchemeHoldings()
 
 
 class SchedulerMetrics:

@@ -5,6 +5,7 @@ of a demand (its requests and wishes, without the pod's name) and stays until th
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -26,6 +27,15 @@ from vgpu.placement.result import (
 NEVER: Final = -1.0
 FOR_EVER: Final = float("inf")
 
+HIGHEST_PRIORITY: Final = 2**31 - 1
+"""The highest priority that a pod can have (int32)."""
+
+
+def pod_key(namespace: str, name: str) -> str:
+    """The key of a pod: one of a name is there at a time."""
+    return f"{namespace}/{name}"
+
+
 ShapeKey = tuple[int, ...]
 """Numbers of shapes: those of pods that are placed before, and that of the pod."""
 
@@ -37,15 +47,20 @@ class PodReservation(Reservation, frozen=True, kw_only=True):
         pod: the pod.
         shape: its demand; None of another replica's.
         since: when it was decided or confirmed, in unix seconds.
+        is_held: whether the pod was not decided on yet: the GPUs that its preemption frees are held
+            for it against pods that are not more important.
+        priority: the pod's, if ``is_held``.
     """
 
     pod: PodRef
     shape: DemandShape | None = None
     since: float
+    is_held: bool = False
+    priority: int = 0
 
     def is_for(self, shape: DemandShape) -> bool:
-        """Whether it is still what the pod requests."""
-        return self.shape is None or self.shape.content == shape.content
+        """Whether it is a decision on what the pod still requests."""
+        return not self.is_held and (self.shape is None or self.shape.content == shape.content)
 
 
 class PodPlacement(msgspec.Struct, frozen=True):
@@ -86,6 +101,8 @@ class CachedNode:
         self._view: CandidateView | None = None
         self._placements: dict[ShapeKey, ScoredPlacement] = {}
         self._valid_until = NEVER
+        self._held: tuple[PodReservation, ...] | None = None
+        self._least_priority: int | None = None
 
     def is_empty(self) -> bool:
         """Whether nothing is known of it."""
@@ -97,19 +114,48 @@ class CachedNode:
         """Forget what was computed: something of the node has changed."""
         self._view = None
         self._valid_until = NEVER
+        self._held = None
+        self._least_priority = None
         self._placements.clear()
 
-    def without(self, pod: PodRef) -> "CachedNode":
-        """The node without what is reserved for this pod, whoever did it."""
-        key = f"{pod.namespace}/{pod.name}"
-        if pod.uid not in self.reservations and key not in self.promises:
+    @property
+    def held(self) -> tuple[PodReservation, ...]:
+        """The reservations that hold what a preemption frees."""
+        if self._held is None:
+            self._held = tuple(each for each in self.reservations.values() if each.is_held)
+        return self._held
+
+    @property
+    def least_priority(self) -> int:
+        """The lowest priority of a pod on it; higher than any if there is none."""
+        if self._least_priority is None:
+            priorities = (pod.priority for pod in self.pods.values())
+            self._least_priority = min(priorities, default=HIGHEST_PRIORITY)
+        return self._least_priority
+
+    def as_found_by(self, demand: PodDemand, gone: AbstractSet[str] = frozenset()) -> "CachedNode":
+        """The node without what is reserved for this pod, whoever did it.
+
+        GPUs that are held for a less important pod are free for it. ``gone`` are UIDs of pods whose
+        end is assumed.
+        """
+        pod = demand.pod
+        key = pod_key(pod.namespace, pod.name)
+        ended = {each.pod.uid for each in self.held if each.priority < demand.priority}
+        ended |= {pod.uid, *gone}
+        if not gone and ended.isdisjoint(self.reservations) and key not in self.promises:
             return self
         other = CachedNode(self.name)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
-        other.pods, other.unreadable = self.pods, self.unreadable
+        other.unreadable = self.unreadable
+        other.pods = (
+            {name: each for name, each in self.pods.items() if each.ref.uid not in gone}
+            if gone
+            else self.pods
+        )
         other.promises = {name: each for name, each in self.promises.items() if name != key}
         other.reservations = {
-            uid: each for uid, each in self.reservations.items() if uid != pod.uid
+            uid: each for uid, each in self.reservations.items() if uid not in ended
         }
         return other
 
@@ -173,12 +219,12 @@ class CachedNode:
         scheme = self.scheme
         if view is None or isinstance(scheme, PlacementReason):
             reason = scheme if isinstance(scheme, PlacementReason) else PlacementReason.NO_GPUS
-            return ScoredPlacement(PlacementRefusal(reason, reason.explanation))
+            return ScoredPlacement(PlacementRefusal.of(reason))
         if scheme.row.name != shape.scheme:
             reason = PlacementReason.NO_GPUS
-            return ScoredPlacement(PlacementRefusal(reason, reason.explanation))
+            return ScoredPlacement(PlacementRefusal.of(reason))
         if view.reason is not None:
-            return ScoredPlacement(PlacementRefusal(view.reason, view.reason.explanation))
+            return ScoredPlacement(PlacementRefusal.of(view.reason))
         candidate = view.candidate
         for _, earlier in before:
             result = scheme.dialect.choose(earlier, candidate)

@@ -27,12 +27,17 @@ class NodeClaim(msgspec.Struct, frozen=True):
         allocations: the containers' shares.
         group: its PodGroup, "" if none.
         at: when a replica last confirmed it, in unix seconds by that replica's clock.
+        is_held: whether nothing is decided yet, and the shares are held for the pod, for which
+            kube-scheduler preempts others.
+        priority: the pod's, if ``is_held``.
     """
 
     pod: PodRef
     allocations: tuple[Allocation, ...]
     group: str = ""
     at: float = 0.0
+    is_held: bool = False
+    priority: int = 0
 
 
 Claims = Mapping[str, NodeClaim]

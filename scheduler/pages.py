@@ -60,8 +60,7 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     title = f"pod {pod.ref.namespace}/{pod.ref.name}"
     demand = demand_of(pod, cache.schemes)
     if isinstance(demand, PlacementRefusal):
-        message = demand.message or demand.reason.explanation
-        yield f"{title}: {demand.reason.explanation} ({message})"
+        yield f"{title}: {demand.text}"
         return
     scheme, requested = demand
     yield f"{title} ({scheme.row.name}) requests {request_text(requested.requests)}"

@@ -13,6 +13,7 @@ class BindFailure(Explained):
     REFUSED = "refused", "the API server refused the binding"
     UNREACHABLE = "unreachable", "the API server did not answer"
     POD_UNREADABLE = "pod_unreadable", "the pod cannot be read"
+    NODE_LOCKED = "node_locked", "the node is locked for another pod until it has its GPUs"
     LEASE_UNREADABLE = "lease_unreadable", "the claims in the Lease of the node cannot be read"
 
 

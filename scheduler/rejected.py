@@ -29,7 +29,6 @@ class RejectedPod(msgspec.Struct, frozen=True):
         pod: the pod.
         shape, demand: what it requests.
         nodes: the nodes that refused it.
-        priority: higher is more important.
         since: its first rejection, in unix seconds.
         rejections: number of rejections since then.
     """
@@ -38,7 +37,6 @@ class RejectedPod(msgspec.Struct, frozen=True):
     shape: DemandShape
     demand: PodDemand
     nodes: frozenset[str]
-    priority: int
     since: float
     rejections: int = 1
 
@@ -109,7 +107,7 @@ class RejectedPods:
             demand = next(iter(pods.values())).demand
             count = fitting(shape, demand, len(pods))
             if count:
-                first = sorted(pods.values(), key=lambda pod: (-pod.priority, pod.since))
+                first = sorted(pods.values(), key=lambda pod: (-pod.demand.priority, pod.since))
                 taken += first[:count]
         for pod in taken:
             self.discard(pod.pod.uid)

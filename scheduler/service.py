@@ -10,13 +10,16 @@ from typing import Final
 
 from scheduler.extender import Extender
 from scheduler.metrics import Outcome, SchedulerMetrics, Verb
+from scheduler.preemption import Preemptor
 from scheduler.wire import (
     FilterAnswer,
     read_binding,
+    read_preemption,
     read_query,
     write_error,
     write_filter,
     write_scores,
+    write_victims,
 )
 from vgpu.model import PodRef
 from vgpu.reasons import SourceError
@@ -37,7 +40,7 @@ _JSON: Final = (("Content-Type", "application/json"),)
 _DEFECT: Final = "vgpu scheduler failed on a defect; its log has the details"
 
 
-def extender_routes(extender: Extender, metrics: SchedulerMetrics) -> Routes:
+def extender_routes(extender: Extender, preemptor: Preemptor, metrics: SchedulerMetrics) -> Routes:
     """The verbs, on our paths and on the original schedulers' paths."""
 
     def filter_nodes(body: bytes) -> tuple[bytes, bool]:
@@ -47,6 +50,9 @@ def extender_routes(extender: Extender, metrics: SchedulerMetrics) -> Routes:
 
     def prioritize(body: bytes) -> tuple[bytes, bool]:
         return write_scores(extender.prioritize(read_query(body))), True
+
+    def preempt(body: bytes) -> tuple[bytes, bool]:
+        return write_victims(preemptor.preempt(read_preemption(body))), True
 
     def bind(body: bytes) -> tuple[bytes, bool]:
         binding = read_binding(body)
@@ -67,15 +73,23 @@ def extender_routes(extender: Extender, metrics: SchedulerMetrics) -> Routes:
 
     filtering = verb(Verb.FILTER, filter_nodes, no_nodes, MOST_QUERY)
     scoring = verb(Verb.PRIORITIZE, prioritize, lambda _: write_scores(()), MOST_QUERY)
+    preempting = verb(Verb.PREEMPT, preempt, _no_victims, MOST_QUERY)
     binding = verb(Verb.BIND, bind, write_error, MOST_BINDING)
     return {
         "/filter": filtering,
         "/prioritize": scoring,
+        "/preempt": preempting,
         "/bind": binding,
         "/gpushare-scheduler/filter": filtering,
         "/gpushare-scheduler/bind": binding,
         "/scheduler/predicates": filtering,
     }
+
+
+def _no_victims(error: str) -> bytes:
+    """No node is a candidate: the answer has no field for an error."""
+    log.warning("no preemption: %s", error)
+    return write_victims({})
 
 
 def _handler(

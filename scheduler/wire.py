@@ -33,6 +33,54 @@ class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
     node_names: list[str] | None = None
 
 
+class VictimMeta(msgspec.Struct, frozen=True):
+    """A victim by its UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """The victims of a node by their UIDs."""
+
+    pods: list[VictimMeta] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class VictimPod(msgspec.Struct, frozen=True):
+    """A whole victim, of which only the metadata is read."""
+
+    metadata: wire.PodMeta
+
+
+class Victims(msgspec.Struct, frozen=True, rename="pascal"):
+    """The victims of a node as whole pods (nodeCacheCapable false)."""
+
+    pods: list[VictimPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """The body of preempt."""
+
+    pod: wire.PodFields | None = None
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class NodeVictims(msgspec.Struct, frozen=True):
+    """The victims of a node: the UIDs of pods, and how many disruption budgets they violate."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+class PreemptionQuery(msgspec.Struct, frozen=True):
+    """A request to preempt, decoded: the pod, and kube-scheduler's victims by node."""
+
+    pod: Pod
+    victims: Mapping[str, NodeVictims]
+
+
 class BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):
     """The body of bind."""
 
@@ -73,6 +121,7 @@ class FilterAnswer(msgspec.Struct, frozen=True):
 
 
 _ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
+_PREEMPTION: Final = msgspec.json.Decoder(PreemptionArgs)
 _BINDING: Final = msgspec.json.Decoder(BindingArgs)
 _NODE: Final = msgspec.json.Decoder(wire.AnyObject)
 
@@ -90,6 +139,27 @@ def read_query(body: bytes) -> PlacementQuery:
     items = args.nodes.items or []
     sent = {decode(item, _NODE, OBJECT_NAME).metadata.name: item for item in items}
     return PlacementQuery(pod, tuple(sent), sent)
+
+
+def read_preemption(body: bytes) -> PreemptionQuery:
+    """The body of preempt. Raises SourceError MALFORMED."""
+    args = decode(body, _PREEMPTION, OBJECT_NAME)
+    if args.pod is None:
+        raise SourceError(Reason.MALFORMED, OBJECT_NAME, "no Pod")
+    pod = project_pod(args.pod, OBJECT_NAME)
+    if args.node_name_to_meta_victims is not None:
+        victims = {
+            name: NodeVictims(tuple(pod.uid for pod in each.pods or ()), each.num_pdb_violations)
+            for name, each in args.node_name_to_meta_victims.items()
+        }
+    else:
+        victims = {
+            name: NodeVictims(
+                tuple(pod.metadata.uid for pod in each.pods or ()), each.num_pdb_violations
+            )
+            for name, each in (args.node_name_to_victims or {}).items()
+        }
+    return PreemptionQuery(pod, victims)
 
 
 def read_binding(body: bytes) -> BindingArgs:
@@ -110,6 +180,21 @@ def write_filter(answer: FilterAnswer, sent: Mapping[str, msgspec.Raw] | None = 
             "FailedNodes": answer.failed,
             "FailedAndUnresolvableNodes": answer.unresolvable,
             "Error": answer.error,
+        }
+    )
+
+
+def write_victims(victims: Mapping[str, NodeVictims]) -> bytes:
+    """The answer to preempt; a node that is not named is no candidate."""
+    return msgspec.json.encode(
+        {
+            "NodeNameToMetaVictims": {
+                name: {
+                    "Pods": [{"UID": uid} for uid in each.uids],
+                    "NumPDBViolations": each.violations,
+                }
+                for name, each in victims.items()
+            }
         }
     )
 

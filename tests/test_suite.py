@@ -64,6 +64,7 @@ def collected(*arguments):
     return {line.partition("::")[2].partition("[")[0] for line in listed.stdout.splitlines()} - {""}
 
 
+@pytest.mark.slow
 def test_a_thorough_group_runs_its_tests_and_no_others():
     smaller, whole = "test_no_bytes_break_the_parser", "test_a_defect_in_the_parser_is_found"
     assert collected() == {smaller}

@@ -137,8 +137,8 @@ NEWER = (
 
 def test_the_matrix_of_newer_drivers_is_read_with_colours_network_gpus_and_legend():
     assert parse_matrix(NEWER) == (
-        (LinkLevel.GPU, LinkLevel.PIX, LinkLevel.CPU, LinkLevel.SYS),
-        (LinkLevel.PIX, LinkLevel.GPU, LinkLevel.CPU, LinkLevel.SYS),
+        (LinkLevel.GPU, LinkLevel.NVLINK, LinkLevel.CPU, LinkLevel.SYS),
+        (LinkLevel.NVLINK, LinkLevel.GPU, LinkLevel.CPU, LinkLevel.SYS),
         (LinkLevel.CPU, LinkLevel.CPU, LinkLevel.GPU, LinkLevel.SYS),
         (LinkLevel.SYS, LinkLevel.SYS, LinkLevel.SYS, LinkLevel.GPU),
     )

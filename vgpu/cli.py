@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "completion": ("vgpu.commands.completion:command", "Print a shell's completion script."),
     "demo": (
         "vgpu.commands.demo:command",
-        "Run exporter and reconciler on a simulated cluster.",
+        "Run exporter, reconciler and scheduler on a simulated cluster.",
     ),
 }
 

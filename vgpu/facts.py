@@ -6,6 +6,7 @@ Each source returns one of these for each sample. A value that could not be read
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
@@ -170,11 +171,21 @@ class RegionFile(msgspec.Struct, frozen=True, gc=False):
     region: Region
 
 
-class ShimSample(msgspec.Struct, frozen=True):
+class ShimSample(msgspec.Struct, frozen=True, dict=True):
     """One pass over all region roots."""
 
     files: tuple[RegionFile, ...]
     rejections: tuple[Rejection, ...] = ()
+
+    @cached_property
+    def host_pids(self) -> frozenset[int]:
+        """The host's pids of all processes in the regions."""
+        return frozenset(
+            slot.host_pid
+            for file in self.files
+            for slot in file.region.processes
+            if slot.host_pid > 0
+        )
 
 
 # ---------------------------------------------------------------- processes

@@ -24,6 +24,7 @@ class LinkLevel(IntEnum):
     """The link between two GPUs, the nearest first; the drawing shows its ``name``."""
 
     GPU = 0  # one GPU; or two on one board, which count as PIX
+    NVLINK = 5  # ours, beside NVML's: gpu-manager's drawing has PCIe levels only
     PIX = 10  # one PCIe switch
     PXB = 20  # several PCIe switches
     PHB = 30  # a host bridge
@@ -32,7 +33,11 @@ class LinkLevel(IntEnum):
     ROOT = 60
 
 
-INNER = (LinkLevel.PIX, LinkLevel.PXB, LinkLevel.PHB, LinkLevel.CPU, LinkLevel.SYS)
+PCIE = (LinkLevel.PIX, LinkLevel.PXB, LinkLevel.PHB, LinkLevel.CPU, LinkLevel.SYS)
+"""The levels of gpu-manager's drawing; a nearer link counts as the first."""
+
+LEVELS = (LinkLevel.NVLINK, *PCIE)
+"""All levels of groups."""
 
 
 class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
@@ -108,14 +113,19 @@ class TopologyTree(msgspec.Struct, frozen=True):
 
 
 def grow(
-    topology_gpus: Iterable[TopologyGpu], between: Callable[[int, int], LinkLevel]
+    topology_gpus: Iterable[TopologyGpu],
+    between: Callable[[int, int], LinkLevel],
+    levels: Iterable[LinkLevel] = PCIE,
 ) -> TopologyTree:
-    """The tree of these GPUs; ``between`` returns the level of two positions, the lower first."""
+    """The tree of these GPUs; ``between`` returns the level of two positions, the lower first.
+
+    ``levels`` are those of the groups, the nearest first.
+    """
     gpus = tuple(topology_gpus)
     positions = range(len(gpus))
     groups = [TopologyNode(LinkLevel.GPU, (position,)) for position in positions]
     first_in_reach = list(positions)  # by position, the first GPU within reach
-    for level in INNER:
+    for level in levels:
         for low, high in combinations(positions, 2):
             if first_in_reach[low] != first_in_reach[high] and between(low, high) <= level:
                 joined = (first_in_reach[low], first_in_reach[high])
@@ -195,8 +205,7 @@ def parse_matrix(
 ) -> tuple[tuple[LinkLevel, ...], ...]:
     """The levels between all GPUs, from ``nvidia-smi topo -m``.
 
-    NVLink (``NV1`` …) hides the PCIe link; it is nearer than any PCIe link and read as PIX. Network
-    adapters, affinities and the legend are skipped.
+    NVLink (``NV1`` …) hides the PCIe link. Network adapters, affinities and the legend are skipped.
 
     Raises SourceError MALFORMED, TOO_LARGE.
     """
@@ -232,7 +241,7 @@ def parse_matrix(
 def _level(link: str, where: str, object_name: str) -> LinkLevel:
     if link in ("X", "x"):
         return LinkLevel.GPU
-    level = LinkLevel.PIX if _NVLINK.fullmatch(link) else _LINKS.get(link)
+    level = LinkLevel.NVLINK if _NVLINK.fullmatch(link) else _LINKS.get(link)
     if level is None:
         raise SourceError(
             Reason.MALFORMED, object_name, f"{where}: no link is called {link[:16]!r}"

@@ -22,6 +22,9 @@ MOST_DEVICE_MILLI = 100 * WHOLE_DEVICE_MILLI
 
 MILLI_PER_PERCENT = 10
 
+_MOST_GIB = 10_240
+"""Maximum amount in GiB; larger amounts, which no GPU has, are in TiB."""
+
 
 def milli(decimal: str) -> int:
     """Thousandths of a decimal like ``0.5``, exact; finer digits are rounded up.
@@ -31,6 +34,13 @@ def milli(decimal: str) -> int:
     whole, _, fraction = decimal.partition(".")
     thousandths = int(whole + fraction[:3].ljust(3, "0"))
     return thousandths + (fraction[3:].strip("0") != "")
+
+
+def rounded_size(amount: int) -> str:
+    """Bytes for people, in GiB with one decimal, or in MiB."""
+    if amount >= _MOST_GIB * GIB:
+        return f"{amount / 1024 / GIB:.1f} TiB"
+    return f"{amount / GIB:.1f} GiB" if amount >= GIB or not amount else f"{amount // MIB} MiB"
 
 
 def exact_size(amount: int) -> str:

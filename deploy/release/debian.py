@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,10 @@ _NOT_NEEDED: Final = (
     "usr/share/locale",
     "usr/share/man",
 )
+
+
+class PackageGoneError(ReleaseError):
+    """Nobody has a file of the lock: the mirror has replaced it, and no snapshot answered."""
 
 
 class DebianPackage(msgspec.Struct, frozen=True, order=True):
@@ -134,6 +139,7 @@ def fetch(lock: DebianLock, platform: str, folder: Path) -> list[Path]:
     """The files of a platform's packages in ``folder``; what is there already is not fetched again.
 
     Raises:
+        PackageGoneError: the mirror has replaced a package; `make lock-debian` writes a new lock.
         ReleaseError: a file cannot be fetched, or does not have the hash of the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,19 +152,22 @@ def _file(lock: DebianLock, package: DebianPackage, folder: Path) -> Path:
     if file.exists():
         return file
     failures = []
+    gone = False
     for address in lock.addresses(package):
         try:
             with urllib.request.urlopen(address, timeout=TIMEOUT) as response:  # noqa: S310  # constants
                 content: bytes = response.read()
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             failures.append(f"{address}: {error}")
+            gone |= isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.NOT_FOUND
             continue
         if hashlib.sha256(content).hexdigest() == package.sha256:
             part = file.with_suffix(f".part-{os.getpid()}")
             part.write_bytes(content)
             return part.rename(file)
         failures.append(f"{address}: not the hash of the lock")
-    raise ReleaseError(f"{package.name} {package.version}: {'; '.join(failures)}")
+    kind = PackageGoneError if gone else ReleaseError
+    raise kind(f"{package.name} {package.version}: {'; '.join(failures)}")
 
 
 def unpack(files: Iterable[Path], folder: Path) -> None:

@@ -39,6 +39,7 @@ from vgpu.schemes.gaia.codec import PREDICATE_NODE, PREDICATE_TIME, Gaia
 from vgpu.schemes.gaia.grant import DEVICE_NODE
 from vgpu.schemes.gaia.node import MODEL_LABEL, model_label
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
+from vgpu.units import count
 
 FOLDER_MODE: Final = 0o755
 """Any user of the pod may read its limits. gpu-manager's 0777 also lets any user write them."""
@@ -257,7 +258,7 @@ def _require_known(
         if shares is None:
             continue
         if len(shares) != request.count:
-            detail = f"it asks for {request.count} GPUs and {len(shares)} are reserved"
+            detail = f"it asks for {count(request.count, 'GPU')}, and reserved are {len(shares)}"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
         strange = [f"{DEVICE_NODE}{share.device}" for share in shares if share.device not in known]
         if strange:

@@ -32,6 +32,7 @@ from deviceplugin.reasons import BindRefusal, BindRefused
 from vgpu.capacity import CapacityError, CapacityRefusal, NodeCapacity
 from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, Device, Request, Share
+from vgpu.units import count
 
 _NAMED: Final = 4
 """Maximum number of holders that a refusal names."""
@@ -227,7 +228,9 @@ class AllocationState(msgspec.Struct, frozen=True):
                 BindRefusal.NOT_ASKED, BindRefusal.NOT_ASKED.explanation, pod.ref, name
             )
         if own is not None and len(own.shares) != request.count:
-            detail = f"it asks for {request.count} devices, and reserved are {len(own.shares)}"
+            detail = (
+                f"it asks for {count(request.count, 'device')}, and reserved are {len(own.shares)}"
+            )
             raise BindRefused(BindRefusal.OTHER_COUNT, detail, pod.ref, name)
         shares = own.shares if own is not None else inherited(tenant, spec, request, pod)
         for share in shares:

@@ -12,7 +12,7 @@ from exporter.families.containers import CONTAINERS, SHARES
 from exporter.families.details import Detail
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
-from exporter.families.node import NODE
+from exporter.families.node import NODE, UNITS
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import PROCESS, WEB
 
@@ -24,6 +24,7 @@ OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     XIDS,
     DEVICE_ALLOCATIONS,
     NODE,
+    UNITS,
     SHARES,
     CONTAINERS,
     CONTAINER_ALLOCATIONS,

@@ -1,6 +1,5 @@
 """Families of the ledger: allocations, used or not, and conflicts."""
 
-from exporter.allocations import conflict_counts
 from exporter.families.containers import CONTAINER_LABELS
 from exporter.view import ExporterView
 from vgpu.ledger import PRECEDENCE
@@ -95,9 +94,7 @@ def _conflicts(view: ExporterView) -> Labelled:
     """Number of conflicts of every type, so that no series of a rule is absent."""
     if view.allocations is None:
         return {}
-    return {
-        (kind.value,): count for kind, count in conflict_counts(view.allocations.ledger).items()
-    }
+    return {(kind.value,): count for kind, count in view.allocations.conflicts.items()}
 
 
 def _sources(view: ExporterView) -> Labelled:

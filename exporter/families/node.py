@@ -2,6 +2,7 @@
 
 from collections.abc import Sized
 
+from exporter.units import fitting
 from exporter.view import ExporterView
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Number, Value
 
@@ -42,6 +43,13 @@ NODE = FamilyTable(
     key=lambda _: (),
     families=(
         Family(
+            "vgpu_node_info",
+            GAUGE,
+            "Always 1; the node's name (--node-name), whatever the scrape job calls its target.",
+            lambda view: {(view.node,): 1},
+            ("node",),
+        ),
+        Family(
             "vgpu_gpus",
             GAUGE,
             "GPUs that answer, MIG instances not counted (nvmlDeviceGetCount).",
@@ -75,4 +83,38 @@ NODE = FamilyTable(
             ("phase", "reason"),
         ),
     ),
+)
+
+UNITS = FamilyTable(
+    title="Units of memory",
+    rows=lambda view: view.units,
+    labels=("scheme",),
+    key=lambda row: (row.scheme,),
+    families=(
+        Family(
+            "vgpu_memory_unit_bytes",
+            GAUGE,
+            "Size of one unit of the scheme's memory resource, as set (--volcano.memory-factor,"
+            " --gpushare.memory-unit).",
+            lambda row: row.unit_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_memory_unit_confirmed",
+            GAUGE,
+            "0 if data of the node contradicts this unit, so that all sizes of the scheme may be"
+            " wrong by the same factor: a share below 64 MiB, or what the Node object registers and"
+            " advertises (--collector.api).",
+            lambda row: int(row.doubt is None),
+        ),
+        Family(
+            "vgpu_memory_unit_fitting_bytes",
+            GAUGE,
+            "The least and the most that the unit can be by this data, where it is not confirmed.",
+            fitting,
+            ("bound",),
+            unit="bytes",
+        ),
+    ),
+    note="Only of schemes whose unit is set.",
 )

@@ -1,7 +1,7 @@
 """The dashboards, as tables of panels and the JSON that Grafana imports.
 
 ``model.py`` defines panels, ``build.py`` draws them, ``selecting.py`` has their common PromQL;
-each of ``fleet``, ``node``, ``workload``, ``plugin`` and ``reconciler`` is a page.
+each of ``fleet``, ``node``, ``workload``, ``plugin``, ``reconciler`` and ``scheduler`` is a page.
 ``grafana/generate.py`` writes the JSON files beside them.
 """
 
@@ -12,6 +12,7 @@ from grafana.dashboards.model import Dashboard
 from grafana.dashboards.node import BY_NODE
 from grafana.dashboards.plugin import SERVING
 from grafana.dashboards.reconciler import REPAIRING
+from grafana.dashboards.scheduler import PLACING
 from grafana.dashboards.workload import WORKLOAD
 
-DASHBOARDS: Final[tuple[Dashboard, ...]] = (FLEET, BY_NODE, WORKLOAD, SERVING, REPAIRING)
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (FLEET, BY_NODE, WORKLOAD, SERVING, REPAIRING, PLACING)

@@ -106,7 +106,10 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
-    if variable.label:
+    if variable.shown_as:
+        value, text = (f'"(?<{name}>[^"]+)"' for name in ("value", "text"))
+        made.regex(f"/\\b{variable.label}={value}.*\\b{variable.shown_as}={text}/")
+    elif variable.label:
         made.regex(f'/\\b{variable.label}="([^"]+)"/')
     if variable.several:
         everything = models.VariableOption(selected=True, text="All", value="$__all")

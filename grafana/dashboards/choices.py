@@ -11,12 +11,16 @@ _CONTAINERS: Final = f"vgpu_container_info{{{IN_CLUSTER}}}"
 CLUSTER: Final = Variable(
     "cluster", "Cluster", "label_values(vgpu_snapshot_timestamp_seconds, cluster)", ""
 )
+
+
+def _nodes(info: str) -> str:
+    """The targets and names of nodes that there were in the selected time range."""
+    seen = f"last_over_time({info}{{{IN_CLUSTER}}}[$__range])"
+    return f"query_result(group by (instance, node) ({seen}))"
+
+
 NODE: Final = Variable(
-    "node",
-    "Node",
-    f"label_values(vgpu_snapshot_timestamp_seconds{{{IN_CLUSTER}}}, instance)",
-    "",
-    several=False,
+    "node", "Node", _nodes("vgpu_node_info"), "instance", several=False, shown_as="node"
 )
 NAMESPACE: Final = Variable(
     "namespace",
@@ -32,14 +36,17 @@ POD: Final = Variable(
     "pod",
 )
 PLUGIN_NODE: Final = Variable(
-    "node",
-    "Node",
-    f"label_values(vgpu_plugin_info{{{IN_CLUSTER}}}, instance)",
-    "",
+    "node", "Node", _nodes("vgpu_plugin_info"), "instance", shown_as="node"
 )
 RECONCILER: Final = Variable(
     "reconciler",
     "Reconciler",
     f"label_values(vgpu_reconcile_info{{{IN_CLUSTER}}}, instance)",
+    "",
+)
+SCHEDULER: Final = Variable(
+    "scheduler",
+    "Scheduler",
+    f"label_values(vgpu_extender_ready{{{IN_CLUSTER}}}, instance)",
     "",
 )

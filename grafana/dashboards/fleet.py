@@ -19,11 +19,25 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import BOTH_SCOPES, CLUSTER, findings, free_memory, or_zero
-from grafana.settings import EXPORTER
+from grafana.dashboards.selecting import (
+    BOTH_SCOPES,
+    CLUSTER,
+    findings,
+    free_memory,
+    hours,
+    largest,
+    or_zero,
+    with_node,
+)
+from grafana.promql import PLUGIN_TARGET, TARGET
+from grafana.settings import EXPORTER, XID_SECONDS
+from vgpu.units import GIB
 
 NO_RULES: Final = "no exporter is scraped, or the recording rules are not loaded"
 NO_EXPORTER: Final = "no exporter is scraped"
+NO_HOLDERS: Final = (
+    "no container holds a share, no exporter is scraped, or no recording rules are loaded"
+)
 INIT_AND_APP: Final = (
     "A pod's init and app containers both count; of a GPU's memory only the larger of the two"
     " is allocated."
@@ -33,6 +47,12 @@ FOUND: Final = findings(CLUSTER)
 MISSING: Final = f"instance:vgpu_gpus_missing:max{{{CLUSTER}}}"
 FREE: Final = free_memory(CLUSTER)
 FREE_PART: Final = f"({FREE}) / vgpu_gpu_memory_total_bytes"
+
+UTILISATION: Final = (
+    f"sum(cluster:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}} * cluster:vgpu_gpus:sum)"
+    f" / sum(cluster:vgpu_gpus:sum{{{CLUSTER}}})"
+)
+"""The mean of all GPUs, of clusters by their size."""
 
 FRAGMENTATION: Final = (
     ("all of it free", 1, 2),
@@ -59,9 +79,27 @@ def by_node(metric: str) -> str:
     return f"instance:{metric}:sum{{{CLUSTER}}}"
 
 
+RULES_LOADED: Final = f"cluster:vgpu_gpus:sum{{{CLUSTER}}}"
+FIRING: Final = f'ALERTS{{{CLUSTER}, alertstate="firing", alertname=~"Vgpu.+"}}'
+RECENT_XIDS: Final = f"time() - vgpu_gpu_xid_last_timestamp_seconds{{{CLUSTER}}} < {XID_SECONDS}"
+XIDS_RECORDED: Final = f"vgpu_gpu_xid_watched{{{CLUSTER}}} == 1"
+NO_XIDS: Final = "XIDs are not recorded (collector xid), or no exporter is scraped"
+STAT_WIDTH: Final = 3
+"""Eight numbers fill a line."""
+
 TRUST: Final = PanelRow(
     "Data health and problems",
     (
+        stat(
+            "Firing alerts",
+            "Alerts of these rules that fire now; their names are below.",
+            GrafanaUnit.COUNT,
+            or_zero(f"count({FIRING})", RULES_LOADED),
+            NO_RULES,
+            width=STAT_WIDTH,
+            steps=NONE_IS_GOOD,
+            link=links.RUNBOOKS,
+        ),
         stat(
             "Exporters down",
             "Exporters that are scrape targets and do not answer: their nodes are not monitored.",
@@ -70,6 +108,7 @@ TRUST: Final = PanelRow(
             "no scrape job of exporters, or it has another name",
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuExporterDown"),
+            width=STAT_WIDTH,
         ),
         stat(
             "GPUs missing",
@@ -79,6 +118,17 @@ TRUST: Final = PanelRow(
             NO_RULES,
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuGpuMissing"),
+            width=STAT_WIDTH,
+        ),
+        stat(
+            "XIDs, 1 h",
+            "XID errors that GPUs reported within an hour: each number of each GPU counts once.",
+            GrafanaUnit.COUNT,
+            or_zero(f"count({RECENT_XIDS})", XIDS_RECORDED),
+            NO_XIDS,
+            width=STAT_WIDTH,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuXidCritical"),
         ),
         stat(
             "Collectors failing",
@@ -88,6 +138,7 @@ TRUST: Final = PanelRow(
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuCollectorFailing"),
+            width=STAT_WIDTH,
         ),
         stat(
             "Conflicts",
@@ -97,6 +148,7 @@ TRUST: Final = PanelRow(
             NO_RULES,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuAllocationConflict"),
+            width=STAT_WIDTH,
         ),
         stat(
             "Failed pods",
@@ -109,6 +161,7 @@ TRUST: Final = PanelRow(
             "no exporter reads pods (--collector.api)",
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuStuckPods"),
+            width=STAT_WIDTH,
         ),
         stat(
             "Findings",
@@ -118,6 +171,7 @@ TRUST: Final = PanelRow(
             "no reconciler is scraped, or none of them has a plan",
             steps=NONE_IS_BETTER,
             link=links.RECONCILER,
+            width=STAT_WIDTH,
         ),
     ),
 )
@@ -131,6 +185,7 @@ CAPACITY: Final = PanelRow(
             GrafanaUnit.COUNT,
             f"sum({recorded('vgpu_gpus')})",
             NO_RULES,
+            width=STAT_WIDTH,
         ),
         stat(
             "Memory allocated",
@@ -140,6 +195,7 @@ CAPACITY: Final = PanelRow(
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
             NO_RULES,
             steps=((None, Colour.PLAIN), (1.001, Colour.ODD)),
+            width=STAT_WIDTH,
         ),
         stat(
             "Memory in use",
@@ -148,6 +204,7 @@ CAPACITY: Final = PanelRow(
             f"sum({recorded('vgpu_gpu_memory_used_bytes')})"
             f" / sum({recorded('vgpu_gpu_memory_total_bytes')})",
             NO_RULES,
+            width=STAT_WIDTH,
         ),
         stat(
             "Waste",
@@ -158,6 +215,7 @@ CAPACITY: Final = PanelRow(
             f" / sum({recorded('vgpu_gpu_memory_allocated_bytes')})",
             NO_RULES,
             steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
+            width=STAT_WIDTH,
         ),
         stat(
             "Largest free share",
@@ -165,6 +223,7 @@ CAPACITY: Final = PanelRow(
             GrafanaUnit.BYTES,
             f"max({FREE})",
             "no exporter is scraped, or no GPU's shares are all known",
+            width=STAT_WIDTH,
         ),
         stat(
             "Fragmented free memory",
@@ -174,6 +233,23 @@ CAPACITY: Final = PanelRow(
             f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
             "no exporter is scraped, or nothing is free",
             steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
+            width=STAT_WIDTH,
+        ),
+        stat(
+            "Utilisation",
+            "Part of the time in which a kernel ran, as the mean of all GPUs.",
+            GrafanaUnit.RATIO,
+            UTILISATION,
+            NO_RULES,
+            width=STAT_WIDTH,
+        ),
+        stat(
+            "Power",
+            "What all GPUs draw.",
+            GrafanaUnit.WATTS,
+            f"sum({recorded('vgpu_gpu_power_usage_watts')})",
+            NO_RULES,
+            width=STAT_WIDTH,
         ),
         graph(
             "Memory",
@@ -189,25 +265,105 @@ CAPACITY: Final = PanelRow(
                 ),
             ),
             NO_RULES,
+            width=8,
+            height=7,
         ),
         graph(
-            "Allocated and not used, by namespace",
-            f"The ten namespaces with the most allocated and unused memory. {INIT_AND_APP}",
-            GrafanaUnit.BYTES,
+            "Utilisation over time",
+            "Part of the time in which a kernel ran, as the mean of all GPUs, and the part of all"
+            " cores that is allocated.",
+            GrafanaUnit.RATIO,
             (
+                PanelQuery(UTILISATION, "utilisation"),
                 PanelQuery(
-                    "topk(10, sum by (namespace)"
-                    f" ({by_namespace('vgpu_container_memory_unused_bytes')}))",
-                    "{{namespace}}",
+                    f"sum({recorded('vgpu_gpu_core_allocated_ratio')})"
+                    f" / sum({recorded('vgpu_gpus')})",
+                    "cores allocated",
                 ),
             ),
             NO_RULES,
+            width=8,
+            height=7,
+        ),
+        graph(
+            "Power over time",
+            "What all GPUs draw.",
+            GrafanaUnit.WATTS,
+            (PanelQuery(f"sum({recorded('vgpu_gpu_power_usage_watts')})", "drawn"),),
+            NO_RULES,
+            width=8,
+            height=7,
+        ),
+    ),
+)
+
+PROBLEMS: Final = PanelRow(
+    "Alerts, XIDs and conflicts",
+    (
+        bars(
+            "Firing alerts by name",
+            "Number of places in which each alert of these rules fires now.",
+            GrafanaUnit.COUNT,
+            (
+                PanelQuery(
+                    or_zero(
+                        f"sort_desc(count by (alertname) ({FIRING}))",
+                        RULES_LOADED,
+                        alertname="none fires",
+                    ),
+                    "{{alertname}}",
+                ),
+            ),
+            NO_RULES,
+            height=7,
+            steps=NONE_IS_BETTER,
+            link=links.RUNBOOKS,
+        ),
+        bars(
+            "XIDs of the last hour",
+            "Number of GPUs of each node that reported the XID.",
+            GrafanaUnit.COUNT,
+            (
+                PanelQuery(
+                    or_zero(
+                        f"sort_desc(count by (node, xid) ({with_node(RECENT_XIDS)}))",
+                        XIDS_RECORDED,
+                        xid="errors: none",
+                    ),
+                    "XID {{xid}} {{node}}",
+                ),
+            ),
+            NO_XIDS,
+            height=7,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuXidCritical"),
+        ),
+        bars(
+            "Conflicts by type",
+            "Where the sources disagree, or report impossible values, in the sources that are read"
+            " (`vgpu_allocation_source_read`).",
+            GrafanaUnit.COUNT,
+            (
+                PanelQuery(
+                    or_zero(
+                        "sort_desc(sum by (type)"
+                        f" (cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}}) > 0)",
+                        f"cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}}",
+                        type="none",
+                    ),
+                    "{{type}}",
+                ),
+            ),
+            NO_RULES,
+            height=7,
+            steps=NONE_IS_BETTER,
+            link=links.runbook("VgpuAllocationConflict"),
         ),
     ),
 )
 
 SHAPE: Final = PanelRow(
-    "Fragmentation and conflicts",
+    "Fragmentation",
     (
         bars(
             "GPUs by free memory",
@@ -219,22 +375,8 @@ SHAPE: Final = PanelRow(
                 for name, low, high in FRAGMENTATION
             ),
             NO_EXPORTER,
-        ),
-        bars(
-            "Conflicts by type",
-            "Where the sources disagree, or report impossible values. A zero counts only for"
-            " sources that are read (`vgpu_allocation_source_read`).",
-            GrafanaUnit.COUNT,
-            (
-                PanelQuery(
-                    "sort_desc(sum by (type)"
-                    f" (cluster_type:vgpu_allocation_conflicts:sum{{{CLUSTER}}}))",
-                    "{{type}}",
-                ),
-            ),
-            NO_RULES,
-            steps=NONE_IS_BETTER,
-            link=links.runbook("VgpuAllocationConflict"),
+            width=12,
+            height=6,
         ),
         bars(
             "Containers by sharing system",
@@ -246,25 +388,27 @@ SHAPE: Final = PanelRow(
                     "{{scheme}}",
                 ),
             ),
-            "no container holds a share, no exporter is scraped, or no recording rules are loaded",
+            NO_HOLDERS,
+            width=12,
+            height=6,
         ),
     ),
 )
+
+UNUSED: Final = by_namespace("vgpu_container_memory_unused_bytes")
+ALLOCATED: Final = by_namespace("vgpu_container_memory_allocated_bytes")
 
 NAMESPACES: Final = PanelRow(
     "Namespaces",
     (
         TablePanel(
             "Holders",
-            "Each namespace's memory and cores: allocated, and used. Click on a name for its"
-            f" workloads. {INIT_AND_APP}",
+            "Each namespace's memory and cores now: allocated, and used. Click on a name for its"
+            f" workloads. Of a share, the larger of its parts of cores and memory are the GPUs"
+            f" allocated. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},
             (
-                Column(
-                    "Allocated",
-                    by_namespace("vgpu_container_memory_allocated_bytes"),
-                    GrafanaUnit.BYTES,
-                ),
+                Column("Allocated", ALLOCATED, GrafanaUnit.BYTES),
                 Column("Used", by_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Used of allocated",
@@ -273,17 +417,96 @@ NAMESPACES: Final = PanelRow(
                     GrafanaUnit.RATIO,
                     bar=True,
                 ),
-                Column(
-                    "Unused", by_namespace("vgpu_container_memory_unused_bytes"), GrafanaUnit.BYTES
-                ),
-                Column("GPUs allocated", by_namespace("vgpu_container_core_allocated_ratio")),
+                Column("Unused", UNUSED, GrafanaUnit.BYTES),
+                Column("GPUs allocated", by_namespace("vgpu_gpus_allocated")),
                 Column("GPUs used", by_namespace("vgpu_container_sm_utilization_ratio")),
             ),
             "Unused",
-            "no container holds a share, no exporter is scraped, or no recording rules are loaded",
+            NO_HOLDERS,
             links={"Namespace": links.NAMESPACE},
         ),
+        TablePanel(
+            "GPU-hours and GiB-hours",
+            "What each namespace has held in the selected time range, also if it holds nothing"
+            " now: GPUs allocated, memory allocated, and memory allocated and not used, each times"
+            " hours.",
+            {"cluster": "Cluster", "namespace": "Namespace"},
+            (
+                Column("GPU-hours", hours(by_namespace("vgpu_gpus_allocated"))),
+                Column("GiB-hours", hours(f"{ALLOCATED} / {GIB}")),
+                Column("Unused GiB-hours", hours(f"{UNUSED} / {GIB}")),
+                Column(
+                    "Unused part",
+                    f"{hours(UNUSED)} / ({hours(ALLOCATED)} > 0)",
+                    GrafanaUnit.RATIO,
+                    bar=True,
+                ),
+            ),
+            "Unused GiB-hours",
+            NO_HOLDERS,
+            width=12,
+            links={"Namespace": links.NAMESPACE},
+        ),
+        graph(
+            "Allocated and not used, by namespace",
+            f"The ten namespaces with the most allocated and unused memory now. {INIT_AND_APP}",
+            GrafanaUnit.BYTES,
+            (
+                PanelQuery(
+                    largest(10, "namespace", f"sum by (namespace) ({UNUSED})"), "{{namespace}}"
+                ),
+            ),
+            NO_RULES,
+            height=9,
+        ),
     ),
+)
+
+OF_NODE: Final = (
+    Column("GPUs", f"vgpu_gpus{{{CLUSTER}}}"),
+    Column("Missing", MISSING, steps=NONE_IS_GOOD),
+    Column(
+        "Allocated",
+        f"{by_node('vgpu_gpu_memory_allocated_bytes')} / instance:vgpu_gpu_memory_total_bytes:sum",
+        GrafanaUnit.RATIO,
+        bar=True,
+    ),
+    Column(
+        "In use",
+        f"{by_node('vgpu_gpu_memory_used_bytes')} / instance:vgpu_gpu_memory_total_bytes:sum",
+        GrafanaUnit.RATIO,
+        bar=True,
+    ),
+    Column("Free", by_node("vgpu_gpu_memory_unallocated_bytes"), GrafanaUnit.BYTES),
+    Column(
+        "In no container",
+        by_node("vgpu_gpu_memory_unattributed_bytes"),
+        GrafanaUnit.BYTES,
+    ),
+    Column(
+        "Utilisation",
+        f"instance:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}}",
+        GrafanaUnit.RATIO,
+    ),
+    Column("Power", by_node("vgpu_gpu_power_usage_watts"), GrafanaUnit.WATTS),
+    Column(
+        "Conflicts",
+        f"sum by ({TARGET}) (vgpu_allocation_conflicts{{{CLUSTER}}})",
+        steps=NONE_IS_BETTER,
+    ),
+    Column(
+        "Age of page",
+        f"time() - vgpu_snapshot_timestamp_seconds{{{CLUSTER}}}",
+        GrafanaUnit.SECONDS,
+        steps=((None, Colour.GOOD), (120, Colour.BAD)),
+    ),
+)
+PLUGIN: Final = Column(
+    "Plugin",
+    f"min by (cluster, node) (vgpu_plugin_ready{{{CLUSTER}}}"
+    f" * on ({PLUGIN_TARGET}) group_left (node) vgpu_plugin_info)",
+    steps=((None, Colour.BAD), (1, Colour.GOOD)),
+    value_texts={0: "NOT READY", 1: "ready"},
 )
 
 NODES: Final = PanelRow(
@@ -293,54 +516,8 @@ NODES: Final = PanelRow(
             "Nodes",
             "One line each; click on a node for its GPUs and who holds them. With an old page or a"
             " missing GPU, the rest of the line is not reliable.",
-            {"cluster": "Cluster", "instance": "Node"},
-            (
-                Column("GPUs", f"vgpu_gpus{{{CLUSTER}}}"),
-                Column("Missing", MISSING, steps=NONE_IS_GOOD),
-                Column(
-                    "Allocated",
-                    f"{by_node('vgpu_gpu_memory_allocated_bytes')}"
-                    " / instance:vgpu_gpu_memory_total_bytes:sum",
-                    GrafanaUnit.RATIO,
-                    bar=True,
-                ),
-                Column(
-                    "In use",
-                    f"{by_node('vgpu_gpu_memory_used_bytes')}"
-                    " / instance:vgpu_gpu_memory_total_bytes:sum",
-                    GrafanaUnit.RATIO,
-                    bar=True,
-                ),
-                Column("Free", by_node("vgpu_gpu_memory_unallocated_bytes"), GrafanaUnit.BYTES),
-                Column(
-                    "In no container",
-                    by_node("vgpu_gpu_memory_unattributed_bytes"),
-                    GrafanaUnit.BYTES,
-                ),
-                Column(
-                    "Utilisation",
-                    f"instance:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}}",
-                    GrafanaUnit.RATIO,
-                ),
-                Column("Power", by_node("vgpu_gpu_power_usage_watts"), GrafanaUnit.WATTS),
-                Column(
-                    "Conflicts",
-                    f"sum by (cluster, instance) (vgpu_allocation_conflicts{{{CLUSTER}}})",
-                    steps=NONE_IS_BETTER,
-                ),
-                Column(
-                    "Plugin",
-                    f"min by (cluster, instance) (vgpu_plugin_ready{{{CLUSTER}}})",
-                    steps=((None, Colour.BAD), (1, Colour.GOOD)),
-                    value_texts={0: "NOT READY", 1: "ready"},
-                ),
-                Column(
-                    "Age of page",
-                    f"time() - vgpu_snapshot_timestamp_seconds{{{CLUSTER}}}",
-                    GrafanaUnit.SECONDS,
-                    steps=((None, Colour.GOOD), (120, Colour.BAD)),
-                ),
-            ),
+            {"cluster": "Cluster", "node": "Node"},
+            (*(structs.replace(each, expr=with_node(each.expr)) for each in OF_NODE), PLUGIN),
             "Conflicts",
             NO_EXPORTER,
             links={"Node": links.NODE},
@@ -393,7 +570,22 @@ REPAIR: Final = PanelRow(
 
 PLUGINS: Final = PanelRow(
     "The device plugins",
-    tuple(structs.replace(panel, link=links.PLUGIN) for panel in plugin_summary.panels(CLUSTER)),
+    (
+        stat(
+            "Problems of device plugins",
+            "What the device plugins' own dashboard explains; a number for each kind of problem.",
+            GrafanaUnit.COUNT,
+            "",
+            plugin_summary.NO_PLUGIN,
+            queries=tuple(
+                PanelQuery(panel.queries[0].expr, panel.title)
+                for panel in plugin_summary.panels(CLUSTER)
+            ),
+            width=24,
+            steps=NONE_IS_BETTER,
+            link=links.PLUGIN,
+        ),
+    ),
 )
 
 FLEET: Final = Dashboard(
@@ -401,6 +593,6 @@ FLEET: Final = Dashboard(
     "vgpu / Fleet",
     "All nodes with shared GPUs: data health, capacity, allocation and use, problems.",
     (choices.CLUSTER,),
-    (TRUST, CAPACITY, SHAPE, NAMESPACES, NODES, PLUGINS, REPAIR),
+    (TRUST, CAPACITY, PROBLEMS, SHAPE, NAMESPACES, NODES, PLUGINS, REPAIR),
     "6h",
 )

@@ -22,6 +22,7 @@ POD: Final = Link(
 )
 RECONCILER: Final = Link("What it does", f"/d/vgpu-reconciler?{_KEEP}&${{cluster:queryparam}}")
 PLUGIN: Final = Link("What they do", f"/d/vgpu-device-plugin?{_KEEP}&${{cluster:queryparam}}")
+RUNBOOKS: Final = RunbookLink("alerts/README")
 RULE: Final = RunbookLink("${__field.labels.rule}")
 
 

@@ -144,6 +144,8 @@ class Variable(msgspec.Struct, frozen=True):
     """A variable at the top of a dashboard; its values are those of a label.
 
     ``several`` values, or all of them, can be selected, unless the dashboard shows one object.
+    ``shown_as`` is the label that people see in place of the value; it follows ``label`` in the
+    alphabet, as Prometheus sorts labels.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Variable(msgspec.Struct, frozen=True):
     query: str
     label: str
     several: bool = True
+    shown_as: str = ""
 
 
 class Dashboard(msgspec.Struct, frozen=True):

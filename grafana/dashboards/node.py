@@ -380,7 +380,11 @@ SOURCES: Final = PanelRow(
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
-                    f"sort_desc(sum by (type) ({of_node('vgpu_allocation_conflicts')}))",
+                    or_zero(
+                        f"sort_desc(sum by (type) ({of_node('vgpu_allocation_conflicts')}) > 0)",
+                        of_node("vgpu_allocation_conflicts"),
+                        type="none",
+                    ),
                     "{{type}}",
                 ),
             ),

@@ -3,6 +3,7 @@
 from typing import Final
 
 from grafana.dashboards import choices, links, plugin_summary
+from grafana.dashboards.api_requests import api_requests
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
     NONE_IS_GOOD,
@@ -19,7 +20,7 @@ from grafana.dashboards.model import (
 from grafana.dashboards.plugin_summary import NO_PLUGIN, refused
 from grafana.dashboards.selecting import NODE, or_zero
 from grafana.promql import PLUGIN_TARGET
-from grafana.settings import API_ERRORS, SLOW_SECONDS
+from grafana.settings import SLOW_SECONDS
 
 NO_GPUS: Final = "no device plugin is scraped, or none has found GPUs"
 NOT_KNOWN: Final = "no device plugin is scraped, or none has recovered allocations yet"
@@ -33,9 +34,19 @@ def of_it(metric: str, more: str = "") -> str:
 GPUS: Final = of_it("vgpu_plugin_device_healthy")
 
 
-def of_plugin(expr: str, beside: str = "scheme") -> str:
-    """A number of each plugin, with its scheme; ``expr`` has a target's labels and no others."""
+def of_plugin(expr: str, beside: str = "scheme, node") -> str:
+    """``expr`` with its plugin's scheme and the name of its node."""
     return f"({expr}) * on ({PLUGIN_TARGET}) group_left ({beside}) vgpu_plugin_info"
+
+
+def named_node(expr: str) -> str:
+    """``expr`` with the name of its node."""
+    return of_plugin(expr, "node")
+
+
+def devices(health: str) -> str:
+    """Advertised devices of this health."""
+    return named_node(of_it("vgpu_plugin_resource_devices", f', health="{health}"'))
 
 
 def total(expr: str) -> str:
@@ -64,11 +75,11 @@ WHICH: Final = PanelRow(
             "Plugins",
             "One line for each plugin; a node has one for each sharing system. Foreign pods were"
             " admitted by another plugin; their shares count.",
-            {"cluster": "Cluster", "instance": "Node", "scheme": "System"},
+            {"cluster": "Cluster", "node": "Node", "scheme": "System"},
             (
                 Column(
                     "State",
-                    of_plugin(of_it("vgpu_plugin_ready"), "scheme, mode"),
+                    of_plugin(of_it("vgpu_plugin_ready"), "scheme, node, mode"),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     value_texts={0: "NOT READY", 1: "ready"},
                     more={"mode": "Gives by"},
@@ -115,25 +126,31 @@ OFFERED: Final = PanelRow(
             "One line for each resource of a node. A list of device IDs that is longer than the"
             " kubelet accepts is not registered: then the smallest sufficient unit of memory is"
             " shown.",
-            {"cluster": "Cluster", "instance": "Node", "resource": "Resource"},
+            {"cluster": "Cluster", "node": "Node", "resource": "Resource"},
             (
                 Column(
                     "Kubelet",
-                    of_it("vgpu_plugin_resource_registered"),
+                    named_node(of_it("vgpu_plugin_resource_registered")),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     value_texts={0: "DOES NOT TAKE IT", 1: "takes it"},
                 ),
-                Column("Healthy", of_it("vgpu_plugin_resource_devices", ', health="healthy"')),
+                Column("Healthy", devices("healthy")),
                 Column(
                     "Unhealthy",
-                    of_it("vgpu_plugin_resource_devices", ', health="unhealthy"'),
+                    devices("unhealthy"),
                     steps=NONE_IS_BETTER,
                 ),
-                Column("List", of_it("vgpu_plugin_resource_list_bytes"), GrafanaUnit.BYTES),
+                Column(
+                    "List",
+                    named_node(of_it("vgpu_plugin_resource_list_bytes")),
+                    GrafanaUnit.BYTES,
+                ),
                 Column(
                     "Sufficient unit",
-                    f"{of_it('vgpu_plugin_resource_smallest_unit_bytes')}"
-                    f" or 0 * {of_it('vgpu_plugin_resource_registered')}",
+                    named_node(
+                        f"{of_it('vgpu_plugin_resource_smallest_unit_bytes')}"
+                        f" or 0 * {of_it('vgpu_plugin_resource_registered')}"
+                    ),
                     GrafanaUnit.BYTES,
                     steps=((None, Colour.GOOD), (1, Colour.BAD)),
                     value_texts={0: "the one it has"},
@@ -152,12 +169,12 @@ OFFERED: Final = PanelRow(
             (
                 PanelQuery(
                     or_zero(
-                        "sum by (instance, gpu, reason)"
-                        f" ({of_it('vgpu_plugin_device_unhealthy_info')})",
+                        "sum by (node, gpu, reason)"
+                        f" ({named_node(of_it('vgpu_plugin_device_unhealthy_info'))})",
                         GPUS,
                         reason="none is unhealthy",
                     ),
-                    "{{instance}} {{gpu}} {{reason}}",
+                    "{{node}} {{gpu}} {{reason}}",
                 ),
             ),
             NO_GPUS,
@@ -285,21 +302,10 @@ BEHIND: Final = PanelRow(
             stacked=True,
             link=links.runbook("VgpuPluginNotTelling"),
         ),
-        graph(
-            "Requests to the API server",
-            "By answer; code 0 means that no answer came. Errors that need a person are"
-            f" {API_ERRORS.replace('|', ', ')}.",
-            GrafanaUnit.PER_SECOND,
-            (
-                PanelQuery(
-                    "sum by (verb, code)"
-                    f" (rate({of_it('vgpu_plugin_api_requests_total')}[$__rate_interval]))",
-                    "{{verb}} {{code}}",
-                ),
-            ),
-            "no device plugin is scraped, or none has asked yet",
-            stacked=True,
-            link=links.runbook("VgpuPluginApiErrors"),
+        api_requests(
+            of_it("vgpu_plugin_api_requests_total"),
+            "device plugin",
+            "VgpuPluginApiErrors",
         ),
     ),
 )

@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana import settings
 from grafana.dashboards import choices, links
+from grafana.dashboards.api_requests import api_requests
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
     NONE_IS_GOOD,
@@ -162,33 +163,24 @@ FINDINGS: Final = PanelRow(
             "For a process each object counts once, under the first rule that reports it. A click"
             f" opens the rule's runbook. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
-            (PanelQuery(f"sort_desc(sum by (rule) ({FOUND}))", "{{rule}}"),),
-            NO_PLAN,
-            steps=NONE_IS_BETTER,
-            link=links.RULE,
-            height=11,
-        ),
-        bars(
-            "Skipped, by reason",
-            "The first reason that applies to each. `vgpu reconcile plan` names the objects.",
-            GrafanaUnit.COUNT,
             (
                 PanelQuery(
-                    or_zero(
-                        f"sort_desc(sum by (reason) ({of_it('vgpu_reconcile_skipped')}) > 0)",
-                        of_it("vgpu_reconcile_skipped"),
-                        reason="none skipped",
-                    ),
-                    "{{reason}}",
+                    or_zero(f"sort_desc(sum by (rule) ({FOUND}) > 0)", FOUND, rule="nothing found"),
+                    "{{rule}}",
                 ),
             ),
             NO_PLAN,
-            height=11,
+            steps=NONE_IS_BETTER,
+            link=links.RULE,
+            width=12,
+            height=7,
         ),
         bars(
-            "To be acted on, by effect",
-            "Recovery gives a failed workload another chance, tidying removes what has been"
-            " replaced, repair corrects allocation records.",
+            "Planned and skipped",
+            "What happens to the objects with a finding: the effect of the planned action and its"
+            " rule, or the first reason for which the object is skipped. Recovery gives a failed"
+            " workload another chance, tidying removes what has been replaced, repair corrects"
+            " allocation records. `vgpu reconcile plan` names the objects.",
             GrafanaUnit.COUNT,
             (
                 PanelQuery(
@@ -199,15 +191,29 @@ FINDINGS: Final = PanelRow(
                     ),
                     "{{effect}} {{rule}}",
                 ),
+                PanelQuery(
+                    or_zero(
+                        f"sort_desc(sum by (reason) ({of_it('vgpu_reconcile_skipped')}) > 0)",
+                        of_it("vgpu_reconcile_skipped"),
+                        reason="none",
+                    ),
+                    "skipped: {{reason}}",
+                ),
             ),
             NO_PLAN,
-            height=11,
+            width=12,
+            height=7,
         ),
         graph(
             "Findings over time",
             f"A line that does not fall is not repaired. {BOTH_SCOPES}",
             GrafanaUnit.COUNT,
-            (PanelQuery(f"sum by (rule) ({FOUND})", "{{rule}}"),),
+            (
+                PanelQuery(
+                    or_zero(f"sum by (rule) ({FOUND}) > 0", FOUND, rule="nothing found"),
+                    "{{rule}}",
+                ),
+            ),
             NO_PLAN,
             stacked=True,
         ),
@@ -237,20 +243,18 @@ CYCLES: Final = PanelRow(
         graph(
             "Cycles",
             "By result: blind cycles could not read all pods and decided nothing, untold cycles"
-            " could not write the audit.",
+            " could not write the audit. Missed cycles were due and were skipped or not finished.",
             GrafanaUnit.COUNT,
-            (PanelQuery(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),),
-            NO_RECONCILER,
-            stacked=True,
-        ),
-        graph(
-            "Missed cycles",
-            "Cycles that were due and were skipped or not finished, by reason.",
-            GrafanaUnit.COUNT,
-            (PanelQuery(growth("vgpu_reconcile_missed_cycles_total", "reason"), "{{reason}}"),),
+            (
+                PanelQuery(growth("vgpu_reconcile_cycles_total", "result"), "{{result}}"),
+                PanelQuery(
+                    growth("vgpu_reconcile_missed_cycles_total", "reason"), "missed: {{reason}}"
+                ),
+            ),
             NO_RECONCILER,
             stacked=True,
             link=links.runbook("VgpuReconcileCyclesMissed"),
+            width=8,
         ),
         graph(
             "Duration of a cycle",
@@ -264,22 +268,13 @@ CYCLES: Final = PanelRow(
             ),
             "no reconciler is scraped, or none has begun a cycle",
             stacked=True,
+            width=8,
         ),
-        graph(
-            "Requests to the API server",
-            "By answer; code 0 means that no answer came. Errors that need a person are"
-            f" {settings.API_ERRORS.replace('|', ', ')}.",
-            GrafanaUnit.PER_SECOND,
-            (
-                PanelQuery(
-                    "sum by (verb, code)"
-                    f" (rate({of_it('vgpu_reconcile_api_requests_total')}[$__rate_interval]))",
-                    "{{verb}} {{code}}",
-                ),
-            ),
-            "no reconciler is scraped, or none has asked yet",
-            stacked=True,
-            link=links.runbook("VgpuReconcilerApiErrors"),
+        api_requests(
+            of_it("vgpu_reconcile_api_requests_total"),
+            "reconciler",
+            "VgpuReconcilerApiErrors",
+            width=8,
         ),
     ),
 )

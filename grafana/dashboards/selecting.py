@@ -1,14 +1,17 @@
 """PromQL expressions that select by a dashboard's variables, under any names of the labels."""
 
+import re
 from typing import Final
 
 from grafana.promql import CONTAINER, GPU, TARGET, named, shareable
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 NODE: Final = f'{CLUSTER}, instance=~"$node"'
-"""A node is its target's `instance`, which every scrape job has and which should be its name."""
+"""The value of a selected node is its target's `instance`; people see and select its name."""
 
 RECONCILER: Final = f'{CLUSTER}, instance=~"$reconciler"'
+
+SCHEDULER: Final = f'{CLUSTER}, instance=~"$scheduler"'
 
 PROCESS: Final = f"{TARGET}, pod"
 """Labels that identify a reconciler: two may run on one node."""
@@ -17,6 +20,12 @@ BOTH_SCOPES: Final = (
     "Of a rule that both scopes know, the larger count: both may report the same object."
 )
 """A note for panels with :func:`findings`."""
+
+NODE_NAMES: Final = f"max by ({TARGET}, node) (vgpu_node_info)"
+"""The name of each exporter's node, once where one pod of the exporter follows another."""
+
+_SELECTOR: Final = re.compile(r"\b(?:\w+:)?vgpu_\w+(?::\w+)?(?:\{[^}]*\})?(?:\[[^\]]*\])?")
+"""A metric or record in an expression, with its labels and its range."""
 
 CHOSEN: Final = "CHOSEN"
 """Placeholder of the containers' selector in the argument of :func:`workload`."""
@@ -50,6 +59,29 @@ def with_scheme(expr: str) -> str:
 def with_gpu(expr: str) -> str:
     """``expr`` with the GPU's number and model."""
     return f"({expr}) * on ({GPU}) group_left (gpu, model) vgpu_gpu_info"
+
+
+def with_node(expr: str) -> str:
+    """``expr`` of exporters with the node's name, whatever the scrape job calls its target."""
+    return f"({expr}) * on ({TARGET}) group_left (node) {NODE_NAMES}"
+
+
+def at_end(expr: str) -> str:
+    """``expr`` at the end of the time range, for a graph that selects its lines by it."""
+    return _SELECTOR.sub(r"\g<0> @ end()", expr)
+
+
+def largest(number: int, by: str, lines: str) -> str:
+    """Those of ``lines``, which have the labels ``by``, that are the largest of now.
+
+    ``topk`` alone selects at each point of time, so that a graph has many more lines.
+    """
+    return f"{lines} and on ({by}) topk({number}, {at_end(lines)})"
+
+
+def hours(expr: str) -> str:
+    """The integral of ``expr`` over the selected time range, in hours times its unit."""
+    return f"sum_over_time(({expr})[$__range:$__interval]) * $__interval_ms / 3600000"
 
 
 def findings(selector: str) -> str:

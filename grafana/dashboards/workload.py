@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec import structs
+
 from grafana.dashboards import choices, links
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
@@ -17,7 +19,14 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
-from grafana.dashboards.selecting import CHOSEN, or_zero, with_scheme, workload
+from grafana.dashboards.selecting import (
+    CHOSEN,
+    largest,
+    or_zero,
+    with_node,
+    with_scheme,
+    workload,
+)
 from grafana.promql import CONTAINER
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
@@ -28,6 +37,9 @@ NAME: Final = "{{namespace}}/{{pod}}/{{container}}"
 NAMES: Final = "namespace, pod, container"
 SHOWN: Final = 20
 """Maximum number of containers in a graph, which shows the largest."""
+
+LISTED: Final = 100
+"""Maximum number of shares in the table: more are no longer read, and cost the browser time."""
 
 
 def of_containers(metric: str, beside: str = "", more: str = "") -> str:
@@ -60,9 +72,19 @@ LIMIT_STEPS: Final = (
 )
 
 
-def largest(expr: str) -> tuple[PanelQuery, ...]:
-    """A line for each of the largest containers."""
-    return (PanelQuery(f"topk({SHOWN}, sum by ({NAMES}) ({expr}))", NAME),)
+SHARE: Final = f"{CONTAINER}, uuid"
+NEAREST: Final = f"topk({LISTED}, {OF_LIMIT} or on ({SHARE}) 0 * {SHARES})"
+"""The shares that the table lists; those without a limit or a measured use come last."""
+
+
+def listed(expr: str) -> str:
+    """Of the shares of the table, with their nodes' names."""
+    return with_node(f"({expr}) and on ({SHARE}) {NEAREST}")
+
+
+def lines(expr: str, of: str = "sum") -> tuple[PanelQuery, ...]:
+    """A line for each of the largest containers, which may have several shares."""
+    return (PanelQuery(largest(SHOWN, NAMES, f"{of} by ({NAMES}) ({expr})"), NAME),)
 
 
 SUMMARY: Final = PanelRow(
@@ -131,51 +153,44 @@ SUMMARY: Final = PanelRow(
     ),
 )
 
+COLUMNS: Final = (
+    Column(
+        "Shares",
+        workload(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
+        more={"scheme": "System", "phase": "Phase"},
+    ),
+    Column("Allocated", of_containers("vgpu_container_memory_allocated_bytes"), GrafanaUnit.BYTES),
+    Column("Limit", of_containers("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES),
+    Column("Used", USED, GrafanaUnit.BYTES),
+    Column("Accounted", ACCOUNTED, GrafanaUnit.BYTES),
+    Column("Used of limit", OF_LIMIT, GrafanaUnit.RATIO, steps=LIMIT_STEPS),
+    Column("SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO),
+    Column(
+        "Cores allocated", of_containers("vgpu_container_core_allocated_ratio"), GrafanaUnit.RATIO
+    ),
+    Column("Most SM in 1 h", BUSIEST, GrafanaUnit.RATIO),
+    Column("Unused", UNUSED, GrafanaUnit.BYTES),
+)
+
 CONTAINERS: Final = PanelRow(
     "Containers",
     (
         TablePanel(
             "Shares, limits and use",
-            'One line for each container and GPU. "Allocated" is the share, "limit" what is'
-            ' enforced, "used" what the driver reports, "accounted" what the sharing library'
+            f"The {LISTED} shares that use the most of their limit; choose a namespace or a pod for"
+            ' others. One line for each container and GPU. "Allocated" is the share, "limit" what'
+            ' is enforced, "used" what the driver reports, "accounted" what the sharing library'
             " reports. Idle containers: much allocated, little used, no kernel for long.",
             {
                 "cluster": "Cluster",
-                "instance": "Node",
+                "node": "Node",
                 "namespace": "Namespace",
                 "pod": "Pod",
                 "container": "Container",
                 "pod_uid": "",
                 "uuid": "",
             },
-            (
-                Column(
-                    "Shares",
-                    workload(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
-                    more={"scheme": "System", "phase": "Phase"},
-                ),
-                Column(
-                    "Allocated",
-                    of_containers("vgpu_container_memory_allocated_bytes"),
-                    GrafanaUnit.BYTES,
-                ),
-                Column(
-                    "Limit", of_containers("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES
-                ),
-                Column("Used", USED, GrafanaUnit.BYTES),
-                Column("Accounted", ACCOUNTED, GrafanaUnit.BYTES),
-                Column("Used of limit", OF_LIMIT, GrafanaUnit.RATIO, steps=LIMIT_STEPS),
-                Column(
-                    "SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO
-                ),
-                Column(
-                    "Cores allocated",
-                    of_containers("vgpu_container_core_allocated_ratio"),
-                    GrafanaUnit.RATIO,
-                ),
-                Column("Most SM in 1 h", BUSIEST, GrafanaUnit.RATIO),
-                Column("Unused", UNUSED, GrafanaUnit.BYTES),
-            ),
+            tuple(structs.replace(each, expr=listed(each.expr)) for each in COLUMNS),
             "Used of limit",
             NO_SHARES,
             height=11,
@@ -185,21 +200,21 @@ CONTAINERS: Final = PanelRow(
 )
 
 MEMORY: Final = PanelRow(
-    "Memory",
+    "Memory and unused shares",
     (
         graph(
             "Used",
-            f"What the driver sees, of the {SHOWN} largest.",
+            f"What the driver reports, of the {SHOWN} containers with the most now.",
             GrafanaUnit.BYTES,
-            largest(USED),
+            lines(USED),
             "nothing of what is chosen is measured",
         ),
         graph(
             "Used of the limit",
             f"At 100 % the next allocation fails; above it the limit does not hold. The {SHOWN}"
-            " nearest.",
+            " nearest now.",
             GrafanaUnit.RATIO,
-            (PanelQuery(f"topk({SHOWN}, max by ({NAMES}) ({OF_LIMIT}))", NAME),),
+            lines(OF_LIMIT, "max"),
             "nothing that is chosen has both a limit and a measured use",
         ),
         graph(
@@ -207,49 +222,12 @@ MEMORY: Final = PanelRow(
             "Memory that the driver reports and the sharing library does not: it escapes the"
             " limit. Below zero, the library still counts memory that is free.",
             GrafanaUnit.BYTES,
-            (
-                PanelQuery(
-                    f"topk({SHOWN}, sum by ({NAMES}) ("
-                    + of_containers(
-                        "vgpu_container_memory_used_bytes",
-                        "- vgpu_container_memory_accounted_bytes",
-                    )
-                    + "))",
-                    NAME,
-                ),
+            lines(
+                of_containers(
+                    "vgpu_container_memory_used_bytes", "- vgpu_container_memory_accounted_bytes"
+                )
             ),
             NO_SHIM,
-        ),
-    ),
-)
-
-CORES: Final = PanelRow(
-    "Utilisation and unused shares",
-    (
-        graph(
-            "SM utilisation",
-            f"Of the {SHOWN} busiest; 100 % is one whole GPU.",
-            GrafanaUnit.RATIO,
-            largest(of_containers("vgpu_container_sm_utilization_ratio")),
-            "no utilisation is measured of what is chosen",
-        ),
-        graph(
-            "SM utilisation of the allocated cores",
-            "Above 100 % a core limit does not hold; the libraries hold it on average, not at each"
-            " moment.",
-            GrafanaUnit.RATIO,
-            (
-                PanelQuery(
-                    f"topk({SHOWN}, max by ({NAMES}) ("
-                    + of_containers(
-                        "vgpu_container_sm_utilization_ratio",
-                        "/ vgpu_container_core_allocated_ratio",
-                    )
-                    + "))",
-                    NAME,
-                ),
-            ),
-            "nothing that is chosen has both allocated cores and a measured use",
         ),
         bars(
             "Memory allocated and not used",
@@ -258,6 +236,34 @@ CORES: Final = PanelRow(
             (PanelQuery(f"sort_desc(topk(10, sum by ({NAMES}) ({UNUSED})))", NAME),),
             NO_SHARES,
             width=12,
+            height=8,
+        ),
+    ),
+)
+
+CORES: Final = PanelRow(
+    "Utilisation",
+    (
+        graph(
+            "SM utilisation",
+            f"Of the {SHOWN} busiest containers of now; 100 % is one whole GPU.",
+            GrafanaUnit.RATIO,
+            lines(of_containers("vgpu_container_sm_utilization_ratio")),
+            "no utilisation is measured of what is chosen",
+        ),
+        graph(
+            "SM utilisation of the allocated cores",
+            "Above 100 % a core limit does not hold; the libraries hold it on average, not at each"
+            " moment.",
+            GrafanaUnit.RATIO,
+            lines(
+                of_containers(
+                    "vgpu_container_sm_utilization_ratio",
+                    "/ (vgpu_container_core_allocated_ratio > 0)",
+                ),
+                "max",
+            ),
+            "nothing that is chosen has both allocated cores and a measured use",
         ),
         bars(
             "Time since the last kernel",
@@ -272,7 +278,8 @@ CORES: Final = PanelRow(
                 ),
             ),
             NO_SHIM,
-            width=12,
+            width=24,
+            height=8,
         ),
     ),
 )

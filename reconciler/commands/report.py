@@ -12,8 +12,10 @@ from reconciler.commands.common import (
     JSON,
     PROMETHEUS,
     TEXT,
-    print_metrics,
+    metrics_flag,
+    metrics_text,
     refuse_blindness,
+    write_metrics,
 )
 from reconciler.commands.from_dump import Moment, dump_flags, is_from_dump, made_from_dump
 from reconciler.config.flags import (
@@ -63,6 +65,7 @@ Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wron
     allow_from_autoenv=False,
     help="Only past actions since then: a duration such as 24h, or 2026-11-21T03:00:00Z.",
 )
+@metrics_flag
 @dump_flags
 @where_flags
 @policy_flags
@@ -77,6 +80,7 @@ def report(
     since: float | None,
     dump: str,
     taken: float | None,
+    metrics_file: str,
     output: str,
     **_: Any,
 ) -> None:
@@ -89,8 +93,10 @@ def report(
         with session(options) as opened:
             made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
             requests = dict(opened.cluster.requests)
+    numbers = metrics_text(options, Mode.PLAN, planned(made), requests)
+    write_metrics(metrics_file, numbers)
     if output == PROMETHEUS:
-        print_metrics(options, Mode.PLAN, planned(made), requests)
+        click.echo(numbers, nl=False)
     else:
         document = report_document(made.plan, _owners(made.snapshot), done)
         if output == JSON:

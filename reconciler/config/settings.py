@@ -22,6 +22,7 @@ from reconciler.config.value_types import (
     duration,
     names,
     part,
+    policies,
     whole,
     yes_no,
 )
@@ -108,6 +109,13 @@ KEYS: Final = (
         names("namespaces", _NAMESPACE),
         "What would be done to pods of these namespaces is planned, and never applied.",
         "--plan-namespace",
+    ),
+    Key(
+        "policies",
+        policies(),
+        "What holds for the pods of some namespaces, by name, by a label selector of Namespaces, or"
+        " both; the first policy that matches counts. Its `mode` is `plan` or `apply`, its `limits`"
+        " are `per_cycle`, of all its namespaces together, and `per_namespace`.",
     ),
     Key(
         "protected_namespaces",
@@ -327,7 +335,35 @@ def _setting(key: Key, node: yaml.Node, name: str) -> Setting:
         return Setting(_scalar(key, node, name), place)
     if not isinstance(node, yaml.SequenceNode):
         raise _wrong(key, node, place)
-    return Setting(tuple(_scalar(key, item, name) for item in node.value), place)
+    one = _mapped if key.form.mapping else _scalar
+    return Setting(tuple(one(key, item, name) for item in node.value), place)
+
+
+def _mapped(key: Key, node: yaml.Node, name: str) -> Any:
+    """A value that is a mapping."""
+    place = _place(name, node.start_mark)
+    if not isinstance(node, yaml.MappingNode):
+        raise _wrong(key, node, place)
+    try:
+        _expect_single_keys(node, name, key.name)
+        text = json.dumps(yaml.SafeLoader("").construct_document(node))
+        return key.form.read(text)
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        raise ConfigError(place, key.name, str(error)) from error
+
+
+def _expect_single_keys(node: yaml.Node, name: str, key: str) -> None:
+    """Raises ConfigError for a key that appears twice, at any depth."""
+    seen: set[str] = set()
+    for item in node.value if isinstance(node, yaml.CollectionNode) else ():
+        for part_node in item if isinstance(item, tuple) else (item,):
+            _expect_single_keys(part_node, name, key)
+        if isinstance(item, tuple):
+            inner = str(item[0].value)
+            if inner in seen:
+                place = _place(name, item[0].start_mark)
+                raise ConfigError(place, f"{key}: {inner}", "it appears twice; remove one")
+            seen.add(inner)
 
 
 def _scalar(key: Key, node: yaml.Node, name: str) -> Any:
@@ -426,6 +462,10 @@ def settings(*layers: Values) -> ReconcilerSettings:
         }
         groups[group] = struct(**inside)
     result = ReconcilerSettings(policy=Policy(modes=modes, **groups, **values), **own)
+    policy_names = [policy.name for policy in result.policy.policies]
+    if twice := next((name for name in policy_names if policy_names.count(name) > 1), ""):
+        problem = f"two policies have the name {twice}"
+        raise ConfigError(merged["policies"].place, "policies", problem)
     backoff = result.policy.backoff
     if backoff.first > backoff.longest:
         key = "backoff.first" if "backoff.first" in merged else "backoff.longest"
@@ -480,7 +520,8 @@ def config_text(current: ReconcilerSettings) -> str:
 def written(key: Key, value: Any) -> str:
     """A value in the form of the file."""
     if key.form.many:
-        return f"[{', '.join(_quoted(key.form.write(item)) for item in value)}]"
+        texts = (key.form.write(item) for item in value)
+        return f"[{', '.join(texts if key.form.mapping else map(_quoted, texts))}]"
     text = key.form.write(value)
     return text if key.form.bare else _quoted(text)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from reconciler.config.cron import PATTERN as CRON_PATTERN
 from reconciler.config.cron import parse_cron
+from reconciler.namespace_policy import NamespacePolicy
 from reconciler.policy import Mode
 from vgpu.durations import PATTERN as DURATION_PATTERN
 from vgpu.durations import duration_text, parse_duration
@@ -22,6 +23,7 @@ class ValueType(msgspec.Struct, frozen=True):
         write: value -> text.
         many: whether the key has a list of them.
         bare: whether the file has it without quotes.
+        mapping: whether one value is a mapping, which ``read`` and ``write`` have as JSON.
         schema: JSON schema of one value; looser than ``read`` where a schema cannot be as strict.
     """
 
@@ -31,6 +33,7 @@ class ValueType(msgspec.Struct, frozen=True):
     write: Callable[[Any], str] = str
     many: bool = False
     bare: bool = False
+    mapping: bool = False
 
 
 _WHOLE: Final = re.compile(r"-?\d{1,10}", re.ASCII)
@@ -126,3 +129,42 @@ def cron() -> ValueType:
 
     schema = {"type": "string", "pattern": f"^({CRON_PATTERN})?$"}
     return ValueType("a cron expression of five fields, such as '*/2 * * * *', or ''", read, schema)
+
+
+def policies() -> ValueType:
+    """A list of policies by namespace."""
+
+    def read(text: str) -> NamespacePolicy:
+        try:
+            return msgspec.json.decode(text, type=NamespacePolicy)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ValueError(str(error)) from error
+
+    def write(policy: NamespacePolicy) -> str:
+        return msgspec.json.encode(policy).decode()
+
+    allowed = (
+        "a list of policies, such as {name: ml, selector: {matchLabels: {team: ml}}, mode: plan}"
+    )
+    return ValueType(allowed, read, _inlined(NamespacePolicy), write, many=True, mapping=True)
+
+
+def _inlined(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """The JSON schema of a struct, without references and texts."""
+    whole_schema = msgspec.json.schema(struct)
+    definitions = whole_schema["$defs"]
+
+    def inline(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [inline(item) for item in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            schema = definitions[schema["$ref"].rpartition("/")[2]]
+        return {
+            key: inline(value)
+            for key, value in schema.items()
+            if key not in ("title", "description", "default") and value != []
+        }
+
+    return dict(inline({"$ref": whole_schema["$ref"]}))

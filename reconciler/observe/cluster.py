@@ -6,7 +6,7 @@ pods, so that the list of pods has the pod that a node's lock serves, and pods b
 that the list of SharePods has a holder pod's SharePod.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -15,6 +15,7 @@ from msgspec import structs
 from reconciler.cluster_index import is_holder
 from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, ObjectKind, Scope, Snapshot
+from reconciler.namespace_policy import Labels
 from reconciler.observe import ClusterView
 from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
 from reconciler.observe.lock_owners import LockOwnerReader, named_owners
@@ -24,13 +25,11 @@ from vgpu.inventory import (
     Objects,
     Units,
     detect_schemes,
-    doubt_notes,
     doubts_of,
 )
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Node, Pod
-from vgpu.ledger.from_api import read_pod
+from vgpu.kube.objects import Namespace, Node, Pod
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.units import count
@@ -41,8 +40,17 @@ _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 class _ClusterObserver:
     """Observes a cluster; ledgers of unchanged nodes are not computed again."""
 
-    def __init__(self, cluster: ApiClient, units: Units, kinds: Kinds, *, continuous: bool) -> None:
+    def __init__(
+        self,
+        cluster: ApiClient,
+        units: Units,
+        kinds: Kinds,
+        *,
+        continuous: bool,
+        namespaces: bool,
+    ) -> None:
         self._cluster = cluster
+        self._reads_namespaces = namespaces
         self._units = units
         self._kinds = kinds
         self._continuous = continuous
@@ -62,6 +70,7 @@ class _ClusterObserver:
         owners = self._owners.ask(
             [owner for owner in named_owners(nodes.objects, schemes.codecs) if owner not in names]
         )
+        namespaces = self._kinds.namespaces() if self._reads_namespaces else Seen[Namespace]()
         seen: dict[Coverage, Seen[Node] | Seen[Pod]] = {
             Coverage.NODES: nodes,
             Coverage.PODS: pods,
@@ -74,8 +83,17 @@ class _ClusterObserver:
                 complete=frozenset(view for view, kind in seen.items() if kind.complete),
                 continuous=self._continuous,
                 lock_owners=owners.known,
+                namespaces=labels_of(namespaces),
                 notes=tuple(
-                    filter(None, (*(kind.note for kind in seen.values()), note, owners.note))
+                    filter(
+                        None,
+                        (
+                            *(kind.note for kind in seen.values()),
+                            namespaces.note,
+                            note,
+                            owners.note,
+                        ),
+                    )
                 ),
             ),
             objects,
@@ -105,17 +123,35 @@ class _ClusterObserver:
 class ListingObserver(_ClusterObserver):
     """Observes once: everything is listed when it is asked for."""
 
-    def __init__(self, cluster: ApiClient, units: Units) -> None:
-        """The caller closes ``cluster``."""
-        super().__init__(cluster, units, ListedKinds(cluster), continuous=False)
+    def __init__(self, cluster: ApiClient, units: Units, *, namespaces: bool = False) -> None:
+        """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too."""
+        kinds = ListedKinds(cluster)
+        super().__init__(cluster, units, kinds, continuous=False, namespaces=namespaces)
 
 
 class WatchingObserver(_ClusterObserver):
     """Observes in a loop: everything is watched, and a view costs at most one small request."""
 
-    def __init__(self, cluster: ApiClient, units: Units, *, kinds: Kinds | None = None) -> None:
-        """The caller closes ``cluster``, after this observer; it is watched from now on."""
-        super().__init__(cluster, units, kinds or Watched(cluster), continuous=True)
+    def __init__(
+        self,
+        cluster: ApiClient,
+        units: Units,
+        *,
+        namespaces: bool = False,
+        kinds: Kinds | None = None,
+    ) -> None:
+        """The caller closes ``cluster``, after this observer; it is watched from now on.
+
+        ``namespaces``: read the labels of Namespaces, too.
+        """
+        watched = kinds or Watched(cluster, namespaces=namespaces)
+        super().__init__(cluster, units, watched, continuous=True, namespaces=namespaces)
+
+
+def labels_of(namespaces: Seen[Namespace]) -> Labels:
+    """The labels by name; none if not all Namespaces are seen, since they may be out of date."""
+    known = namespaces.objects if namespaces.complete else ()
+    return {namespace.name: namespace.labels for namespace in known}
 
 
 def cluster_view(
@@ -132,16 +168,19 @@ def cluster_view(
     pods = tuple(pod for pod in objects.pods if _shares(pod, schemes.nvidia))
     others = tuple(pod for pod in objects.pods if not _shares(pod, schemes.nvidia))
     notes = [*known.notes, *schemes.notes]
-    if not known.continuous:
-        notes += _unit_notes(objects, schemes)
     if others:
         what = "pod with GPUs or MIG instances of NVIDIA's own device plugin"
         notes.append(f"{count(len(others), what)}: only rules on Failed pods look at them")
     kinds = frozenset(ObjectKind)
     notes += (str(malformed) for malformed in objects.malformed if malformed.kind not in kinds)
-    ledgers = {}
     if Coverage.PODS in known.complete:
-        ledgers = ledger_cache.ledgers(objects.nodes, schemes.pods, schemes.codecs, unhealthy)
+        ledgers = ledger_cache.ledgers(
+            objects.nodes, schemes.pods, schemes.codecs, unhealthy, schemes.unit_bytes
+        )
+        doubts = ledger_cache.doubts
+    else:
+        ledgers = {}
+        doubts = doubts_of(objects.nodes, {}, registry().rows, schemes.unit_bytes)
     return ClusterView(
         structs.replace(
             known,
@@ -153,25 +192,10 @@ def cluster_view(
             malformed=objects.malformed,
             ledgers=ledgers,
             notes=tuple(notes),
+            unit_doubts=doubts,
         ),
         schemes.codecs,
     )
-
-
-def _unit_notes(objects: Objects, schemes: DetectedSchemes) -> Iterator[str]:
-    """What contradicts the units of memory in force, for a plan by hand."""
-    shares: dict[str, dict[str, list[int]]] = {}
-    for pod in schemes.pods:
-        claims = read_pod(pod, schemes.codecs).claims if pod.node else ()
-        for claim in claims:
-            sizes = shares.setdefault(pod.node, {}).setdefault(claim.scheme, [])
-            sizes += (
-                share.memory_bytes
-                for allocation in claim.allocations
-                for share in allocation.shares
-                if share.memory_bytes is not None
-            )
-    yield from doubt_notes(doubts_of(objects.nodes, shares, registry().rows, schemes.unit_bytes))
 
 
 def _shares(pod: Pod, nvidia: frozenset[str]) -> bool:

@@ -87,6 +87,7 @@ class DumpObserver:
                 now=now,
                 complete=complete,
                 lock_owners=owners,
+                namespaces={} if cut else {each.name: each.labels for each in dump.namespaces},
                 dated_by_status=True,
                 notes=tuple(notes),
             ),

@@ -1,4 +1,4 @@
-"""Pods, nodes and SharePods at the API server; each kind reports whether all were seen.
+"""Pods, nodes, SharePods and Namespaces at the API server; each kind reports whether all were seen.
 
 Listed: every view reads them again, page by page. A list is whole only if all its pages have one
 resource version: else objects may be missing that existed all the time. Watched: a view costs no
@@ -7,9 +7,10 @@ request; a kind is whole only while its watch is alive.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from http import HTTPStatus
 from operator import attrgetter
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +20,8 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
 from vgpu.kube.informer import STALE_SECONDS, Informer
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.kinds import NAMESPACES
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
 
 TRIES: Final = 3
 """Maximum number of tries to read a list that expires while it is read."""
@@ -61,6 +63,10 @@ class Kinds(Protocol):
         """KubeShare's SharePods; none, and complete, where KubeShare is not installed."""
         ...
 
+    def namespaces(self) -> Seen[Namespace]:
+        """The Namespaces, for their labels."""
+        ...
+
     def close(self) -> None:
         """End all watches."""
         ...
@@ -98,6 +104,14 @@ class ListedKinds:
                 return Seen()
             return _unseen("SharePods", error)
         return Seen(tuple(pod for page in pages for pod in page.objects), note, _bad(pages))
+
+    def namespaces(self) -> Seen[Namespace]:
+        """The Namespaces; none where RBAC forbids reading them."""
+        try:
+            pages, note = whole("namespaces", partial(self._cluster.pages, NAMESPACES))
+        except ClusterError as error:
+            return _unseen("namespaces", error)
+        return Seen(tuple(each for page in pages for each in page.objects), note, _bad(pages))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -141,10 +155,11 @@ class Watched:
         self,
         cluster: ApiClient,
         *,
+        namespaces: bool = False,
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
     ) -> None:
-        """The caller closes ``cluster``, after this.
+        """The caller closes ``cluster``, after this. ``namespaces``: watch Namespaces, too.
 
         ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
         time to wait for all first lists together.
@@ -159,7 +174,15 @@ class Watched:
         self._share_pods = Informer(
             list_watch.sharepods(cluster), "SharePods", key=uid, stale_seconds=stale_seconds
         )
-        self._informers = (self._pods, self._nodes, self._share_pods)
+        self._namespaces = Informer(
+            list_watch.namespaces(cluster),
+            "namespaces",
+            key=attrgetter("name"),
+            stale_seconds=stale_seconds,
+        )
+        self._informers: tuple[Informer[Any], ...] = (self._pods, self._nodes, self._share_pods)
+        if namespaces:
+            self._informers += (self._namespaces,)
         self._deadline = time.monotonic() + first_lists_seconds
         for informer in self._informers:
             informer.start()
@@ -175,6 +198,10 @@ class Watched:
     def share_pods(self) -> Seen[Pod]:
         """The SharePods as they were last heard of."""
         return self._seen("SharePods", self._share_pods)
+
+    def namespaces(self) -> Seen[Namespace]:
+        """The Namespaces as they were last heard of."""
+        return self._seen("namespaces", self._namespaces)
 
     def close(self) -> None:
         """End all watches."""

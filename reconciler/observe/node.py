@@ -18,12 +18,21 @@ from reconciler.model import Coverage, KernelLaunch, Scope, Snapshot
 from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
 from vgpu.facts import GpuSource
-from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.inventory import (
+    DetectedSchemes,
+    NodeDoubt,
+    Objects,
+    Units,
+    detect_schemes,
+    doubts_of,
+    sizes_by_scheme,
+)
 from vgpu.kube import list_watch
 from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import Pod
+from vgpu.kube.objects import Node, Pod
+from vgpu.ledger import Ledger
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import Usage, certain, usages
@@ -141,9 +150,19 @@ class NodeObserver:
                 live_pods=seen.process.live_pods if seen.process else None,
                 continuous=self._continuous,
                 notes=(*notes, *schemes.notes),
+                unit_doubts=self._unit_doubts(node, ledger, schemes),
             ),
             schemes.codecs,
         )
+
+    def _unit_doubts(
+        self, node: Node | None, ledger: Ledger, schemes: DetectedSchemes
+    ) -> tuple[NodeDoubt, ...]:
+        """What contradicts the units in force; nothing where the Node object is unknown."""
+        if node is None:
+            return ()
+        sizes = {node.name: sizes_by_scheme(ledger.holdings)}
+        return doubts_of([node], sizes, registry().rows, schemes.unit_bytes)
 
     def mapped(self, path: str) -> bool:
         """Whether a process uses the files of a shim's folder now.

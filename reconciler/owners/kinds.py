@@ -48,7 +48,7 @@ _K8S: Final = "k8s.io/kubernetes v1.34.4 pkg/controller"
 _TRAINING: Final = "kubeflow/training-operator v1.8.1 pkg/controller.v1/common"
 _KRUISE: Final = "openkruise/kruise v1.8.0 pkg/controller"
 _TRAINS: Final = (
-    "Nothing, once the job has Succeeded or Failed. Before, it makes the missing replica again,"
+    "Nothing, once the job has Succeeded or Failed. Before, it creates the missing replica again,"
     " whatever its restartPolicy, and the failure is not counted."
 )
 
@@ -77,7 +77,7 @@ ROWS: Final = (
     OwnerKind(
         "StatefulSet",
         "apps",
-        "It makes that pod again, and no other. It deletes Failed pods itself.",
+        "It creates that pod again, and no other. It deletes Failed pods itself.",
         f"{_K8S}/statefulset/stateful_set_control.go (processReplica)",
         remakes=True,
         listed=True,
@@ -97,7 +97,7 @@ ROWS: Final = (
     OwnerKind(
         "DaemonSet",
         "apps",
-        "It makes that pod again. It deletes Failed pods itself: always left to it.",
+        "It creates that pod again. It deletes Failed pods itself, so the reconciler never does.",
         f"{_K8S}/daemon/daemon_controller.go",
         remakes=True,
     ),
@@ -188,7 +188,7 @@ ROWS: Final = (
     OwnerKind(
         "StatefulSet",
         "apps.kruise.io",
-        "It makes that pod again, and no other. It deletes Failed pods itself.",
+        "It creates that pod again, and no other. It deletes Failed pods itself.",
         f"{_KRUISE}/statefulset/stateful_set_control.go (processReplica)",
         remakes=True,
     ),

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Breaker, Entry, Evict, Finding, ObjectKind
+from reconciler.namespace_policy import NamespacePolicy, policy_of
 from reconciler.plan.eligibility import Verdict
 from reconciler.plan.order import is_ended
-from reconciler.policy import Limits
+from reconciler.policy import Limits, Policy
 from reconciler.reasons import Cause, Effect, SkipReason
 
 
@@ -70,16 +71,18 @@ class _Tally:
 class Budget:
     """The limits of one cycle; pods that have ended are counted separately."""
 
-    def __init__(self, cluster_index: ClusterIndex, limits: Limits) -> None:
+    def __init__(self, cluster_index: ClusterIndex, policy: Policy) -> None:
         self._cluster_index = cluster_index
-        self._limits = limits
-        self._rest = _Tally(limits.per_cycle, limits.per_node, limits.in_namespace)
+        self._policy = policy
+        limits = self._limits = policy.limits
+        self._rest = _Tally(limits.per_cycle, limits.per_node, self._in_namespace)
         self._ended = _Tally(
             limits.ended_per_cycle,
             limits.ended_per_node,
-            lambda _: limits.ended_per_namespace,
+            self._ended_in_namespace,
             " pods that have ended",
         )
+        self._policies: Counter[str] = Counter()
         self._crossed: set[str] = set()
         self._owners: Counter[str] = Counter()
 
@@ -93,14 +96,42 @@ class Budget:
         if crossed and node in self._crossed:  # replaced together they may cross again
             return SkipReason.ONE_AT_A_TIME, f"on {node}"
         tally = self._ended if is_ended(entry, self._cluster_index) else self._rest
-        limit = tally.reached(node, namespace)
+        own = self._own(namespace)
+        limit = tally.reached(node, namespace) or self._of_policy(own)
         if limit is not None:
             return limit
         tally.count(node, namespace)
+        if own is not None:
+            self._policies[own.name] += 1
         if crossed:
             self._crossed.add(node)
         self._owners[entry.owner] += disrupts
         return None
+
+    def _own(self, namespace: str) -> NamespacePolicy | None:
+        """The policy of the namespace, if it has one."""
+        labels = self._cluster_index.snapshot.namespaces
+        return policy_of(self._policy.policies, namespace, labels)
+
+    def _in_namespace(self, namespace: str) -> int:
+        """The limit of a namespace: its own, else its policy's, else that of all."""
+        limit = self._limits.own(namespace)
+        own = self._own(namespace)
+        if limit is None and own is not None:
+            limit = own.limits.per_namespace
+        return self._limits.per_namespace if limit is None else limit
+
+    def _ended_in_namespace(self, namespace: str) -> int:
+        """The same for pods that have ended, which a policy can only lower."""
+        limit, own = self._limits.ended_per_namespace, self._own(namespace)
+        most = None if own is None else own.limits.per_namespace
+        return limit if most is None else min(limit, most)
+
+    def _of_policy(self, own: NamespacePolicy | None) -> Verdict:
+        most = None if own is None else own.limits.per_cycle
+        if own is None or most is None or self._policies[own.name] < most:
+            return None
+        return SkipReason.POLICY_LIMIT, f"{most} of policy {own.name}"
 
     def _disrupts(self, entry: Entry) -> bool:
         """Whether the action takes away a replica that may be of use."""

@@ -16,6 +16,7 @@ from reconciler.model import (
     PolicyGuard,
     Scope,
 )
+from reconciler.namespace_policy import PLAN_ONLY, UNREAD, policy_of
 from reconciler.owners import eviction
 from reconciler.policy import REPORTED, Mode, Policy
 from reconciler.reasons import Cause, SkipReason
@@ -45,15 +46,21 @@ def objection(
     pause = _pause(finding, cluster_index, policy, state)
     if pause > 0:
         return SkipReason.BACKING_OFF, f"{pause:.0f} s to go"
-    return _only_planned(finding, policy)
+    return _only_planned(finding, cluster_index, policy)
 
 
-def _only_planned(finding: Finding, policy: Policy) -> Verdict:
+def _only_planned(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
     """Why the action is planned and not applied, by the rule or by the namespace."""
     if policy.mode(finding.rule) is Mode.PLAN:
         return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
-    if finding.object_ref.namespace in policy.plan_namespaces:
+    namespace = finding.object_ref.namespace
+    if namespace in policy.plan_namespaces:
         return SkipReason.NAMESPACE_MODE_PLAN, "plan_namespaces"
+    own = policy_of(policy.policies, namespace, cluster_index.snapshot.namespaces)
+    if own is UNREAD:
+        return SkipReason.NAMESPACE_UNREAD, ""
+    if own is not None and own.mode == PLAN_ONLY:
+        return SkipReason.NAMESPACE_MODE_PLAN, f"policy {own.name}"
     return None
 
 

@@ -85,7 +85,7 @@ def resolve(
         )
         skipped += [_skipped(entry, SkipReason.BREAKER_TRIPPED, detail) for entry in eligible]
         eligible = []
-    budget = Budget(cluster_index, policy.limits)
+    budget = Budget(cluster_index, policy)
     actions = []
     for entry in in_turns(eligible, cluster_index, state):
         limit = budget.take(entry)
@@ -108,6 +108,7 @@ def resolve(
             ObjectKind.FOLDER: len(cluster_index.snapshot.folders),
         },
         notes=cluster_index.snapshot.notes,
+        unit_doubts=cluster_index.snapshot.unit_doubts,
     )
 
 

@@ -99,7 +99,7 @@ def plan_document(plan: Plan, results: Iterable[ActionResult] = ()) -> PlanDocum
         scope=plan.scope.value,
         object_counts=plan.object_counts,
         breaker=BreakerDocument(breaker.tripped, breaker.wanted, breaker.allowed, breaker.pods),
-        notes=plan.notes,
+        notes=plan.all_notes,
         actions=tuple(
             _entry(entry, results_by_object.get(entry.finding.object_ref.key))
             for entry in plan.actions

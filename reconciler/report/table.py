@@ -32,6 +32,7 @@ from vgpu.terminal import (
     Piece,
     write,
 )
+from vgpu.units import count
 
 _EFFECTS: Final[Mapping[Effect, Style]] = {
     Effect.RECOVERY: GOOD,
@@ -124,17 +125,17 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def _plan_lines(plan: Plan, width: int | None, command: str) -> Iterator[Line]:
-    for note in plan.notes:
+    for note in plan.all_notes:
         yield from _wrapped(f"Note: {note}", width, "", "  ", DOUBTFUL)
     if plan.breaker.tripped:
         breaker = plan.breaker
         message = (
-            f"Circuit breaker: {breaker.wanted} objects need an action, with {breaker.pods}"
-            f" living GPU pods; more than {breaker.allowed} are not allowed. Nothing will be done:"
-            " find the common cause first."
+            f"Circuit breaker: actions are needed for {count(breaker.wanted, 'object')}, with"
+            f" {count(breaker.pods, 'pod')} sharing GPUs; more than {breaker.allowed} are not"
+            " allowed. Nothing will be done: find the common cause first."
         )
         yield from _wrapped(message, width, "", "  ", BAD)
-    if plan.notes or plan.breaker.tripped:
+    if plan.all_notes or plan.breaker.tripped:
         yield []
     if plan.actions:
         yield [(f"To be done: {len(plan.actions)}", BOLD)]
@@ -235,15 +236,15 @@ def _summary(plan: Plan) -> str:
 
 def _report_lines(report: ReportDocument) -> Iterator[Line]:
     yield [("Findings by rule", BOLD)]
-    longest = max((len(count.rule) for count in report.rules), default=0)
-    for count in report.rules:
+    longest = max((len(row.rule) for row in report.rules), default=0)
+    for row in report.rules:
         numbers = (
-            (count.actions, "to be done"),
-            (count.skipped, "skipped"),
-            (count.findings, "report only"),
+            (row.actions, "to be done"),
+            (row.skipped, "skipped"),
+            (row.findings, "report only"),
         )
         counts = ", ".join(f"{number} {what}" for number, what in numbers if number)
-        yield [(f"  {count.rule:<{longest}}  {counts}", PLAIN), (f": {count.explanation}", DIM)]
+        yield [(f"  {row.rule:<{longest}}  {counts}", PLAIN), (f": {row.explanation}", DIM)]
     if not report.rules:
         yield [("  nothing", PLAIN)]
     yield []

@@ -33,7 +33,7 @@ from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HolderPod, holder
 from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER, PREFIX
 from vgpu.schemes.kubeshare.text import REQUEST, decimal
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.units import WHOLE_DEVICE_MILLI, count
 
 _MADE_UP: Final = re.compile("[a-z]{5}")
 """A GPUID by KubeShare-Sched; any other is its user's choice, and is never removed."""
@@ -254,7 +254,7 @@ def _restarting(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding
         return
     pods = (share_pod, *pool.made.get(share_pod.ref.uid, ()))
     ended = [
-        f"container {status.name} has completed, and was restarted {status.restarts} times"
+        f"container {status.name} has completed, and was restarted {count(status.restarts, 'time')}"
         for pod in pods
         for status in pod.statuses
         if _has_completed(status)

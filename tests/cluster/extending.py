@@ -10,13 +10,14 @@ needs no kubelet.
 
 import itertools
 import json
+import random
 import socket
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from signal import SIGKILL
@@ -43,7 +44,11 @@ RIGHTS = (
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
 )
+LOCK_RIGHTS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
+"""Further rights with ``--original-plugin``."""
+
 MAP_RIGHTS = (
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},
     {
@@ -56,10 +61,13 @@ MAP_RIGHTS = (
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of the loopback that nobody has now, and that the kernel gives to nobody: a program
+    that is started again finds it free.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(20_000, 30_000)))
+            return probe.getsockname()[1]
 
 
 class Extender:
@@ -69,7 +77,8 @@ class Extender:
         """``flags`` are of the command, such as ``--single``."""
         self.port = free_port()
         self._folder, self._flags = folder, flags
-        client = cluster.client_for(*RIGHTS)
+        rights = (*RIGHTS, LOCK_RIGHTS) if "--original-plugin" in flags else RIGHTS
+        client = cluster.client_for(*rights)
         _, _, namespace, account = client.user.split(":")
         for kind, extra in (
             ("Role", {"rules": list(MAP_RIGHTS)}),
@@ -113,6 +122,11 @@ class Extender:
 
     def start(self) -> None:
         """Start it, and wait until it is ready."""
+        self.launch()
+        self.daemon.wait_until(lambda: self.get("/-/ready")[0] == 200, "ready", failures=(OSError,))
+
+    def launch(self) -> None:
+        """Start it."""
         self._starts += 1
         command = [
             *(sys.executable, "-m", "vgpu", "scheduler"),
@@ -124,9 +138,6 @@ class Extender:
         log = self._folder / f"vgpu-scheduler-{self.port}-{self._starts}.log"
         self._daemon = Daemon(
             "vgpu-scheduler", command, log, env={"MALLOC_ARENA_MAX": "1"}, cwd=Path.cwd()
-        )
-        self._daemon.wait_until(
-            lambda: self.get("/-/ready")[0] == 200, "ready", failures=(OSError,)
         )
 
     def kill(self) -> None:
@@ -271,6 +282,7 @@ def kube_scheduler(
                 "urlPrefix": f"http://127.0.0.1:{port}",
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt",
                 "bindVerb": "bind",
                 "weight": 1,
                 "nodeCacheCapable": True,
@@ -322,6 +334,19 @@ def remove_nodes(cluster: Cluster, names: Sequence[str]) -> None:
         except Refused as refused:
             if refused.status != 404:
                 raise
+
+
+def priority_class(cluster: Cluster, value: int) -> str:
+    """The name of a PriorityClass with this value, which is made if there is none yet."""
+    obj = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": f"priority-{value}"},
+        "value": value,
+    }
+    if cluster.client.find(obj) is None:
+        cluster.client.create(obj)
+    return f"priority-{value}"
 
 
 def bound(pod: Object) -> bool:

@@ -114,6 +114,7 @@ class PluginNode:
             *self.flags,
         ]
         env = {**self.driver.env(), "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "1"}
+        env["PYTHONFAULTHANDLER"] = "1"  # a crash of a library says where
         self._daemon = self.node.start(f"plugin-{self.scheme}-{self._starts}", command, env=env)
 
     @property

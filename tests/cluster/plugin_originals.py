@@ -233,9 +233,10 @@ class GpuManager(Original):
         )[-1]
 
     def _capacity(self) -> dict[str, Any]:
-        """Of pods that are there."""
+        """Of the pods that are active to gpu-manager's watchdog."""
         file = self.node.path(GPU_MANAGERS)
-        pods = {pod["metadata"]["uid"] for pod in self.client.list("/api/v1/pods")}
+        found = self.client.list("/api/v1/pods")
+        pods = {pod["metadata"]["uid"] for pod in found if _is_active(pod)}
         kept = json.loads(file.read_bytes())["PodGPUMapping"] if file.exists() else {}
         return {uid: entry for uid, entry in kept.items() if uid in pods}
 
@@ -283,3 +284,11 @@ def _limit(pod: Object, resource: str) -> int:
 
 def _is_pending(pod: Object) -> bool:
     return pod["status"].get("phase") == "Pending"
+
+
+def _is_active(pod: Object) -> bool:
+    """Neither ended, nor deleted with no container left that runs."""
+    status = pod["status"]
+    runs = [one for one in status.get("containerStatuses", ()) if "running" in one["state"]]
+    is_deleted = "deletionTimestamp" in pod["metadata"]
+    return status.get("phase") not in ("Failed", "Succeeded") and not (is_deleted and not runs)

@@ -53,13 +53,14 @@ def _sees_gpushare(plugin: PluginNode, shown: Shown) -> Sight:
     return Sight(plugin.uuids.index(shown.env["NVIDIA_VISIBLE_DEVICES"]), gib)
 
 
-def _sees_gaia(_: PluginNode, shown: Shown) -> Sight:
-    (gpu,) = (gpu for gpu in range(GPUS) if f"/dev/nvidia{gpu}" in shown.devices)
+def _sees_gaia(plugin: PluginNode, shown: Shown) -> Sight:
+    (gpu,) = (gpu for gpu in range(len(plugin.uuids)) if f"/dev/nvidia{gpu}" in shown.devices)
     return Sight(gpu, None)  # its limits come by a socket
 
 
 SIGHTS: Mapping[str, Callable[[PluginNode, Shown], Sight]] = {
     "volcano": _sees_volcano,
+    "hami": _sees_volcano,
     "gpushare": _sees_gpushare,
     "gaia": _sees_gaia,
 }

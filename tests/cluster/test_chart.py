@@ -21,6 +21,7 @@ from deploy.project import Project
 from grafana.generate import dashboard_files, rule_files
 from grafana.runbooks import charted, published
 from reconciler.config.settings import parse as configuration
+from scheduler.config_check import config_findings, read_config
 from tests.cluster.charting import (
     OPERATOR,
     VALUES,
@@ -32,6 +33,7 @@ from tests.cluster.charting import (
     shown,
     uninstall,
 )
+from tests.cluster.extending import LOCK_RIGHTS, RESOURCES, make_node
 from tests.cluster.plugin_node import volcano_pod
 from tests.deploy.wrong_values import WRONG, merged
 from tests.support.bed import crds, objects
@@ -84,6 +86,8 @@ def test_the_manifests_are_what_the_chart_says(tools):
 def test_what_can_be_switched_off_leaves_nothing(sets):
     assert sets["nothing"] == []
 
+
+MUTATING = "MutatingAdmissionPolicy"
 
 GETTING_AN_IMAGE = (
     "image.repository is empty",
@@ -141,6 +145,16 @@ def test_no_profile_is_taken_away_by_a_field_that_the_cluster_does_not_know(char
             assert ("appArmorProfile" in container["securityContext"]) is field
 
 
+def test_an_admission_policy_is_of_a_version_that_the_cluster_serves(chart):
+    values = {"scheduler": {"policies": {"validate": True, "mutate": True}}}
+    with pytest.raises(HelmRefused, match=r"needs Kubernetes 1\.30 or newer"):
+        chart.rendered(values, "--kube-version=1.29.9")
+    group = "admissionregistration.k8s.io"
+    for flags, version in (((), "v1beta1"), ((f"--api-versions={group}/v1/{MUTATING}",), "v1")):
+        (policy,) = kinds(chart.rendered(values, *flags), MUTATING)
+        assert policy["apiVersion"] == f"{group}/{version}"
+
+
 def test_a_new_configuration_means_new_pods(chart):
     def pods(config):
         documents = chart.rendered({"reconciler": {"config": config}})
@@ -169,6 +183,43 @@ def test_who_only_plans_may_change_nothing(chart):
         if verb not in ("get", "list", "watch")
     }
     assert changes == set()
+
+
+@pytest.mark.parametrize(
+    ("policies", "verbs"),
+    [
+        ([], []),
+        ([{"name": "a", "mode": "plan", "namespaces": ["a"]}], []),
+        ([{"name": "a", "mode": "plan", "selector": {}}], ["list", "watch"]),
+    ],
+)
+def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, policies, verbs):
+    rendered = chart.rendered({"reconciler": {"config": {"policies": policies}}})
+    rules = [
+        rule["verbs"]
+        for role in kinds(rendered, "ClusterRole")
+        for rule in role["rules"]
+        if "namespaces" in rule["resources"]
+    ]
+    assert rules == ([verbs] if verbs else [])
+
+
+@pytest.mark.parametrize("is_original", [False, True])
+def test_nodes_may_be_locked_only_for_an_original_plugin(chart, is_original):
+    values = {"enabled": True, "allowAnonymous": True, "originalPlugin": is_original}
+    rendered = chart.rendered({"exporter": {"enabled": False}, "scheduler": values})
+    ((_, _, container),) = (
+        each for each in containers(rendered) if each[2]["args"][0] == "scheduler"
+    )
+    assert ("--original-plugin" in container["args"]) == is_original
+    granted = {
+        verb
+        for role in kinds(rendered, "ClusterRole")
+        for rule in role["rules"]
+        if "nodes" in rule["resources"] and role["metadata"]["name"].endswith("scheduler")
+        for verb in rule["verbs"]
+    }
+    assert granted == {"list", "watch"} | (set(LOCK_RIGHTS["verbs"]) if is_original else set())
 
 
 @pytest.mark.parametrize("daemon_set", [True, False])
@@ -253,7 +304,7 @@ def test_links_of_dashboards_begin_where_those_of_alerts_do(sets):
         for name, text in each.get("data", {}).items()
         if name.endswith(".json")
     }
-    assert len(files) == 5
+    assert len(files) == 6
     for text in files.values():
         variables = json.loads(text)["templating"]["list"]
         (runbooks,) = (each["query"] for each in variables if each["name"] == "runbooks")
@@ -280,7 +331,7 @@ def test_without_an_address_nothing_has_a_link_that_leads_nowhere(chart, tmp_pat
         for name, text in each["data"].items()
         if name.endswith(".json")
     ]
-    assert len(dashboards) == 5
+    assert len(dashboards) == 6
 
 
 def two_plugins(volcano, gaia, **everywhere):
@@ -320,6 +371,11 @@ REFUSED = (
             "reconciler": {"serviceAccount": {"name": "one"}},
         },
         "serviceAccount.name: exporter and reconciler would both make one",
+    ),
+    ({"scheduler": {"enabled": True}}, "scheduler: whoever reaches its port can bind pods"),
+    (
+        {"scheduler": {"enabled": True, "tlsSecret": "tls", "extraArgs": ["--single"]}},
+        "scheduler.extraArgs: --single decides in the memory of one process",
     ),
     ({"monitoring": {"scrapeTimeout": "16s"}}, "monitoring.scrapeTimeout: 16s is longer than"),
     (
@@ -412,14 +468,46 @@ NOTES = '{{ include "vgpu/templates/NOTES.txt" . | dict "notes" | toJson }}'
 """Helm prints them only to who installs."""
 
 
-@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
-@pytest.mark.parametrize("part", ["rules", "dashboards", ""])
-def test_of_a_reconciler_without_metrics_that_is_told(chart, tmp_path, kind, part):
+@pytest.fixture
+def notes(chart, tmp_path):
+    """What helm prints to who installs the chart with values."""
     copy = shutil.copytree(CHART, tmp_path / "vgpu")
     (copy / "templates" / "shown.yaml").write_text(NOTES)
+
+    def printed(values):
+        (shown,) = chart.rendered(values, "--show-only=templates/shown.yaml", folder=copy)
+        return shown["notes"]
+
+    return printed
+
+
+@pytest.mark.parametrize("kind", ["CronJob", "Deployment"])
+@pytest.mark.parametrize("part", ["rules", "dashboards", ""])
+def test_of_a_reconciler_without_metrics_that_is_told(notes, kind, part):
     values = {"reconciler": {"kind": kind}} | ({part: {"enabled": True}} if part else {})
-    ((notes),) = chart.rendered(values, "--show-only=templates/shown.yaml", folder=copy)
-    assert ("A CronJob serves no metrics" in notes["notes"]) is (kind == "CronJob" and part != "")
+    assert ("A CronJob serves no metrics" in notes(values)) is (kind == "CronJob" and part != "")
+
+
+URLS = {
+    "name": ({"allowAnonymous": True}, "http://vgpu-scheduler.default.svc:9398"),
+    "address": (
+        {"allowAnonymous": True, "service": {"clusterIP": "fd00::7"}},
+        "http://[fd00::7]:9398",
+    ),
+    "TLS": ({"tlsSecret": "tls"}, "https://vgpu-scheduler.default.svc:9398"),
+}
+
+
+@pytest.mark.parametrize(("values", "url"), URLS.values(), ids=URLS)
+def test_the_part_of_kube_schedulers_configuration_that_is_printed_has_no_trap(notes, values, url):
+    text = notes({"scheduler": {"enabled": True} | values})
+    block = re.search(r"^apiVersion:.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL).group()
+    document = yaml.safe_load(block)
+    assert config_findings(read_config(document, "NOTES.txt")) == []
+    (extender,) = document["extenders"]
+    assert extender["urlPrefix"] == url
+    assert sorted(extender["managedResources"], key=json.dumps) == sorted(RESOURCES, key=json.dumps)
+    assert "apiVersion: kubescheduler" not in notes({})
 
 
 BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
@@ -730,3 +818,63 @@ def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, na
     for each in pods:
         for container in each["spec"]["containers"]:
             assert "forbidden" not in client.logs(each, container["name"]).lower()
+
+
+# ---------------------------------------------------------------- the scheduler
+
+
+def test_the_scheduler_binds_with_just_its_rights(node, installed, namespace, product_image):
+    """One replica without client certificates, in a pod: it is asked as kube-scheduler would."""
+    del product_image
+    values = {"enabled": True, "allowAnonymous": True, "replicas": 1}
+    reach = {"exporter": {"enabled": False}, "reconciler": {"kind": "None"}}
+    installed(of_the_bed(node) | reach | {"scheduler": values})
+    cluster, client = node.cluster, node.cluster.client
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{namespace}-vgpu-scheduler"
+    client.wait_for(
+        client.get(path), lambda it: it["status"].get("readyReplicas") == 1, "has read the cluster"
+    )
+    (pod,) = client.list(f"/api/v1/namespaces/{namespace}/pods")
+    (status,) = kernel_says(node, "vgpu scheduler")
+    assert status["Uid"].split() == ["65532"] * 4
+    assert {int(status[each], 16) for each in ("CapEff", "CapPrm", "CapBnd")} == {0}
+
+    place = make_node(
+        cluster, f"{namespace}-gpus", {"aliyun.com/gpu-mem": 8, "aliyun.com/gpu-count": 1}
+    )
+    name = place["metadata"]["name"]
+    try:
+        fits, waits = (
+            client.create(
+                objects.pod(each, namespace, limits={"aliyun.com/gpu-mem": 8}, schedulerName="none")
+            )
+            for each in ("fits", "waits")
+        )
+
+        def ask(verb, body):
+            url = f"http://{pod['status']['podIP']}:9398/{verb}"
+            return urllib3.request("POST", url, json=body).json()
+
+        def bind(pod):
+            meta = pod["metadata"]
+            return ask(
+                "bind",
+                {
+                    "PodName": meta["name"],
+                    "PodNamespace": namespace,
+                    "PodUID": meta["uid"],
+                    "Node": name,
+                },
+            )["Error"]
+
+        wait_until(lambda: bind(fits) == "", "it is bound", context=lambda: client.logs(pod))
+        assert client.get(fits)["spec"]["nodeName"] == name
+        answer = ask("filter", {"Pod": waits, "Nodes": None, "NodeNames": [name]})
+        assert answer["FailedNodes"] == {name: "no GPU has enough free memory"}
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/vgpu-node-{name}"
+        claims = client.get(lease)["metadata"]["annotations"]["vgpu.dev/claims"]
+        assert fits["metadata"]["uid"] in claims
+        client.wait_for(waits, lambda it: bool(client.events(it)), "has an event")
+        assert "forbidden" not in client.logs(pod).lower()
+    finally:
+        cluster.remove_node(name)

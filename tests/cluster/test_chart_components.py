@@ -50,7 +50,8 @@ def test_every_object_and_pod_has_the_common_labels_and_tells_its_chart(sets):
 
 def test_names_begin_as_they_are_told_to(chart, sets):
     assert {each["metadata"]["name"] for each in kinds(sets["everything"], "Deployment")} == {
-        "vgpu-gpus-reconciler"
+        "vgpu-gpus-reconciler",
+        "vgpu-gpus-scheduler",
     }
     (workload,) = kinds(chart.rendered({"nameOverride": "gpus"}, release="gpus"), "Deployment")
     assert workload["metadata"]["name"] == "gpus-reconciler"
@@ -125,6 +126,66 @@ def test_a_budget_keeps_one_replica_where_there_are_two(chart, replicas):
         (workload,) = kinds(rendered, "Deployment")
         assert budget["spec"]["selector"] == workload["spec"]["selector"]
         assert budget["spec"]["maxUnavailable"] == 1
+
+
+# ---------------------------------------------------------------- the scheduler
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_scheduler_keeps_a_replica_where_there_are_two(chart, replicas):
+    values = {"enabled": True, "allowAnonymous": True, "replicas": replicas}
+    rendered = chart.rendered({"reconciler": {"kind": "None"}, "scheduler": values})
+    (workload,) = kinds(rendered, "Deployment")
+    assert workload["spec"]["replicas"] == replicas
+    budgets = kinds(rendered, "PodDisruptionBudget")
+    assert [budget["spec"]["selector"] for budget in budgets] == [workload["spec"]["selector"]] * (
+        replicas - 1
+    )
+
+
+def test_the_scheduler_has_one_service_however_it_is_scraped(chart):
+    for monitoring in ("None", "PodMonitor", "ServiceMonitor"):
+        rendered = chart.rendered(
+            {
+                "monitoring": {"kind": monitoring},
+                "scheduler": {"enabled": True, "tlsSecret": "tls"},
+            }
+        )
+        services = {
+            service["metadata"]["name"]: service["spec"] for service in kinds(rendered, "Service")
+        }
+        assert "clusterIP" not in services["vgpu-scheduler"]
+        assert len(kinds(rendered, "Service")) == len(services)
+        monitors = [
+            monitor
+            for monitor in kinds(rendered, "PodMonitor", "ServiceMonitor")
+            if monitor["metadata"]["name"] == "vgpu-scheduler"
+        ]
+        for monitor in monitors:
+            spec = monitor["spec"]
+            (endpoint,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
+            assert endpoint["scheme"] == "https"
+            assert endpoint["tlsConfig"]["keySecret"] == {"name": "tls", "key": "tls.key"}
+            assert endpoint["port"] == services["vgpu-scheduler"]["ports"][0]["name"]
+        assert len(monitors) == (monitoring != "None")
+
+
+def test_kube_scheduler_is_let_through_where_only_some_may_scrape(chart, sets):
+    def ingress(rendered):
+        return next(
+            policy["spec"]["ingress"]
+            for policy in kinds(rendered, "NetworkPolicy")
+            if policy["metadata"]["name"].endswith("-scheduler")
+        )
+
+    (named,) = ingress(sets["everything"])
+    assert [next(iter(peer)) for peer in named["from"]] == ["namespaceSelector", "ipBlock"]
+    values = {
+        "scheduler": {"enabled": True, "allowAnonymous": True},
+        "networkPolicy": {"enabled": True, "from": named["from"]},
+    }
+    (everybody,) = ingress(chart.rendered(values))
+    assert "from" not in everybody
 
 
 # ---------------------------------------------------------------- folders of nodes

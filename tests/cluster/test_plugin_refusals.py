@@ -63,7 +63,7 @@ REFUSED = {
     ),
     "too-many": (
         told("{0},NVIDIA,16,5:{1},NVIDIA,16,5:"),
-        "it asks for 1 devices, and reserved are",
+        "it asks for 1 device, and reserved are",
     ),
     "unlimited": (told("{0},NVIDIA,0,5:"), "which HAMi-core treats as no limit (malformed)"),
 }

@@ -96,6 +96,41 @@ def test_listing_and_watching_see_the_same(cluster, watching, broken):
     assert ConflictKind.OVERCOMMITTED in {conflict.kind for conflict in ledger.conflicts}
 
 
+def test_the_labels_of_namespaces_are_seen_where_they_are_asked_for(large, cluster):
+    made = large.client.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "labelled", "labels": {"team": "ml"}},
+        }
+    )
+    with closing(WatchingObserver(cluster, Units(), namespaces=True)) as watching:
+        for observer in (ListingObserver(cluster, Units(), namespaces=True), watching):
+            wait_until(lambda: look(observer).namespaces.get("labelled"), "its labels are seen")  # noqa: B023
+            assert look(observer).namespaces["labelled"]["team"] == "ml"
+        large.client.patch(made, {"metadata": {"labels": {"team": "vision"}}})
+        wait_until(
+            lambda: look(watching).namespaces["labelled"]["team"] == "vision", "the change is seen"
+        )
+    assert look(ListingObserver(cluster, Units())).namespaces == {}
+
+
+def test_without_the_right_to_read_namespaces_their_labels_are_unknown_and_it_is_said(large):
+    rights = [
+        {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["list", "watch"]},
+    ]
+    limited = large.cluster.client_for(*rights)
+    with ApiClient.connect(str(limited.kubeconfig)) as connected:
+        snapshot = look(ListingObserver(connected, Units(), namespaces=True))
+        assert snapshot.namespaces == {}
+        assert any(note.startswith("namespaces are not seen: ") for note in snapshot.notes)
+        with closing(WatchingObserver(connected, Units(), namespaces=True)) as watching:
+            snapshot = look(watching)
+    assert snapshot.namespaces == {}
+    assert any(note.startswith("some namespaces could not be read: ") for note in snapshot.notes)
+
+
 def test_a_look_of_a_loop_costs_no_request(cluster, watching):
     assert look(watching).complete == ALL
     before = asked(cluster)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from scheduler.compat import SchedulerCompat
 from tests.cluster.extending import (
     Extender,
     ExtenderProxy,
@@ -20,6 +21,7 @@ from tests.cluster.extending import (
     condition_message,
     kube_scheduler,
     make_node,
+    priority_class,
     remove_nodes,
 )
 from tests.support.bed import objects
@@ -127,12 +129,15 @@ class Placing:
         return "\n".join([self.extender.daemon.log(20), *waiting])
 
 
+COMPAT = [f"--compat={each}" for each in SchedulerCompat]
+
+
 @pytest.fixture(scope="module")
 def placing(api, tmp_path_factory):
     """One extender and one kube-scheduler for all tests of this file."""
     folder = tmp_path_factory.mktemp("scheduler")
     with (
-        Extender(api, folder) as extender,
+        Extender(api, folder, *COMPAT) as extender,
         ExtenderProxy(extender.port) as proxy,
         kube_scheduler(api, folder, "ours", proxy.port),
     ):
@@ -186,6 +191,8 @@ def test_a_node_is_filled_to_the_last_quarter_and_not_beyond(bed, system):
         bed.start(f"p{number}", bed.namespace, system, quarters)
         pods = bed.wait_bound(bed.namespace, number + 1)
     views = check(bed, pods)
+    if system == "hami":
+        bed.client.wait_for(pods[0], lambda pod: labelled(pod) == "hami-n1", "has HAMi's label")
     (view,) = views.values()
     assert [gpu.free_bytes // MIB for gpu in view.candidate.gpus] == [0, 0]
     waiting = bed.start("late", bed.namespace, system, 1)
@@ -376,13 +383,132 @@ def test_replicas_that_take_turns_do_not_promise_a_gpu_twice(bed, tmp_path):
     assert lease["metadata"]["ownerReferences"][0]["name"] == "volcano-r"
 
 
-def test_a_single_replica_writes_no_lease(bed, tmp_path):
+def test_a_single_replica_runs_beside_no_other_and_writes_no_lease_of_a_node(bed, tmp_path):
     bed.node("gpushare", "gpushare-s")
-    with Extender(bed.api, tmp_path, "--single") as single:
-        pod = bed.start("alone", bed.namespace, "gpushare", 4, schedulerName="nobody")
-        assert single.post("/bind", bind_body(pod, "gpushare-s")) == {"Error": ""}
+    single = Extender(bed.api, tmp_path, "--single")
+    with_leases = Extender(bed.api, tmp_path)
+    refused(single, "another replica runs: leases-")
+    bed.extender.daemon.stop()
+    try:
+        with single:
+            refused(
+                Extender(bed.api, tmp_path, "--single"), "a replica with --single runs: single-"
+            )
+            refused(with_leases, "a replica with --single runs: single-")
+            pod = bed.start("alone", bed.namespace, "gpushare", 4, schedulerName="nobody")
+            assert single.post("/bind", bind_body(pod, "gpushare-s")) == {"Error": ""}
+            single.daemon.stop()
+    finally:
+        bed.extender.start()
     leases = bed.client.list("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
     assert "vgpu-node-gpushare-s" not in {lease["metadata"]["name"] for lease in leases}
+
+
+def labelled(pod):
+    return pod["metadata"].get("labels", {}).get("hami.io/vgpu-node")
+
+
+def test_an_original_plugin_finds_the_lock_of_its_pod_before_the_next_one_is_bound(bed, tmp_path):
+    node = bed.node("hami", "hami-l")
+    lock = "hami.io/mutex.lock"
+    first, second = (
+        bed.start(f"l{number}", bed.namespace, "hami", 1, schedulerName="nobody")
+        for number in range(2)
+    )
+    with Extender(bed.api, tmp_path, "--original-plugin") as extender:
+        assert extender.post("/bind", bind_body(first, "hami-l")) == {"Error": ""}
+        text = bed.client.get(node)["metadata"]["annotations"][lock]
+        assert text.split(",")[1:] == [bed.namespace, "l0"]
+        waits = extender.post("/bind", bind_body(second, "hami-l"))
+        assert waits == {"Error": "the node is locked for another pod until it has its GPUs"}
+        bed.client.patch(node, {"metadata": {"annotations": {lock: None}}})
+        assert extender.post("/bind", bind_body(second, "hami-l")) == {"Error": ""}
+
+
+def refused(extender, line):
+    """The program ends by itself, and its log has one line that says why."""
+    extender.launch()
+    assert extender.daemon.wait() == 1
+    errors = [text for text in extender.daemon.log().splitlines() if '"error"' in text.lower()]
+    assert len([text for text in errors if line in text]) == 1, extender.daemon.log()
+
+
+# ---------------------------------------------------------------- preemption
+
+
+def ranked(bed, name, system, quarters, value, **spec):
+    """A pod with a priority."""
+    spec["priorityClassName"] = priority_class(bed.api, value)
+    return bed.start(name, bed.namespace, system, quarters, **spec)
+
+
+def test_a_preemption_frees_one_gpu_and_keeps_it_for_its_pod(bed, tmp_path):
+    """kube-scheduler's two victims are on two GPUs; the GPU that a third one frees is held."""
+    bed.node("volcano", "volcano-p")
+    pods = []
+    for value in (1, 3, 2, 4):  # two on each GPU
+        pods.append(ranked(bed, f"low{value}", "volcano", 2, value))
+        bed.wait_bound(bed.namespace, len(pods))
+    freed = held_devices(bed.client.get(pods[0]))
+    gate, reached = threading.Event(), threading.Event()
+
+    def fault(path, body):
+        if path == "/filter" and body["Pod"].get("status", {}).get("nominatedNodeName"):
+            reached.set()
+            return Fault(gate=gate)
+        return Fault()
+
+    bed.proxy.fault = fault
+    with (
+        Extender(bed.api, tmp_path) as second,
+        kube_scheduler(bed.api, tmp_path, "preempts", bed.proxy.port, httpTimeout="60s"),
+    ):
+        high = ranked(bed, "high", "volcano", 4, 100, schedulerName="preempts")
+        wait_until(lambda: sum(map(deleting, bed.pods(bed.namespace))) == 3, "three pods leave")
+        for pod in filter(deleting, bed.pods(bed.namespace)):  # as their kubelet would
+            bed.client.delete(pod, grace_seconds=0)
+        wait_until(reached.is_set, "kube-scheduler asks for the chosen node")
+        thief = ranked(bed, "thief", "volcano", 4, 50, schedulerName="nobody")
+        for extender in (bed.extender, second):
+            answer = extender.post("/bind", bind_body(thief, "volcano-p"))
+            assert answer == {"Error": "no GPU has enough free memory"}
+        gate.set()
+        high = bed.client.wait_for(high, bound, "is bound")
+    assert held_devices(high) == freed
+    left = [pod["metadata"]["name"] for pod in bed.pods(bed.namespace) if bound(pod)]
+    assert sorted(left) == ["high", "low4"]
+    check(bed, bed.pods(bed.namespace))
+
+
+def test_the_event_says_where_kube_schedulers_preemption_is_blind(bed):
+    """The node's sums suffice, so that kube-scheduler finds nobody to preempt."""
+    bed.node("gpushare", "gpushare-b")
+    for number in range(2):
+        ranked(bed, f"low{number}", "gpushare", 3, 1)
+    bed.wait_bound(bed.namespace, 2)
+    high = ranked(bed, "high", "gpushare", 2, 100)
+    cause = (
+        "1 node would take the pod without pods of lower priority, which kube-scheduler does not"
+        " preempt: the sums of the resources suffice there"
+    )
+    wait_until(
+        lambda: [event for event in bed.client.events(high) if cause in event["message"]],
+        "the event is there",
+        context=lambda: str(bed.client.events(high)),
+    )
+    assert not bed.proxy.of("/preempt")
+    assert sum(map(bound, bed.pods(bed.namespace))) == 2
+
+
+def deleting(pod):
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def held_devices(pod):
+    """The GPUs of a pod of Volcano, by its annotations."""
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == "volcano")
+    claim = scheme.codec.claim(as_pod(pod))
+    return {share.device for each in claim.allocations for share in each.shares}
 
 
 # ---------------------------------------------------------------- one pod
@@ -515,3 +641,23 @@ def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
     ours = bed.start("ours", bed.namespace, "gpushare", 1)
     bed.client.wait_for(ours, condition_message, "is not scheduled")
     assert not bound(bed.client.get(ours))
+
+
+def test_the_gauges_of_the_original_schedulers_have_what_is_bound(bed):
+    bed.node("hami", "hami-g")
+    bed.node("volcano", "volcano-g")
+    for system in ("hami", "volcano"):
+        bed.start(system, bed.namespace, system, 3)
+    bed.wait_bound(bed.namespace, 2)
+    gpu = 'device_type="NVIDIA-Tesla T4",zone="vGPU",device_cores="100"} 12884901888'
+    wanted = (
+        f'hami_vgpu_memory_allocated_bytes{{namespace="{bed.namespace}",node="hami-g",pod="hami"',
+        gpu,
+        'podName="volcano"} 12288',
+    )
+
+    def missing():
+        page = bed.extender.get("/metrics")[1].decode()
+        return [text for text in wanted if text not in page]
+
+    wait_until(lambda: not missing(), "the gauges have both pods", context=missing)

@@ -17,12 +17,12 @@ from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
 from vgpu.cli import main
 from vgpu.commands.inspect_document import InventoryDocument
-from vgpu.commands.inspect_table import layout_for, rounded_size, show
+from vgpu.commands.inspect_table import layout_for, show
 from vgpu.durations import age
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
 from vgpu.legacy_inspect import details, summary
-from vgpu.units import GIB, MIB, count
+from vgpu.units import GIB, MIB, count, rounded_size
 
 NODES = (
     sample.volcano_node("gpu-1", 1, healthy=(True, False)),
@@ -33,7 +33,7 @@ NODES = (
 
 TABLE = """\
   GPU                      MEMORY            held/total CORES    held/all SHARE
-gpu-1  volcano · 2 GPUs · 13.7 GiB free
+gpu-1  volcano · 2 GPUs · 13.7 GiB free · 45.0 GiB unavailable
   GPU-00000001             ███████▒▒░░░   31.2/45.0 GiB ████▒▒░░  70/100%  2/10
     ml/infer-0                                  7.8 GiB assumed       20%   12m
     ml/train-bert-lar…-7c9d8f6b54-qq7lz        23.4 GiB assigned      50%
@@ -167,7 +167,7 @@ def test_a_node_that_is_not_ready_or_unknown_or_cordoned_says_so(dump):
             sample.gaia_pod("p", "gone", 10, 1, 0),
         ),
     ).output
-    assert "gpu-1  volcano · 2 GPUs · 90.0 GiB free  NotReady  cordoned\n" in printed
+    assert "gpu-1  volcano · 2 GPUs · 90.0 GiB unavailable  NotReady  cordoned\n" in printed
     assert "gone  gaia · 0 GPUs  not a node of this cluster\n  on no known GPU\n" in printed
 
 
@@ -191,6 +191,8 @@ def test_where_nothing_is_shown_it_says_what_was_looked_for(dump):
         ("cpu-1",): "Node cpu-1 shares no GPUs.\n",
         ("--scheme", "gaia"): "No node shares GPUs by gaia.\n",
         ("gpu-1", "--scheme", "gaia"): "Node gpu-1 shares no GPUs by gaia.\n",
+        ("-n", "none"): "No selected pod has a share of a GPU.\n",
+        ("gpu-1", "-l", "app=none"): "No selected pod has a share of a GPU of gpu-1.\n",
     }
     for flags, words in told.items():
         assert run(*flags, "--from", path).output.startswith(words)

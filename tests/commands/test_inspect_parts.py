@@ -92,6 +92,25 @@ def test_nodes_have_an_order(dump, sort, first):
     assert next(iter(nodes)) == first
 
 
+def test_memory_that_no_share_can_have_is_not_called_free(tmp_path):
+    items = (
+        sample.volcano_node("away", 1, ready=False),
+        sample.volcano_node("closed", 3, cordoned=True),
+        sample.volcano_node("half", 5, healthy=(True, False)),
+        sample.volcano_node("good", 7),
+    )
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(sample.dump(items)))
+    lines = run("inspect", "--from", str(path), "--sort", "free").stdout.splitlines()
+    heads = [line for line in lines if " GPUs · " in line]
+    assert [head.split("GPUs · ")[1] for head in heads] == [
+        "90.0 GiB free",
+        "45.0 GiB free · 45.0 GiB unavailable",
+        "90.0 GiB unavailable  NotReady",
+        "90.0 GiB unavailable  cordoned",
+    ]
+
+
 def test_a_wrong_selector_is_a_wrong_flag(dump):
     result = run("inspect", "--from", dump, "-l", "a b")
     assert result.exit_code == 2

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from vgpu.commands.top import Live
 from vgpu.commands.top_frame import (
+    HELP,
     LONGEST_TREND,
     ColumnLayout,
     ScreenState,
@@ -22,8 +23,8 @@ from vgpu.commands.top_frame import (
     short,
     spark,
 )
-from vgpu.commands.top_keys import Command, Sort
-from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
+from vgpu.commands.top_keys import Command, Move, Sort
+from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare
 
 GIB = 2**30
 GPU = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
@@ -127,6 +128,17 @@ def test_a_gpu_cut_into_instances_shows_them():
     assert shown.count("no container holds") == 1  # of the instance; the GPU has its instances
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+def test_the_explanation_of_keys_is_whole_in_any_width(columns):
+    size = Size(columns, 24)
+    for pattern in ("", "ml"):
+        shown = msgspec.structs.replace(state(share("a")), pattern=pattern)
+        drawn = frame(shown, size, Sort.NAME, help_lines=True).plain
+        assert drawn.count("\n") == 23
+        assert all(piece in drawn for piece in HELP)
+    assert "/ml   / changes it" in drawn
+
+
 # ---------------------------------------------------------------- trouble
 
 
@@ -147,6 +159,46 @@ def test_a_page_that_stands_still_is_called_stale():
 def test_a_collector_that_fails_and_a_driver_that_hangs_are_said():
     shown = text(state(failing=("nvml (timeout)",), stuck_seconds=31.0))
     assert " the driver is overdue by 31 s; failing: nvml (timeout)" in shown
+
+
+# ---------------------------------------------------------------- processes
+
+
+def process(pid, pod, used, **known):
+    return PageProcess(pid, GPU.uuid, "ml", pod, "main", f"uid-{pod}", used, **known)
+
+
+def with_processes(*rows, shares=("a", "b"), **known):
+    shown = state(*map(share, shares), processes=rows)
+    return msgspec.structs.replace(shown, processes=True, **known)
+
+
+def test_the_processes_of_a_container_stand_below_it_in_its_columns():
+    shown = with_processes(
+        process(4194304, "a", 3 * GIB, sm_utilization_ratio=0.25), process(7, "b", None)
+    )
+    for columns in range(40, 201, 8):
+        lines = text(shown, columns).split("\n")
+        at = next(number for number, line in enumerate(lines) if "ml/a" in line)
+        assert lines[at + 1].split() == ["pid", "4194304", "3.0G", "25%"]
+        assert lines[at + 3].split() == ["pid", "7", "–", "–"]
+        assert lines[at + 1][: lines[2].index(" used") + 5].endswith("3.0G")
+    assert "1 GPU, 2 shares, 2 processes" in text(shown)
+    assert "pid" not in text(msgspec.structs.replace(shown, processes=False))
+
+
+def test_processes_in_no_known_container_come_after_the_containers_of_their_gpu():
+    lines = text(with_processes(process(1, "a", 1), PageProcess(2, GPU.uuid), shares="a"))
+    header, row = lines.split("\n")[-2:]
+    assert header.strip() == "in no known container"
+    assert row.split() == ["pid", "2", "–", "–"]
+
+
+def test_a_filter_hides_the_processes_of_the_containers_that_it_hides():
+    shown = with_processes(process(1, "a", 1), process(2, "b", 1), pattern="ml/b")
+    assert "pid 2" in text(shown)
+    assert "pid 1" not in text(shown)
+    assert "in no known container" not in text(shown)
 
 
 # ---------------------------------------------------------------- order
@@ -172,11 +224,11 @@ def test_trends_grow_by_a_value_a_reading_and_forget_what_is_gone():
     first = PageReading(1.0, 15.0, (GPU,), (share("a", utilization=0.5),))
     second = PageReading(2.0, 15.0, (GPU,), (share("b"),))
     trends = grown(grown({}, first), second)
-    assert trends[GPU.uuid,] == (0.5, 0.5)
-    assert [line[1] for line in trends if len(line) > 1] == ["b"]
+    assert trends["", GPU.uuid] == (0.5, 0.5)
+    assert [line[1] for line in trends if len(line) > 2] == ["b"]
     for _ in range(LONGEST_TREND):
         trends = grown(trends, second)
-    assert len(trends[GPU.uuid,]) == LONGEST_TREND
+    assert len(trends["", GPU.uuid]) == LONGEST_TREND
 
 
 def test_sparks_stand_at_the_right_and_leave_gaps():
@@ -221,10 +273,28 @@ DEVICES = st.builds(
     watts=NUMBERS,
     watts_limit=NUMBERS,
 )
+PROCESSES = st.builds(
+    PageProcess,
+    pid=st.integers(0, 2**22),
+    uuid=UUIDS,
+    container=TEXT,
+    pod_uid=st.sampled_from(["u1", "u2"]),
+    used_bytes=st.none() | st.integers(0, 2**60),
+    sm_utilization_ratio=NUMBERS,
+)
 STATES = st.builds(
-    lambda devices, shares: state(*shares, devices=tuple(devices), idle=tuple(shares)),
+    lambda devices, shares, processes: msgspec.structs.replace(
+        state(
+            *shares,
+            devices=tuple(devices),
+            idle=tuple(shares),
+            processes=None if processes is None else tuple(processes),
+        ),
+        processes=processes is not None,
+    ),
     st.lists(DEVICES, max_size=3),
     st.lists(SHARES, max_size=5),
+    st.none() | st.lists(PROCESSES, max_size=5),
 )
 SIZES = st.builds(Size, st.integers(1, 220), st.integers(1, 60))
 
@@ -321,10 +391,12 @@ def test_a_column_can_be_hidden(title):
 
 def test_what_is_typed_behind_a_slash_is_the_filter_until_enter():
     live = Live("here", 2.0, ["acct"])
-    live.pressed(Command.FILTER, Size(80, 24))
-    live.filtered(b"q")
+    size = Size(80, 24)
+    assert live.typed(b"/q", size) == (Command.FILTER,)
     assert (live.state.pattern, live.state.typing) == ("q", True)
     assert " /q_" in text(live.state, lines=24)
-    live.filtered(b"\x7fml\r")
+    assert live.typed(b"\x7fml\rm\x1b[", size) == (Sort.MEMORY,)
     assert (live.state.pattern, live.state.typing) == ("ml", False)
     assert live.state.hidden == {"acct"}
+    assert live.typed(b"B/x\x03", size) == (Move.DOWN, Command.FILTER)  # an arrow in two parts
+    assert (live.state.pattern, live.state.typing) == ("", False)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -71,8 +72,29 @@ def test_sort_keys_sort_the_containers_of_each_gpu(top):
 
 def test_help_takes_a_line_more_and_goes_again(top):
     top.type("h")
-    assert top.wait_for("near its limit")[22].startswith(" sort: n name")
+    assert top.wait_for("near its limit")[21].startswith(" sort: n name")
     top.type("h")
+    top.wait_for("sorted by name")
+
+
+def test_p_shows_the_processes_of_each_container_and_hides_them(top):
+    top.type("p")
+    lines = top.wait_for("pid 1180907")
+    assert "trainer" in next(before for before, line in pairwise(lines) if "1180907" in line)
+    assert lines[1].startswith(" 2 GPUs, 10 shares, 10 processes")
+    top.type("p")
+    top.wait_for(lambda lines: not any("pid" in line for line in lines))
+
+
+def test_a_filter_that_comes_at_once_is_no_keys(top):
+    """Over a slow connection, or from the clipboard; m and l would sort, q would quit."""
+    top.type("/vllm")
+    top.wait_for("/vllm_")
+    top.type("q\x7f\r")
+    top.wait_for("/vllm   / changes it")
+    top.type("/q")
+    top.wait_for("/vllmq_")
+    top.process.send_signal(signal.SIGINT)  # ends the filter, and not the program
     top.wait_for("sorted by name")
 
 
@@ -181,6 +203,7 @@ def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
 # ---------------------------------------------------------------- a real exporter
 
 
+@pytest.mark.slow
 def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -204,7 +227,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
 
 def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     with RunningDemo(tmp_path) as demo:
-        arguments = [*TOP, "--once", f"--url={demo.url}"]
+        arguments = [*TOP, "--once", "--processes", f"--url={demo.url}"]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
@@ -212,6 +235,7 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     assert lines[0].startswith(f" vgpu top  {demo.url}")
     assert max(map(len, lines)) <= 80
     assert "> researc…etune-0/trainer volcano" in done.stdout
+    assert "    pid 1180907 " in done.stdout
 
 
 def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.commands.top_reading import PageDevice, PageError, PageShare, in_order, read_page
+from vgpu.commands.top_reading import (
+    PageDevice,
+    PageError,
+    PageShare,
+    in_order,
+    read_page,
+    read_processes,
+)
+from vgpu.inventory import short_notes
 
 GPU = "GPU-a"
 WHO = 'namespace="ml",pod="train-0",container="main",pod_uid="u1"'
@@ -146,3 +154,52 @@ def test_mig_instances_follow_their_gpu():
         PageDevice("GPU-?"),
     ]
     assert [one.uuid for one in in_order(devices)] == ["GPU-0", "MIG-0", "MIG-1", "GPU-1", "GPU-?"]
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_a_list_of_processes_has_nothing_that_could_change_the_terminal():
+    text = '{"timestamp": 1, "processes": [{"pid": 7, "uuid": "GPU-\\u001b", "more": 1}]}'
+    (row,) = read_processes(text)
+    assert (row.pid, row.uuid, row.used_bytes) == (7, "GPU-?", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[" * 5000, '{"timestamp": 1, "processes": [{"pid": "x", "uuid": ""}]}', PAGE],
+)
+def test_an_answer_that_is_no_list_of_processes_is_refused(text):
+    with pytest.raises(PageError, match="not a list of processes"):
+        read_processes(text)
+
+
+# ---------------------------------------------------------------- units
+
+
+def units(confirmed, *bounds):
+    lines = [
+        'vgpu_memory_unit_bytes{scheme="volcano"} 1048576',
+        f'vgpu_memory_unit_confirmed{{scheme="volcano"}} {confirmed}',
+        *(
+            f'vgpu_memory_unit_fitting_bytes{{scheme="volcano",bound="{bound}"}} {mebibytes << 20}'
+            for bound, mebibytes in bounds
+        ),
+    ]
+    return read_page(PAGE + "\n".join(lines) + "\n")
+
+
+def test_a_unit_that_is_not_confirmed_has_the_units_that_would_fit():
+    reading = units(0, ("least", 8), ("most", 227))
+    assert list(short_notes(reading.units)) == [
+        "unit unconfirmed, 8 to 227 would fit (--volcano.memory-factor 1)"
+    ]
+    assert not any(device.unit_confirmed for device in reading.devices)
+    (note,) = short_notes(units(0, ("least", 8)).units)
+    assert note == "unit unconfirmed, 8 or more would fit (--volcano.memory-factor 1)"
+
+
+def test_a_confirmed_unit_is_nothing_to_speak_of():
+    reading = units(1)
+    assert reading.units == ()
+    assert all(device.unit_confirmed for device in reading.devices)

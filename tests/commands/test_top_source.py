@@ -70,6 +70,14 @@ def test_another_path_is_asked_for_as_it_is():
         )
 
 
+@pytest.mark.parametrize("folder", ["", "/gpu"])
+def test_the_processes_are_beside_the_metrics(folder):
+    with served(path=f"{folder}/processes", body="[]") as address:
+        assert Exporter(f"http://{address}{folder}/metrics", ClientOptions()).processes() == "[]"
+        with pytest.raises(Unanswered, match="HTTP status 404: the exporter is older"):
+            Exporter(f"http://{address}/elsewhere/metrics?x=1", ClientOptions()).processes()
+
+
 def test_no_proxy_of_the_environment_is_asked(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with served() as address:

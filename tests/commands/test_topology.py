@@ -25,8 +25,16 @@ from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.commands.topology import command
-from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown
-from vgpu.display.messages import graph_text, usages
+from vgpu.commands.topology_state import (
+    by_links,
+    by_matrix,
+    state_of,
+    unknown,
+    unknown_nvlinks,
+    whole_gpus,
+    with_nvlink,
+)
+from vgpu.display.messages import graph_text, usages, usages_text
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -85,7 +93,9 @@ def given(pod, device, memory=None, cores=None, *, container="main", scheme=Sche
 
 def used(pod, device, container="main", **known):
     """What the container uses of the device."""
-    return ShareRow(f"uid-{pod}", container, device, "ml", pod, **known)
+    return ShareRow(
+        pod_uid=f"uid-{pod}", container=container, device=device, namespace="ml", pod=pod, **known
+    )
 
 
 def view(*statements, uses=(), gpu=None, collectors=()):
@@ -253,13 +263,47 @@ def test_the_drivers_levels_are_those_of_the_tree():
     assert by_links({("GPU-0", "GPU-1"): 35})(make_gpu(0), make_gpu(1)) is None
 
 
+def test_nvlink_is_nearer_than_any_pcie_link_and_not_in_the_drawing():
+    gpu = GpuSample(tuple(make_gpu(number) for number in range(4)))
+    pcie = by_links({("GPU-0", "GPU-1"): 10, ("GPU-2", "GPU-3"): 10})
+    nearest = with_nvlink(pcie, {("GPU-0", "GPU-2"): True, ("GPU-0", "GPU-1"): False})
+    state = state_of(view(gpu=gpu), gpu, None, None, pcie, nearest=nearest)
+    assert graph_text(state) == drawn(view(gpu=gpu), gpu, pcie)
+    assert json.loads(usages_text(state)) == {
+        "usage": {},
+        "topology": [
+            {
+                "level": "PIX",
+                "gpus": [0, 1, 2, 3],
+                "groups": [{"level": "NVLINK", "gpus": [0, 2]}],
+            }
+        ],
+    }
+
+
+def test_nvlink_of_a_matrix_is_a_level_and_drawn_as_one_switch():
+    text = NEAR.replace("PIX", "NV4")
+    between = by_matrix(parse_matrix(text), whole_gpus(TWO), "f")
+    state = state_of(view(), TWO, None, None, between, nearest=between)
+    assert json.loads(usages_text(state))["topology"] == [{"level": "NVLINK", "gpus": [0, 1]}]
+    assert graph_text(state) == drawn(view())
+
+
+def test_pairs_whose_nvlink_is_unknown_are_named():
+    gpu = GpuSample(tuple(make_gpu(number) for number in range(3)))
+    assert list(unknown_nvlinks(gpu, {("GPU-0", "GPU-1"): False})) == [
+        "whether NVLink joins GPU0 and GPU2 is unknown",
+        "whether NVLink joins GPU1 and GPU2 is unknown",
+    ]
+
+
 def test_a_matrix_must_speak_of_as_many_gpus():
     matrix = parse_matrix(NEAR)
     assert (
         by_matrix(matrix, (make_gpu(0), make_gpu(1)), "f")(make_gpu(0), make_gpu(1))
         is LinkLevel.PIX
     )
-    with pytest.raises(SourceError, match="f: speaks of 2 GPUs, but the node has 1, up to GPU2"):
+    with pytest.raises(SourceError, match="f: has 2 GPUs, but the node has 1, up to GPU2"):
         by_matrix(matrix, (make_gpu(2),), "f")
 
 
@@ -335,7 +379,7 @@ def test_a_matrix_of_another_node_is_an_error(tmp_path):
     (tmp_path / "topo.txt").write_text(" GPU0\nGPU0   X")
     result = run("--simulate", "--matrix", str(tmp_path / "topo.txt"))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "topo.txt: speaks of 1 GPUs, but the node has 2" in result.stderr
+    assert "topo.txt: has 1 GPU, but the node has 2" in result.stderr
 
 
 # ---------------------------------------------------------------- the real driver's calls
@@ -360,7 +404,7 @@ def with_driver(driver, *arguments):
 
 def test_nvml_tells_how_the_gpus_lie(driver):
     gpus = [Device(uuid(number), total=16 * GIB) for number in range(4)]
-    links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20)]
+    links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20, nvlink=1)]
     driver.write(devices=gpus, links=links, processes=[Process(uuid(2), 4711)])
     done = with_driver(driver)
     assert done.returncode == 0, done.stderr
@@ -377,6 +421,13 @@ def test_nvml_tells_how_the_gpus_lie(driver):
     ]
     assert "GPU2 (pids: [4711]" in done.stdout
     assert "joined" not in done.stderr
+    assert json.loads(with_driver(driver, "--usage").stdout)["topology"] == [
+        {
+            "level": "SYS",
+            "gpus": [0, 1, 2, 3],
+            "groups": [{"level": "PIX", "gpus": [0, 1]}, {"level": "NVLINK", "gpus": [2, 3]}],
+        }
+    ]
 
 
 def test_a_driver_that_cannot_tell_leaves_the_links_unknown(driver):

@@ -11,8 +11,10 @@ import yaml
 
 import deviceplugin.flags
 import exporter.flags
-from deploy.manifests import FOLDER, MANIFESTS, PLACEHOLDER, unpublished
+import scheduler.main
+from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
 from grafana.settings import EXPORTER, RECONCILER
+from tests.cluster.extending import MAP_RIGHTS, RIGHTS
 from tests.support.deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
 from tests.support.environment import ROOT
 from vgpu import __version__
@@ -108,6 +110,7 @@ WRITTEN = {
         "/etc/gpu-manager",
     },
     "reconcile": {"/usr/local/vgpu", "/tmp/vgpu"},
+    "scheduler": set(),
 }
 
 
@@ -150,12 +153,17 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "exporter": exporter.flags.DEFAULT_PORT,
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
+        "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
     }
     if name == "reconciler-cronjob.yaml":
         assert "ports" not in container
         return
     (port,) = container["ports"]
     assert port["containerPort"] == ports[container["args"][0]]
+    if name == "scheduler.yaml":  # the kubelet has no client certificate
+        opened = {"tcpSocket": {"port": port["name"]}}
+        assert container["livenessProbe"] == container["readinessProbe"] == opened
+        return
     assert container["livenessProbe"]["httpGet"] == {"path": "/-/healthy", "port": port["name"]}
     assert container["readinessProbe"]["httpGet"] == {"path": "/-/ready", "port": port["name"]}
 
@@ -225,6 +233,26 @@ def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes
         assert not [one for one in granted(DOCUMENTS[name]) if one[1] == "configmaps"]
 
 
+def test_the_scheduler_may_only_what_it_is_tested_with():
+    """With no more, tests/cluster/test_scheduler.py runs it."""
+    tested = {
+        (verb, resource)
+        for rule in (*RIGHTS, *MAP_RIGHTS)
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted(DOCUMENTS["scheduler-rbac.yaml"]) == tested
+    leases, maps = (
+        (role["metadata"]["namespace"], rule["resources"])
+        for role in kinds(DOCUMENTS["scheduler-rbac.yaml"], "Role")
+        for rule in role["rules"]
+    )
+    assert leases == (NAMESPACE, ["leases"])
+    assert maps == ("kube-system", ["configmaps"])
+    ((_, _, container),) = containers(DOCUMENTS["scheduler.yaml"])
+    assert parse(container["args"]).params["lease_namespace"] == NAMESPACE
+
+
 # ---------------------------------------------------------------- what is scraped
 
 
@@ -241,7 +269,7 @@ def test_the_scrape_jobs_are_named_as_rules_and_dashboards_expect():
     (known,) = re.findall('"(.*)"', RECONCILER)
     ours = {"vgpu-reconciler", "vgpu-reconciler-node"}
     assert {job for job in jobs if re.fullmatch(known, job)} == ours
-    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", *ours}
+    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", *ours}
 
 
 def test_every_port_that_serves_metrics_is_scraped_once():

@@ -50,6 +50,9 @@ RIGHT = (
     "limits: {per_cycle: 0, per_owner: 0.25}",
     "rules: {refused: {mode: apply}, recover: {mode: 'off'}}",
     "ages: {failed: 0s}",
+    "policies: [{name: ml, mode: apply, selector: {matchLabels: {team: ml}}}]",
+    "policies: [{name: a, mode: plan, namespaces: [x], limits: {per_cycle: 5}}]",
+    "policies: [{name: a, mode: plan, selector: {matchExpressions: [{key: a, operator: Exists}]}}]",
 )
 WRONG = (
     "every: 2 minutes",
@@ -72,6 +75,12 @@ WRONG = (
     "rules: {refused: {mode: yes please}}",
     "rules: {refuse: {mode: plan}}",
     "ages: {failed: -1s}",
+    "policies: {name: ml}",
+    "policies: [{name: ml, selector: {}}]",
+    "policies: [{name: ml, mode: plan, selector: {matchlabels: {}}}]",
+    "policies: [{name: ml, mode: plan, selector: {matchLabels: {team: true}}}]",
+    "policies: [{name: ml, mode: plan, selector: {matchExpressions: [{key: a, operator: in}]}}]",
+    "policies: [{name: ml, mode: plan, namespaces: [x], limits: {per_cycle: -1}}]",
 )
 
 

@@ -18,6 +18,7 @@ from deploy.release.layers import pack
 from deploy.release.platforms import PLATFORMS, native
 from deploy.release.source import SourceTree
 from deploy.release.wheels import extras, locked, without
+from tests.support.answering_server import serving, status
 from tests.support.environment import ROOT
 
 LOCK = debian.parse((ROOT / "requirements" / "debian.lock").read_text())
@@ -67,6 +68,20 @@ def test_a_package_is_fetched_from_the_mirror_or_from_the_locks_snapshot():
         f"http://deb.debian.org/debian-security/{path}",
         f"http://snapshot.debian.org/archive/debian-security/20261123T085716Z/{path}",
     )
+
+
+@pytest.mark.parametrize(("code", "gone"), [(404, True), (503, False)])
+def test_a_replaced_package_and_a_mirror_that_fails_are_two_errors(
+    monkeypatch, tmp_path, code, gone
+):
+    lock = debian.DebianLock("20261123T085716Z", tuple(debian_lock.parsed("amd64", APT))[:1])
+    with serving(*[status(code, "x")] * 6) as (_, server):
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setattr(debian, "MIRROR", address)
+        monkeypatch.setattr(debian, "SNAPSHOT", address)
+        with pytest.raises(ReleaseError, match=r"libc6 2\.41\S+: http://127") as error:
+            debian.fetch(lock, "amd64", tmp_path)
+    assert isinstance(error.value, debian.PackageGoneError) == gone
 
 
 @pytest.mark.parametrize("text", ["amd64 libc6 1\n", "# snapshot: 20261123T085716Z\namd64 libc6\n"])

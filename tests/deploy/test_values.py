@@ -20,6 +20,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = (
     "global",  # Helm's own
     "*.affinity",  # Kubernetes' own, and checked by its API server
+    "*.namespaceSelector",
     "*.valueFrom",
     "monitoring.endpoint",  # Prometheus Operator's own
 )

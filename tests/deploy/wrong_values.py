@@ -77,6 +77,10 @@ WRONG = (
         {"exporter": {"securityContext": {"privilegd": True}}},
         "'privilegd'",
     ),
+    Wrong("/scheduler/gpuPolicy", {"scheduler": {"gpuPolicy": "mutex"}}, "'', 'binpack', 'spread'"),
+    Wrong("/scheduler/policies", {"scheduler": {"policies": {"deny": True}}}, "'deny'"),
+    Wrong("/scheduler/replicas", {"scheduler": {"replicas": -1}}),
+    Wrong("/scheduler/service/clusterIP", {"scheduler": {"service": {"clusterIP": "vgpu.svc"}}}),
     Wrong("/paths/shims", {"paths": {"shims": "usr/local"}}),
     Wrong("/monitoring/kind", {"monitoring": {"kind": "podmonitor"}}),
     Wrong(

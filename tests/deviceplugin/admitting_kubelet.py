@@ -112,6 +112,4 @@ def content(table, registered=(), *, sums_up=True):
 def checksum(data):
     """Of the checkpoint's data."""
     typed = msgspec.json.decode(json.dumps(data), type=kubelet_checkpoint._Data)
-    entries = typed.entries and list(kubelet_checkpoint._decoded(typed.entries))
-    registered = kubelet_checkpoint._REGISTERED.decode(typed.registered)
-    return kubelet_checkpoint.fnv1a_32(kubelet_checkpoint._spew_data(entries, registered).encode())
+    return kubelet_checkpoint.fnv1a_32(kubelet_checkpoint._spew_data(typed).encode())

@@ -121,7 +121,7 @@ def test_the_order_of_promised_gpus_is_kept():
     ("indices", "why", "words"),
     [
         (["7"], BindRefusal.UNKNOWN_DEVICE, "/dev/nvidia7"),
-        (["0,1"], BindRefusal.MALFORMED, "2 are reserved"),
+        (["0,1"], BindRefusal.MALFORMED, "reserved are 2"),
         (["x"], BindRefusal.MALFORMED, "not indices of GPUs"),
     ],
 )

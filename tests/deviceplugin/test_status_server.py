@@ -24,6 +24,7 @@ def window(service=None, health=None):
     made = StatusView(
         "volcano",
         "cdi",
+        "gpu-node-1",
         PluginMetrics(),
         requests=lambda: {("list", "200"): 2},
         build={"version": "1", "revision": "", "python": "3"},
@@ -94,7 +95,7 @@ def test_the_page_at_the_root_leads_to_the_metrics_and_probes():
 
 def test_before_the_gpus_are_known_there_is_a_page():
     told = series(window())
-    assert told['vgpu_plugin_info{mode="cdi",scheme="volcano"}'] == 1
+    assert told['vgpu_plugin_info{mode="cdi",node="gpu-node-1",scheme="volcano"}'] == 1
     assert told["vgpu_plugin_ready"] == 0
     assert told["vgpu_plugin_recovered"] == 0
     assert not any(name.startswith("vgpu_plugin_device_healthy") for name in told)

@@ -26,6 +26,12 @@ OWN_FLAG = re.compile(r"(?<![\w-])--[a-z]+\.[a-z][a-z.-]*[a-z]")
 """A flag with a dot in its name is one of ours; the originals' have none."""
 
 ALERT = re.compile(r"\bVgpu[A-Z]\w+")
+LINKED = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
+VAGUE = re.compile(
+    r"above|all|at each step|below|each|explained|here|how|its \w+|link|measured|more|page|that"
+    r"|there|this|what.*|why.*|.*'s",
+    re.IGNORECASE,
+)
 LIST_ITEM = re.compile(r"(- |\d+\. )")
 
 
@@ -40,6 +46,16 @@ def test_links_lead_to_files_and_headings():
                 yield f"{name}: no file {link}"
             elif anchor and anchor not in set(anchors(there.read_text())):
                 yield f"{name}: no heading {link}"
+
+
+@no_defects
+def test_a_link_has_the_name_of_its_target():
+    """No file name, which a site does not have, and no word that means nothing by itself."""
+    for name, text in PAGES.items():
+        for words, link in LINKED.findall(BLOCK.sub("", text)):
+            is_file = words.endswith(".md") and "/" not in words
+            if VAGUE.fullmatch(words) or is_file:
+                yield f"{name}: [{words}]({link})"
 
 
 @no_defects

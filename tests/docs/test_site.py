@@ -37,11 +37,14 @@ class Page(HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.links, self.loaded, self.anchors = [], [], {""}
+        self.copied, self.prompts = [], 0
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attrs):
         told = dict(attrs)
         self.anchors |= {told[key] for key in ("id", "name") if told.get(key)}
+        self.copied += [told["data-copy"]] if told.get("data-copy") else []
+        self.prompts += told.get("class") == "gp"
         if tag == "a" and told.get("href"):
             self.links.append(told["href"])
         elif tag in LOADED and told.get(LOADED[tag]) and told.get("rel") != "canonical":
@@ -109,6 +112,22 @@ def test_the_readme_is_the_first_page_and_its_pictures_are_there(pages, site):
 
 def test_a_bar_in_a_tables_code_is_shown_without_its_backslash(site):
     assert "--log.format [logfmt|json]" in (site / "cli.html").read_text()
+
+
+def test_the_button_of_a_terminals_text_copies_the_commands_without_prompts_and_output(pages):
+    texts = {str(path.name): page.copied for path, page in pages.items() if page.copied}
+    assert any("helm install" in text for text in texts["install.html"])
+    assert any(text.startswith("apt-get install") for text in texts["install.html"])  # as root
+    copied = [line for texts in texts.values() for text in texts for line in text.splitlines()]
+    assert [line for line in copied if line.startswith(("$ ", "# ", "<"))] == []
+    assert not any("&lt;" in line or "&quot;" in line for line in copied)
+    prompts = sum(page.prompts for page in pages.values())
+    assert len(copied) >= prompts > 80
+
+
+def test_the_theme_copies_what_the_page_names(site):
+    scripts = "".join(path.read_text() for path in site.glob("assets/javascripts/bundle*.js"))
+    assert 'closest("[data-copy]")' in scripts
 
 
 def test_what_is_no_page_is_not_published(site):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from exporter.problems import Problem, ProblemSeverity, conflict_text
+from exporter.statuspage import PAGE, problem_list
 from tests.e2e.chromium import Chromium, pixels
 from tests.e2e.running_demo import RunningDemo
+from tests.support.long_conflicts import long_conflicts
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
@@ -67,8 +70,7 @@ def test_the_page_names_every_gpu_container_and_problem(browser, url):
         if pod.running:
             assert f"{pod.ref.namespace}/{pod.ref.name}/{container.name}" in text
     assert "Problems (" in text
-    for problem in (
-        "UnexpectedAdmissionError",
+    for problem in (  # the demo has repaired what was wrong in the cluster; these are of the node
         "over its limit",
         "Orphaned region",
         "dead processes still claim",
@@ -124,6 +126,21 @@ def test_a_phone_never_scrolls_sideways(browser, url, width):
     assert tab.value(BEYOND) == []
     smallest = "Math.min(...[...document.querySelectorAll('td, li, h2')].map((element) =>"
     assert tab.value(f"{smallest} parseFloat(getComputedStyle(element).fontSize)))") >= 12
+
+
+def test_a_problem_of_any_length_fits_a_phones_screen(browser, tmp_path):
+    texts = [conflict_text(conflict, {}, {}) for conflict in long_conflicts()]
+    parts = dict.fromkeys(PAGE.get_identifiers(), "")
+    parts["problems"] = problem_list([Problem(ProblemSeverity.ERROR, text) for text in texts])
+    page = tmp_path / "long.html"
+    page.write_text(PAGE.substitute(parts))
+    tab = browser.open(page.as_uri(), **PHONE)
+    assert tab.value("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+    heights = tab.value(
+        "[...document.querySelectorAll('li')].map((item) => item.getBoundingClientRect().height)"
+    )
+    assert len(heights) == len(texts)
+    assert max(heights) < PHONE["height"]
 
 
 def test_the_page_refreshes_itself(browser, url):

@@ -63,6 +63,18 @@ def test_a_plan_is_shown_and_applied_and_the_next_one_has_nothing_to_do(running)
     assert re.search(r"^0 actions, [1-9]\d* skipped", planned, re.MULTILINE)
 
 
+def test_pods_are_placed_on_a_node_that_joins_and_one_of_them_waits(running):
+    """By the real scheduler; the node's sum suffices for the last pod, but no GPU does."""
+    placed = re.findall(r"^    (\S+) +\d+ GiB   (.+)$", running.printed(), re.MULTILINE)
+    assert placed == [
+        ("train-0", "gpu-node-4, GPU 0"),
+        ("train-1", "gpu-node-4, GPU 1"),
+        ("tokenizer", "gpu-node-4, GPU 0"),
+        ("train-2", "waits: no GPU has enough free memory"),
+    ]
+    assert "GPU 1: 32.0 GiB of 80.0 GiB free, 1 share" in running.printed()
+
+
 def test_the_exporters_page_is_that_of_the_pods_after_it(running):
     def page_where_the_heir_computes():
         series = parse(read(f"{running.url}/metrics"))

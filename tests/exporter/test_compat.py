@@ -7,9 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from exporter import compat
 from exporter.allocations import allocation_totals
 from exporter.compat import Compat
-from exporter.view import Accounted, Attribution, ContainerRow, ExporterView, GpuRow, ShareRow
+from exporter.view import Attribution, ContainerRow, ExporterView, GpuRow, ShareRow
 from vgpu.facts import Gpu
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
+from vgpu.ledger.slots import Accounted
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.units import GIB, MIB
@@ -151,12 +152,12 @@ def view(*extra_shares, kept=None):
         ("memory_utilization_ratio",): 0.07,
     }
     hami = ShareRow(
-        "u1",
-        "main",
-        UUID,
-        "ml",
-        "train",
-        Scheme.VOLCANO,
+        pod_uid="u1",
+        container="main",
+        device=UUID,
+        namespace="ml",
+        pod="train",
+        scheme=Scheme.VOLCANO,
         vdevice=0,
         device_index=0,
         limit_bytes=3 * GIB,
@@ -165,12 +166,12 @@ def view(*extra_shares, kept=None):
         last_kernel_time=940,
     )
     gaia = ShareRow(
-        "u2",
-        "web",
-        UUID,
-        "ml",
-        "old",
-        Scheme.GAIA,
+        pod_uid="u2",
+        container="web",
+        device=UUID,
+        namespace="ml",
+        pod="old",
+        scheme=Scheme.GAIA,
         device_index=0,
         limit_bytes=7680 * MIB,
         core_request_percent=50,
@@ -219,7 +220,9 @@ def test_the_breakdown_comes_back_as_labels_when_asked_for():
 
 
 def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
-    nameless = ShareRow("u3", "main", UUID, accounted=accounted(), vdevice=0)
+    nameless = ShareRow(
+        pod_uid="u3", container="main", device=UUID, accounted=accounted(), vdevice=0
+    )
     assert served(Compat.VOLCANO, seen=view(nameless))[1] == ROWS[Compat.VOLCANO]
     assert compat.nameless(view(nameless).attribution, [Compat.VOLCANO]) == 1
     assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
@@ -235,7 +238,15 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
 )
 @pytest.mark.parametrize(("unlimited", "told"), [(True, [0]), (False, [])])
 def test_a_limit_that_is_not_known_is_not_told_to_be_none(name, family, unlimited, told):
-    refused = ShareRow("u3", "main", UUID, "ml", "liar", vdevice=0, unlimited=unlimited)
+    refused = ShareRow(
+        pod_uid="u3",
+        container="main",
+        device=UUID,
+        namespace="ml",
+        pod="liar",
+        vdevice=0,
+        unlimited=unlimited,
+    )
     refused.accounted = accounted()
     _, rows = served(name, seen=view(refused))
     assert [value for at, labels, value in rows if at == family and "liar" in labels.values()] == (
@@ -301,7 +312,15 @@ def test_what_is_held_of_a_mig_instance_is_held_of_its_gpu():
 def test_a_mig_instance_in_a_container_has_its_info_metric():
     info = {"mig_profile": "1g.10gb", "gpu_instance_id": "7", "compute_instance_id": "0"}
     share = ShareRow(
-        "u4", "main", MIG, "ml", "mig", accounted=accounted(), vdevice=0, device_index=0, mig=info
+        pod_uid="u4",
+        container="main",
+        device=MIG,
+        namespace="ml",
+        pod="mig",
+        accounted=accounted(),
+        vdevice=0,
+        device_index=0,
+        mig=info,
     )
     _, rows = served(Compat.HAMI, seen=view(share))
     told = [labels for name, labels, _ in rows if name == "hami_mig_device_info"]
@@ -323,7 +342,13 @@ def test_a_mig_instance_in_a_container_has_its_info_metric():
 
 def test_layouts_without_utilisation_or_kernel_times_leave_those_series_out():
     share = ShareRow(
-        "u5", "main", UUID, "ml", "p0", accounted=accounted(sm_utilization=None), vdevice=0
+        pod_uid="u5",
+        container="main",
+        device=UUID,
+        namespace="ml",
+        pod="p0",
+        accounted=accounted(sm_utilization=None),
+        vdevice=0,
     )
     _, rows = served(Compat.HAMI, seen=view(share))
     names = {name for name, labels, _ in rows if labels.get("pod") == "p0"}

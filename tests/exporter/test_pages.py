@@ -24,6 +24,7 @@ def test_every_path_answers_503_until_there_is_a_page_except_healthy(bench):
     paths = routes(bench.sampler, "/metrics", legacy_path=False)
     assert {path: ask(paths, path).status for path in paths} == {
         "/": 503,
+        "/processes": 503,
         "/metrics": 503,
         "/-/healthy": 200,
         "/healthz": 200,
@@ -136,7 +137,14 @@ def test_the_page_loads_nothing_and_runs_nothing(bench):
 
 
 def test_hostile_names_stay_text():
-    share = ShareRow('"><script>', "<box>", "GPU-<id>", "<ns>", "<pod>", used_bytes=1)
+    share = ShareRow(
+        pod_uid='"><script>',
+        container="<box>",
+        device="GPU-<id>",
+        namespace="<ns>",
+        pod="<pod>",
+        used_bytes=1,
+    )
     view = ExporterView(
         timestamp=0.0,
         node="<node>",
@@ -154,7 +162,9 @@ def test_hostile_names_stay_text():
 
 @pytest.mark.parametrize(("used", "over"), [(100, False), (105, False), (106, True)])
 def test_a_container_is_over_its_limit_beyond_the_tolerance_of_rule_and_alert(used, over):
-    share = ShareRow("u1", "main", "GPU-1", used_bytes=used * GIB, limit_bytes=100 * GIB)
+    share = ShareRow(
+        pod_uid="u1", container="main", device="GPU-1", used_bytes=used * GIB, limit_bytes=100 * GIB
+    )
     view = ExporterView(
         timestamp=0.0,
         node="n",

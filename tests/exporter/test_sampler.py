@@ -455,3 +455,13 @@ def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench):
     due = sampler._plan.due = sampler._plan.due + 0.3
     wait_ended(waiting, "the sampler waits for the time of the sample")
     assert time.monotonic() >= due
+
+
+def test_a_change_makes_new_rows_of_the_containers_that_it_concerns(bench):
+    before = {id(row): row for row in bench.sampler.sample().view.attribution.shares}
+    bench.move(6.0)
+    rows = bench.sampler.sample().view.attribution.shares
+    kept = [row for row in rows if id(row) in before]
+    assert 0 < len(kept) < len(rows)
+    equal = [row for row in rows if row in before.values()]
+    assert kept == equal

@@ -1,5 +1,6 @@
 """A cluster that works, as dashboards show it: twenty real exporters on simulated nodes, a
-reconciler, and on each node the page of a device plugin (:mod:`pretended_plugin`).
+reconciler, on each node the page of a device plugin (:mod:`pretended_plugin`), and the pages of two
+schedulers (:mod:`pretended_scheduler`).
 
 The demo's node and its neighbour, with all that is wrong on them, and nodes on which nothing is.
 Two Prometheus servers scrape them, as the two kinds of scrape jobs do. Both have labels of their
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.grafana.living_node import NODES, LivingNode, running, well
-from tests.grafana.pretended_plugin import JOB, PretendedPlugin, serving, troubled
+from tests.grafana.pretended_plugin import JOB, PretendedPlugin, named, serving, troubled
+from tests.grafana.pretended_scheduler import JOB as SCHEDULERS
+from tests.grafana.pretended_scheduler import PretendedScheduler, answering
 from tests.grafana.promtool import RULES
 from tests.grafana.sick_cluster import RunningReconciler
 from tests.support.bed.monitoring import Prometheus
@@ -98,9 +101,12 @@ class LivingCluster:
             for node in self.nodes:
                 name = node.node.scenario.node
                 seen = troubled if node is self.nodes[-1] else serving
-                plugin = stack.enter_context(PretendedPlugin(seen(node.sample)))
+                plugin = stack.enter_context(PretendedPlugin(named(seen(node.sample), name)))
                 found.append(Found(f"127.0.0.1:{node.port}", name, "vgpu"))
                 found.append(Found(plugin.target, name, JOB))
+            for number in range(2):
+                scheduler = stack.enter_context(PretendedScheduler(answering))
+                found.append(Found(scheduler.target, f"vgpu-scheduler-{number}", SCHEDULERS))
             pods = self._folder / "pods.json"
             tell(pods, [each.told(EXPORTERS_POD) for each in found])
             self.servers = Monitored(

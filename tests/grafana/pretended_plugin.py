@@ -45,6 +45,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
     return PluginView(
         scheme="volcano",
         mode="cdi",
+        node="",
         ready=True,
         recovered=True,
         offers=offers.rows(dict.fromkeys(offers.servable(), True)),
@@ -72,6 +73,11 @@ def serving(sample: GpuSample) -> Seen:
     """One that serves its pods."""
     begun = before_anybody_came(sample, factor=16)
     return lambda t: with_pods(begun, t)
+
+
+def named(seen: Seen, node: str) -> Seen:
+    """The same on a node of that name."""
+    return lambda t: structs.replace(seen(t), node=node)
 
 
 def with_pods(begun: PluginView, t: float) -> PluginView:

@@ -2,8 +2,8 @@
 
 Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
-one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`). And of each kind a
-target where nothing answers.
+one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`) and two of schedulers
+(:mod:`pretended_scheduler`). And of each kind a target where nothing answers.
 """
 
 import json
@@ -18,6 +18,8 @@ from msgspec import structs
 
 from tests.grafana.living_node import LivingNode, running
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, blind, sick
+from tests.grafana.pretended_scheduler import JOB as SCHEDULERS
+from tests.grafana.pretended_scheduler import PretendedScheduler, failing, stuck
 from tests.grafana.promtool import RULES
 from tests.support import nvml_fake
 from tests.support.bed.monitoring import Prometheus
@@ -185,6 +187,10 @@ class SickCluster:
             for seen in (sick, blind):
                 plugin = stack.enter_context(PretendedPlugin(seen(ill.sample)))
                 jobs.append((JOB, "north", [plugin.target]))
+            jobs.append((SCHEDULERS, "north", [NOBODY]))
+            for answers in (failing, stuck):
+                scheduler = stack.enter_context(PretendedScheduler(answers))
+                jobs.append((SCHEDULERS, "north", [scheduler.target]))
             for name, (kubeconfig, *flags) in reconcilers.items():
                 folder = self._folder / name
                 daemon = stack.enter_context(RunningReconciler(folder, kubeconfig, *flags))

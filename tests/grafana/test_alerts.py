@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from grafana.alerts import GROUPS
 from grafana.generate import as_rule
 from grafana.promql import AlertSeverity
@@ -231,6 +233,7 @@ def test_a_memory_error_is_no_alert_for_ever(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_outage_of_three_days_is_still_one(tmp_path):
     """The alert ended by itself after a day."""
     alert = ALERTS["VgpuExportersAbsent"]

@@ -2,16 +2,20 @@
 
 import pytest
 
-from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
+from grafana.dashboards.workload import LISTED, SHOWN
+from grafana.reading import EVERYTHING, FOLDER, filled, load, of_range, panels
 from tests.grafana.promtool import inputs, passes, renamed
 
-VALUES = {**EVERYTHING, "__rate_interval": "5m"}
+VALUES = {**EVERYTHING, **of_range(3600, step=60), "__rate_interval": "5m"}
 TARGETS = {
     (uid, panel.title): panel.targets
     for uid in ("vgpu-fleet", "vgpu-node", "vgpu-reconciler", "vgpu-workload")
     for panel in panels(load(FOLDER / f"{uid}.json"))
 }
-NODE = {"cluster": "north", "job": "vgpu", "instance": "node-0"}
+NODE = {"cluster": "north", "job": "vgpu", "instance": "10.0.0.7:9394"}
+NAME = inputs({'vgpu_node_info{node="node-0"}': "1x60"}, **NODE)
+"""The node's name, which the scrape job does not give."""
+
 JOB = "vgpu-reconciler"
 
 
@@ -24,7 +28,7 @@ def answer(uid, title, *samples, letter="A"):
 
 def shows(folder, series, *answers):
     """Assert that with these series the panels answer so."""
-    passes(folder, {"input_series": series, "promql_expr_test": list(answers)})
+    passes(folder, {"input_series": [*NAME, *series], "promql_expr_test": list(answers)})
 
 
 # ---------------------------------------------------------------- missing GPUs
@@ -40,7 +44,7 @@ def two_pods(before, after):
 
 def missing(count):
     """What three panels say."""
-    node = '{cluster="north",instance="node-0"}'
+    node = '{cluster="north",node="node-0"}'
     return (
         answer("vgpu-fleet", "GPUs missing", ("{}", count)),
         answer("vgpu-fleet", "Nodes", (node, count), letter="B"),
@@ -61,7 +65,7 @@ def test_a_gpu_that_the_exporter_before_has_seen_is_missing(tmp_path):
 
 def test_a_node_with_more_gpus_than_expected_hides_no_missing_one(tmp_path):
     poor = inputs({"vgpu_gpus": "7x60", "vgpu_gpus_expected": "8x60"}, **NODE)
-    rich = {**NODE, "instance": "node-1"}
+    rich = {**NODE, "instance": "10.0.0.8:9394"}
     series = [*poor, *inputs({"vgpu_gpus": "5x60", "vgpu_gpus_expected": "4x60"}, **rich)]
     shows(tmp_path, series, answer("vgpu-fleet", "GPUs missing", ("{}", 1)))
 
@@ -69,7 +73,7 @@ def test_a_node_with_more_gpus_than_expected_hides_no_missing_one(tmp_path):
 # ---------------------------------------------------------------- containers
 
 
-WHO = 'cluster="north",container="main",instance="node-0",namespace="team",uuid="GPU-0"'
+WHO = 'cluster="north",container="main",namespace="team",node="node-0",uuid="GPU-0"'
 
 
 def container(pod, values, *, metric="sm_utilization_ratio"):
@@ -131,6 +135,125 @@ def test_a_share_of_unknown_size_is_a_share_and_has_a_line(tmp_path):
         answer("vgpu-workload", "Not measured", ("{}", 1)),
         answer("vgpu-workload", "Shares, limits and use", *lines),
     )
+
+
+def test_who_has_no_cores_of_its_own_is_no_infinite_part_of_them(tmp_path):
+    series = {
+        **container("free", "0.5x60"),
+        **container("free", "0x60", metric="core_allocated_ratio"),
+        **container("half", "0.25x60"),
+        **container("half", "0.5x60", metric="core_allocated_ratio"),
+    }
+    line = ('{namespace="team",pod="half",container="main"}', 0.5)
+    title = "SM utilisation of the allocated cores"
+    shows(tmp_path, inputs(series, **NODE), answer("vgpu-workload", title, line))
+
+
+def many(count):
+    """Containers of which each uses more of its limit than the one before, but for the first."""
+    series = {}
+    for number in range(count):
+        used = f"{number}x49 {0 if number else count}x10"
+        series |= container(f"p{number}", used, metric="memory_used_bytes")
+        series |= container(f"p{number}", f"{count}x60", metric="memory_limit_bytes")
+        series |= held(f"p{number}", "1x60")
+    return inputs(series, **NODE)
+
+
+def answers_of(uid, title, number, letter="A"):
+    """That a panel's question has so many lines."""
+    told = answer(uid, title, ("{}", number), letter=letter)
+    return {**told, "expr": f"count({told['expr']})"}
+
+
+def test_a_graph_has_the_largest_of_now_however_many_containers_there_are(tmp_path):
+    """Those that were the largest before are no lines of it."""
+    who = 'namespace="team",pod="p0",container="main"'
+    lines = answer("vgpu-workload", "Used", (f"{{{who}}}", 300))
+    lines["expr"] = f"topk(1, {lines['expr']})"
+    shows(tmp_path, many(300), answers_of("vgpu-workload", "Used", SHOWN), lines)
+
+
+def test_a_table_lists_the_shares_nearest_to_their_limit_and_all_where_they_are_few(tmp_path):
+    table = ("vgpu-workload", "Shares, limits and use")
+    columns = [answers_of(*table, LISTED, letter=letter) for letter in "ACDF"]
+    shows(tmp_path, many(300), *columns, answer("vgpu-workload", "Shares", ("{}", 300)))
+    few = [*many(LISTED - 1), *inputs(held("unmeasured", "1x60"), **NODE)]
+    shows(tmp_path, few, answers_of(*table, LISTED))
+
+
+# ---------------------------------------------------------------- namespaces
+
+
+def of_team(metric, values, namespace="team"):
+    labels = f'cluster="north",namespace="{namespace}"'
+    return {"series": f"cluster_namespace:{metric}:sum{{{labels}}}", "values": values}
+
+
+def test_hours_are_those_in_which_something_was_held_also_if_nothing_is_now(tmp_path):
+    """Of the last hour; the second namespace has ended after a quarter of an hour."""
+    gib = 2**30
+    series = [
+        of_team("vgpu_gpus_allocated", "2x60"),
+        of_team("vgpu_gpus_allocated", "4x14 stale", "gone"),
+        of_team("vgpu_container_memory_allocated_bytes", f"{60 * gib}x60"),
+        of_team("vgpu_container_memory_unused_bytes", f"{15 * gib}x60"),
+    ]
+    team, gone = '{cluster="north",namespace="team"}', '{cluster="north",namespace="gone"}'
+    minutes = 51  # from the first to the one that is asked about
+    table = ("vgpu-fleet", "GPU-hours and GiB-hours")
+    shows(
+        tmp_path,
+        series,
+        answer(*table, (team, 2 * minutes / 60), (gone, 4 * 15 / 60)),
+        answer(*table, (team, 60 * minutes / 60), letter="B"),
+        answer(*table, (team, 15 * minutes / 60), letter="C"),
+        answer(*table, (team, 0.25), letter="D"),
+    )
+
+
+# ---------------------------------------------------------------- alerts and XIDs
+
+
+def test_alerts_and_xids_are_counted_by_name_and_node(tmp_path):
+    firing = 'ALERTS{alertname="VgpuGpuMissing",alertstate="firing"}'
+    others = (
+        '{alertname="VgpuGpuMissing",alertstate="pending"}',
+        '{alertname="Other",alertstate="firing"}',
+    )
+    series = [
+        *inputs({firing: "1x60", **{f"ALERTS{each}": "1x60" for each in others}}, **NODE),
+        {"series": 'cluster:vgpu_gpus:sum{cluster="north"}', "values": "8x60"},
+        *inputs(
+            {
+                'vgpu_gpu_xid_last_timestamp_seconds{uuid="GPU-0",xid="79"}': "1200x60",
+                'vgpu_gpu_xid_last_timestamp_seconds{uuid="GPU-1",xid="79"}': "1200x60",
+                'vgpu_gpu_xid_last_timestamp_seconds{uuid="GPU-1",xid="31"}': "-1000x60",
+                'vgpu_gpu_xid_watched{uuid="GPU-0"}': "1x60",
+            },
+            **NODE,
+        ),
+    ]
+    shows(
+        tmp_path,
+        series,
+        answer("vgpu-fleet", "Firing alerts", ("{}", 1)),
+        answer("vgpu-fleet", "Firing alerts by name", ('{alertname="VgpuGpuMissing"}', 1)),
+        answer("vgpu-fleet", "XIDs, 1 h", ("{}", 2)),
+        answer("vgpu-fleet", "XIDs of the last hour", ('{node="node-0",xid="79"}', 2)),
+    )
+
+
+def test_without_alerts_and_xids_a_zero_says_so_only_where_somebody_looked(tmp_path):
+    watched = {'vgpu_gpu_xid_watched{uuid="GPU-0"}': "1x60"}
+    rules = {"series": 'cluster:vgpu_gpus:sum{cluster="north"}', "values": "8x60"}
+    looked = [
+        answer("vgpu-fleet", "Firing alerts", ("{}", 0)),
+        answer("vgpu-fleet", "Firing alerts by name", ('{alertname="none fires"}', 0)),
+        answer("vgpu-fleet", "XIDs of the last hour", ('{xid="errors: none"}', 0)),
+    ]
+    shows(tmp_path, [*inputs(watched, **NODE), rules], *looked)
+    shows(tmp_path, [], *({**each, "exp_samples": []} for each in looked))
 
 
 # ---------------------------------------------------------------- reconcilers

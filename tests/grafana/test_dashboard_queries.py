@@ -15,7 +15,7 @@ from grafana.answers import Line, Server, name_of, rows
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.model import TablePanel
 from grafana.preview import UNITS, picture, ranked
-from grafana.reading import EVERYTHING, FOLDER, filled, load, panels
+from grafana.reading import EVERYTHING, FOLDER, filled, load, of_range, panels
 from tests.grafana.asking import first_answers, wait_for_none
 from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
 from tests.grafana.promtool import OURS
@@ -48,7 +48,7 @@ TABLES = {
 MAY_BE_EMPTY = {"reason"}
 """Labels that are not always there: a pod that waits has no reason."""
 
-VALUES = {**EVERYTHING, "__rate_interval": "10s"}
+VALUES = {**EVERYTHING, **of_range(60, step=1), "__rate_interval": "10s"}
 
 BY = re.compile(r"max by \(([^)]*)\)")
 LABEL_VALUES = re.compile(r"label_values\((.*), (\w+)\)")
@@ -76,6 +76,11 @@ def server(request, cluster):
 
 def ask(server, text, **values):
     return server.query(filled(text, {**VALUES, **values}))
+
+
+def of_everybody(expr):
+    """The expression without its choice of the largest; of equals, topk takes any."""
+    return re.sub(r"topk\(\d+", "topk(1000", expr)
 
 
 def visible(target, labels):
@@ -125,8 +130,8 @@ def test_both_kinds_of_scrape_jobs_show_the_same_names(cluster, uid):
     shown = {}
 
     def names(server, target):
-        everybody = re.sub(r"topk\(\d+", "topk(1000", target.expr)  # of equals, topk takes any
-        return sorted(str(visible(target, labels)) for labels, _ in ask(server, everybody))
+        answer = ask(server, of_everybody(target.expr))
+        return sorted(str(visible(target, labels)) for labels, _ in answer)
 
     def differences():
         for name, target in TARGETS[uid].items():
@@ -157,7 +162,7 @@ def test_each_variable_has_values_to_choose(server, uid):
             values = [labels.get(found[2]) for labels, _ in server.wait_for(found[1])]
         else:
             # as Grafana writes what `query_result` brings, for the variable's regular expression
-            pattern = re.compile(variable["regex"].strip("/"))
+            pattern = re.compile(variable["regex"].strip("/").replace("(?<", "(?P<"))
             series = server.wait_for(QUERY_RESULT.fullmatch(text)[1])
             told = [
                 "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "} 1"
@@ -176,11 +181,11 @@ WORKLOADS = "vgpu-workload: Shares, limits and use"
 
 
 def given(server, **values):
-    """(namespace, pod, scheme) of every share that is shown."""
+    """(namespace, pod, scheme) of every share that can be shown."""
     (target, *_) = PANELS[WORKLOADS].targets
     return {
         (labels["namespace"], labels["pod"], labels["scheme"])
-        for labels, _ in ask(server, target.expr, **values)
+        for labels, _ in ask(server, of_everybody(target.expr), **values)
     }
 
 

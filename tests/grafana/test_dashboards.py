@@ -12,8 +12,9 @@ from exporter.families import OWN_TABLES
 from grafana import recording
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import UNKNOWN
-from grafana.reading import FOLDER, VARIABLE, load, panels
+from grafana.reading import FOLDER, VARIABLE, load, of_range, panels
 from reconciler.metrics import TABLES as RECONCILER_TABLES
+from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 
@@ -31,7 +32,7 @@ TARGETS = {
     }
     for uid, found in PANELS.items()
 }
-BUILT_IN = {"__rate_interval", "__data", "__field", "__url_time_range"}
+BUILT_IN = {"__data", "__field", "__url_time_range", *of_range(1)}
 
 LABELS = {
     family.name: {*table.labels, *family.extra}
@@ -39,6 +40,7 @@ LABELS = {
         OWN_TABLES,
         RECONCILER_TABLES,
         PLUGIN_TABLES,
+        SCHEDULER_TABLES,
         *(make(False) for make in SETS.values()),
     )
     for table in tables
@@ -47,6 +49,9 @@ LABELS = {
 RECORDED = {rule.name for group in recording.GROUPS for rule in group.rules}
 OF_TARGETS = {"cluster", "job", "instance", "node"}
 """Labels that the scrape job gives."""
+
+OF_ALERTS = {"alertname", "alertstate"}
+"""Labels that Prometheus gives its series about alerts."""
 
 NAME = re.compile(r"(?<![\w:\"$])(vgpu_\w+|\w+:vgpu_\w+:\w+)\s*(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\b(?:by|on|group_left) \(([^)]*)\)")
@@ -105,9 +110,16 @@ def test_panels_are_within_the_grid_and_do_not_overlap(uid):
         for other in {taken[cell] for cell in cells.keys() & taken.keys()}:
             yield f"{panel.title}: over {other}"
         taken |= cells
-    used = {y for _, y in taken}
-    for y in set(range(max(used))) - used:
-        yield f"nothing in line {y}"
+    for y in range(max(y for _, y in taken)):
+        if hole := {x for x in range(24) if (x, y) not in taken}:
+            yield f"nothing in line {y} at {min(hole)}"
+
+
+def test_the_first_screen_of_all_nodes_has_alerts_xids_utilisation_and_power():
+    """A screen of 1080 pixels without the browser's and Grafana's own lines: 38 for each."""
+    seen = {panel.title for panel in panels(PAGES["vgpu-fleet"]) if sum(panel.place[1::2]) <= 25}
+    assert seen >= {"Firing alerts by name", "XIDs of the last hour", "Utilisation", "Power"}
+    assert seen >= {"Memory", "Utilisation over time", "Power over time", "Exporters down"}
 
 
 @each_dashboard
@@ -235,7 +247,7 @@ def test_metrics_and_their_labels_are_those_of_our_tables(uid):
 @each_dashboard
 @no_defects
 def test_what_is_joined_and_added_up_are_labels_that_there_are(uid):
-    known = set().union(*LABELS.values()) | OF_TARGETS
+    known = set().union(*LABELS.values()) | OF_TARGETS | OF_ALERTS
     for name, target in TARGETS[uid].items():
         for labels in GROUPED.findall(target.expr):
             for label in filter(None, labels.split(", ")):

@@ -24,6 +24,7 @@ EMPTY = {
     "VgpuIdleWhileOthersWait": "there is no kube-state-metrics",
     "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",
+    "VgpuSchedulersAbsent": "there are targets",
     "VgpuReconcilerStalled": "it would take half an hour",
     "VgpuReconcileActionsFailing": "these reconcilers only tell",
 }

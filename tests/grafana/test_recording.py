@@ -47,6 +47,7 @@ NODE = {
     **share("memory_used_bytes", "team", "over", 25),
     **share("memory_allocated_bytes", "lab", "promised", 30, LEFT),
     **share("core_allocated_ratio", "team", "train", 0.5),
+    **share("core_allocated_ratio", "team", "over", 0.5),
     **share("sm_utilization_ratio", "team", "train", 0.4),
     'vgpu_container_info{pod_uid="a",scheme="volcano",phase="assigned"}': "1x5",
     'vgpu_container_info{pod_uid="b",scheme="volcano",phase="assumed"}': "1x5",
@@ -57,6 +58,7 @@ NODE = {
     'vgpu_plugin_info{scheme="gaia",mode="cdi"}': "1x5",
     'vgpu_plugin_resource_devices{resource="volcano.sh/vgpu-number",health="healthy"}': "9x5",
     'vgpu_plugin_resource_devices{resource="volcano.sh/vgpu-number",health="unhealthy"}': "1x5",
+    "vgpu_extender_ready": "0x5",
     'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x5",
     'vgpu_reconcile_info{scope="node",mode="plan"}': "1x5",
 }
@@ -80,6 +82,7 @@ LEVELS = {
     "cluster_type:vgpu_allocation_conflicts:sum": {'type="overcommitted"': 1},
     "cluster:vgpu_reconcilers:count": {"": 1},
     "cluster:vgpu_plugins:count": {"": 2},
+    "cluster:vgpu_extenders:count": {"": 1},
     "cluster_resource_health:vgpu_plugin_resource_devices:sum": {
         'resource="volcano.sh/vgpu-number",health="healthy"': 9,
         'resource="volcano.sh/vgpu-number",health="unhealthy"': 1,
@@ -90,7 +93,11 @@ LEVELS = {
     },
     "cluster_namespace:vgpu_container_memory_used_bytes:sum": {'namespace="team"': 85},
     "cluster_namespace:vgpu_container_memory_unused_bytes:sum": {'namespace="team"': 40},
-    "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 0.5},
+    "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 1},
+    "cluster_namespace:vgpu_gpus_allocated:sum": {
+        'namespace="team"': 100 / 80 + 0.5,  # by memory, by cores
+        'namespace="lab"': 30 / 40,  # without cores
+    },
     "cluster_namespace:vgpu_container_sm_utilization_ratio:sum": {'namespace="team"': 0.4},
     **{f"cluster:{name}:sum": {"": value} for name, value in SUMS.items()},
 }

@@ -17,17 +17,21 @@ from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
 from reconciler.reasons import ActionOutcome, Rule
+from scheduler.metrics import TABLES as SCHEDULER_TABLES
+from scheduler.metrics import Outcome, Verb
+from scheduler.reasons import BindFailure
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.cli import main as cli
 from vgpu.ledger import ConflictKind
 from vgpu.model import Phase
+from vgpu.placement.result import PlacementReason
 from vgpu.reasons import Reason
 from vgpu.sources.nvml_queries import CLOCK_EVENTS
 
 LABELS = {
     family.name: {*table.labels, *family.extra}
-    for table in (*OWN_TABLES, *TABLES, *PLUGIN_TABLES)
+    for table in (*OWN_TABLES, *TABLES, *PLUGIN_TABLES, *SCHEDULER_TABLES)
     for family in table.families
 }
 RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
@@ -37,11 +41,15 @@ CONTAINER = {"namespace", "pod", "container"}
 
 VALUES = {
     "collector": set(COLLECTORS),
-    "reason": {*map(str, (*Reason, *BindRefusal, *UnhealthyReason)), *CLOCK_EVENTS},
+    "reason": {
+        *map(str, (*Reason, *BindRefusal, *UnhealthyReason, *BindFailure, *PlacementReason)),
+        *CLOCK_EVENTS,
+    },
     "type": {*map(str, ConflictKind), "corrected", "uncorrected"},
     "lifetime": {"volatile", "aggregate"},
     "rule": set(map(str, Rule)),
-    "result": {*map(str, (*Ending, *WriteResult))},
+    "result": {*map(str, (*Ending, *WriteResult, *Outcome))},
+    "verb": set(map(str, Verb)),
     "step": set(map(str, Wait)),
     "outcome": set(map(str, ActionOutcome)),
     "scope": set(map(str, Scope)),
@@ -105,6 +113,9 @@ COME_AGAIN = {
     "vgpu_reconcile_actions_total",
     "vgpu_reconcile_api_requests_total",
     "vgpu_plugin_api_requests_total",
+    "vgpu_extender_api_requests_total",
+    "vgpu_extender_requests_total",
+    "vgpu_extender_request_seconds_total",
 }
 
 
@@ -126,7 +137,7 @@ HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 METRIC = re.compile(
-    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|web|driver)\w*"
+    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|extender|web|driver)\w*"
 )
 
 

@@ -335,6 +335,21 @@ def test_who_sees_another_hold_it_steps_down_at_once():
     assert not first.leads()
 
 
+def test_another_holder_is_a_rival_once_it_has_renewed_the_lease():
+    """A holder that was killed leaves a Lease that nobody renews."""
+    server, other, ours = Server(), election("other"), election("ours")
+    converse(other, server)
+    for _ in range(2):
+        converse(ours, server)
+        assert (ours.holder, ours.rival) == (other.identity, "")
+    converse(other, server)
+    converse(ours, server)
+    assert ours.rival == other.identity
+    server.serve(next(other.release()))
+    converse(ours, server)
+    assert (ours.leads(), ours.rival) == (True, "")
+
+
 def test_a_lease_that_was_deleted_is_made_again():
     server, now = Server(), Moment()
     first = election("a", now)

@@ -52,6 +52,11 @@ def test_a_broken_rule_is_named(change, words):
     assert any(words in complaint for complaint in complaints(**change))
 
 
+def test_one_series_of_a_program_may_name_its_node():
+    assert complaints(name="vgpu_x_info", labels=("node",), unit="") == []
+    assert complaints(name="vgpu_x_info", labels=("instance",), unit="") != []
+
+
 def test_a_family_declared_twice_is_named():
     family = Family("vgpu_x_bytes", MetricType.GAUGE, "Help.", lambda row: 1, unit="bytes")
     twice = FamilyTable("t", lambda v: (), (), lambda row: (), (family, family))

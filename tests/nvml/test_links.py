@@ -42,6 +42,18 @@ def test_a_pair_that_cannot_be_told_is_missing(driver, source):
     assert source.links() == {(uuid(0), uuid(1)): 10, (uuid(0), uuid(2)): 40}
 
 
+def test_nvlink_is_apart_from_the_level(driver, source):
+    driver.write(devices=GPUS, links=[*LINKS, Link(uuid(1), uuid(2), nvlink=1)])
+    source.sample(time.time())
+    assert source.nvlinks() == {
+        (uuid(0), uuid(1)): False,
+        (uuid(0), uuid(2)): False,
+        (uuid(1), uuid(2)): True,
+    }
+    driver.write(devices=GPUS, faults=[Fault("nvmlDeviceGetP2PStatus", code=13)])
+    assert source.nvlinks() == {}
+
+
 @pytest.mark.parametrize("code", [3, 13])  # not supported, function not found
 def test_a_driver_that_does_not_know_the_question_tells_nothing(driver, source, code):
     driver.write(devices=GPUS, faults=[Fault(CALL, code=code)])

@@ -16,8 +16,10 @@ from reconciler.config.settings import (
     settings,
     value_of,
 )
+from reconciler.namespace_policy import NamespaceLimits, NamespacePolicy
 from reconciler.policy import Ages, Backoff, Limits, Mode, Policy
 from reconciler.reasons import Rule
+from vgpu.kube.label_selector import LabelRequirement, LabelSelector, Operator
 
 BY_NAME = {key.name: key for key in KEYS}
 
@@ -52,6 +54,34 @@ CLOCKS = st.one_of(
 )
 
 
+SELECTORS = st.builds(
+    LabelSelector,
+    match_labels=st.dictionaries(NAMES, NAMES, max_size=2),
+    match_expressions=st.lists(
+        st.one_of(
+            st.builds(
+                LabelRequirement,
+                NAMES,
+                st.sampled_from((Operator.IN, Operator.NOT_IN)),
+                st.lists(NAMES, min_size=1, max_size=2).map(tuple),
+            ),
+            st.builds(
+                LabelRequirement, NAMES, st.sampled_from((Operator.EXISTS, Operator.DOES_NOT_EXIST))
+            ),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+POLICIES = st.builds(
+    NamespacePolicy,
+    NAMES,
+    st.sampled_from(("plan", "apply")),
+    st.lists(NAMES, max_size=2).map(tuple),
+    st.none() | SELECTORS,
+    st.builds(NamespaceLimits, st.none() | COUNTS, st.none() | COUNTS),
+)
+
+
 @st.composite
 def any_settings(draw):
     modes = draw(st.dictionaries(st.sampled_from(Rule), st.sampled_from(Mode)))
@@ -70,6 +100,7 @@ def any_settings(draw):
         evict_running=draw(st.booleans()),
         namespaces=tuple(draw(st.lists(NAMES))),
         plan_namespaces=tuple(draw(st.lists(NAMES))),
+        policies=tuple(draw(st.lists(POLICIES, max_size=3, unique_by=lambda each: each.name))),
         protected_namespaces=tuple(draw(st.lists(NAMES))),
         priority_ceiling=draw(st.integers(-(2**31), 2**31 - 1)),
     )
@@ -146,6 +177,27 @@ def test_a_rule_that_reports_is_let_act_after_an_age_of_its_own():
         ("evict_bare: 'true'", "r.yaml:1:13: ", "not the text 'true'"),
         ("owners: Job", "r.yaml:1:9: owners: ", "a list of kinds"),
         ("namespaces: [ml, A_b]", "r.yaml:1:18: namespaces: ", "not 'A_b'"),
+        (
+            "policies: [{name: ml, mode: plan}]",
+            "r.yaml:1:12: policies: ",
+            "needs namespaces or a selector",
+        ),
+        (
+            "policies:\n- {name: ml, mode: apply, selectr: {}}",
+            "r.yaml:2:3: policies: ",
+            "unknown field `selectr`",
+        ),
+        (
+            "policies: [{name: ml, mode: plan, selector: {}, mode: apply}]",
+            "r.yaml:1:49: policies: mode: ",
+            "it appears twice",
+        ),
+        (
+            "policies: [{name: a, mode: plan, selector: {}}, {name: a, mode: plan, selector: {}}]",
+            "r.yaml:1:11: policies: ",
+            "two policies have the name a",
+        ),
+        ("policies: [ml]", "r.yaml:1:12: policies: ", "a list of policies, such as"),
         (
             "limits: {by_namespace: [ml]}",
             "r.yaml:1:25: limits.by_namespace: ",

@@ -103,6 +103,18 @@ def test_an_unhealthy_gpu_of_gpushares_is_told_by_its_config_map():
     assert ledgers(cache, only_gpushare, [served], codecs, {}) == {}
 
 
+def test_a_unit_that_a_nodes_data_contradicts_is_known_though_nothing_else_is_wrong():
+    cache, pods = LedgerCache(), [pod(node=each.name) for each in NODES]
+    for units, names in (
+        ({"volcano": MIB}, []),
+        ({"volcano": MIB // 1024}, ["gpu-1", "gpu-2", "gpu-3"]),
+        ({"volcano": MIB}, []),
+    ):
+        for _ in range(2):  # the second time from what is kept
+            assert cache.ledgers(NODES, pods, CODECS_IN_USE, None, units) == {}
+            assert [doubt.node for doubt in cache.doubts] == names
+
+
 # ---------------------------------------------------------------- what is remembered
 
 

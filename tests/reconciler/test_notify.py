@@ -158,6 +158,9 @@ def test_a_run_leaves_its_metrics_in_a_file(kubeconfig, tmp_path):
     text = file.read_text()
     assert 'vgpu_reconcile_actions_total{rule="refused"' in text
     assert [path.name for path in tmp_path.glob(".*")] == []
+    report = ("report", "--kubeconfig", kubeconfig, "--metrics-file", str(file))
+    assert call(*report).exit_code == 0
+    assert 'vgpu_reconcile_findings{rule="refused"} 0' in file.read_text()  # it was evicted above
     wrong = call(*words, "--metrics-file", str(tmp_path / "none" / "x.prom"))
     assert wrong.exit_code == 1
     assert f"--metrics-file {tmp_path}/none/x.prom: No such file or directory" in wrong.stderr

@@ -34,6 +34,18 @@ def test_a_whole_cluster_is_seen_in_full():
     assert not snapshot.continuous
 
 
+def test_the_labels_of_namespaces_in_it_are_known():
+    labelled = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "ml", "labels": {"team": "ml"}},
+    }
+    snapshot = look([*sample.items(), labelled]).snapshot
+    assert snapshot.namespaces == {"ml": {"team": "ml"}}
+    assert look().snapshot.namespaces == {}
+    assert snapshot.notes == look().snapshot.notes
+
+
 def test_lists_that_were_put_together_show_everything_once():
     twice = look([*sample.items(), *sample.items()])
     assert twice == look()

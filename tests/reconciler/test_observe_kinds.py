@@ -2,10 +2,11 @@
 
 import pytest
 
+from reconciler.observe.cluster import labels_of
 from reconciler.observe.kinds import TRIES, ListedKinds, Seen, whole
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import Node, Pod
+from vgpu.kube.objects import Namespace, Node, Pod
 from vgpu.model import PodRef
 
 FORBIDDEN = ClusterError(403, "Forbidden", 'cannot list resource "nodes"')
@@ -70,10 +71,15 @@ def test_another_failure_is_not_hidden():
 
 
 class Server:
-    """An API server of three lists; each is a list of pages, or an error."""
+    """An API server of four lists; each is a list of pages, or an error."""
 
-    def __init__(self, pods=(), nodes=(), share_pods=()):
-        self._lists = {"pods": pods, "nodes": nodes, "share_pods": share_pods}
+    def __init__(self, pods=(), nodes=(), share_pods=(), namespaces=()):
+        self._lists = {
+            "pods": pods,
+            "nodes": nodes,
+            "share_pods": share_pods,
+            "namespaces": namespaces,
+        }
 
     def _pages(self, kind):
         if isinstance(self._lists[kind], Exception):
@@ -88,6 +94,9 @@ class Server:
 
     def sharepod_pages(self):
         return self._pages("share_pods")
+
+    def pages(self, kind):
+        return self._pages(kind.plural)
 
 
 POD = Pod(PodRef("u", "ml", "web"))
@@ -105,7 +114,7 @@ def test_where_kubeshare_is_not_installed_no_share_pods_are_all():
     assert ListedKinds(Server(share_pods=NOT_FOUND)).share_pods() == Seen()
 
 
-@pytest.mark.parametrize("kind", ["nodes", "share_pods"])
+@pytest.mark.parametrize("kind", ["nodes", "share_pods", "namespaces"])
 def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_told(kind):
     seen = getattr(ListedKinds(Server(**{kind: FORBIDDEN})), kind)()
     assert not seen.complete
@@ -118,7 +127,13 @@ def test_without_the_right_to_read_pods_nothing_can_be_judged():
         ListedKinds(Server(pods=FORBIDDEN)).pods()
 
 
-@pytest.mark.parametrize("kind", ["pods", "nodes", "share_pods"])
+@pytest.mark.parametrize("kind", ["pods", "nodes", "share_pods", "namespaces"])
 def test_a_server_that_fails_is_an_error(kind):
     with pytest.raises(ClusterError, match="InternalError"):
         getattr(ListedKinds(Server(**{kind: BUSY})), kind)()
+
+
+def test_labels_of_namespaces_are_known_only_if_all_are_seen():
+    namespace = Namespace("ml", {"team": "ml"})
+    assert labels_of(Seen((namespace,))) == {"ml": {"team": "ml"}}
+    assert labels_of(Seen((namespace,), "the watch is silent")) == {}

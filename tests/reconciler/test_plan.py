@@ -412,6 +412,7 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
         SkipReason.BACKING_OFF,
         SkipReason.RULE_MODE_PLAN,
         SkipReason.NAMESPACE_MODE_PLAN,
+        SkipReason.NAMESPACE_UNREAD,  # tests/reconciler/test_namespace_policy.py
         SkipReason.BREAKER_TRIPPED,
     }
     limits = {
@@ -419,6 +420,7 @@ def test_every_reason_of_the_plan_is_reached_by_a_test():
         SkipReason.NODE_LIMIT,
         SkipReason.NAMESPACE_LIMIT,
         SkipReason.CYCLE_LIMIT,
+        SkipReason.POLICY_LIMIT,
     }
     limits |= {SkipReason.ONE_AT_A_TIME}
     of_rules = {

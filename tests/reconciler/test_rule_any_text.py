@@ -108,6 +108,7 @@ SNAPSHOTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @given(seen=SNAPSHOTS)
 @example(seen=Snapshot(NOW))
@@ -135,6 +136,7 @@ def test_any_pod_and_node_gives_findings_that_a_person_can_read(rule, seen):
             assert finding.cause == "malformed"
 
 
+@pytest.mark.slow
 @given(seen=SNAPSHOTS)
 def test_a_pod_that_runs_or_may_yet_be_served_loses_no_claim(seen):
     """But for one whose containers all run and whose plugin says that it is done with it."""

@@ -13,7 +13,11 @@ from reconciler.policy import Mode
 from reconciler.schedule import Missed
 from reconciler.service import HUNG_SECONDS, Loop, routes
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
+from vgpu.inventory import unit_doubt
+from vgpu.kube.objects import Node
 from vgpu.metrics.render import Format
+from vgpu.schemes.volcano.row import VOLCANO_ROW
+from vgpu.units import MIB
 from vgpu.web.message import HttpRequest
 
 DEADLINE = 120.0
@@ -103,6 +107,37 @@ def test_who_leads_works(make):
     loop, numbers = make(Cycles(), Candidate("me"))
     loop.cycle()
     assert counted(numbers) == {"applied": 1}
+
+
+def unconfirmed(name, share=8 * MIB):
+    return unit_doubt(Node(name), VOLCANO_ROW, MIB, [share])
+
+
+def test_a_unit_in_doubt_is_logged_once_whichever_nodes_have_it(make, caplog):
+    plans = [
+        Plan("id", 1.0, Scope.CLUSTER, (), (), (), Breaker(0, 10, 0), unit_doubts=doubts)
+        for doubts in (
+            (unconfirmed("gpu-1"),),
+            (unconfirmed("gpu-2", share=7 * MIB), unconfirmed("gpu-3")),
+            (),
+            (unconfirmed("gpu-1"),),
+        )
+    ]
+    cycles = Cycles()
+    cycles.run = lambda: Cycle(1.0, Ending.PLANNED, plans.pop(0))
+    loop, numbers = make(cycles)
+    with caplog.at_level(logging.INFO, "reconciler.service"):
+        for nodes in (1, 2, 0, 1):
+            loop.cycle()
+            page = numbers.render().body(Format.TEXT).decode()
+            assert f'vgpu_reconcile_unit_unconfirmed_nodes{{scheme="volcano"}} {nodes}\n' in page
+            assert 'vgpu_reconcile_unit_unconfirmed_nodes{scheme="gpushare"} 0\n' in page
+    notes = [record.getMessage() for record in caplog.records if "unit" in record.getMessage()]
+    begun = (
+        "note: unit unconfirmed on gpu-1: a share has 8 MiB with --volcano.memory-factor 1;"
+        " 8 or more would fit"
+    )
+    assert notes == [begun, "note: the unit of volcano is confirmed again", begun]
 
 
 def test_what_could_not_be_seen_is_logged_when_it_begins(make, caplog):

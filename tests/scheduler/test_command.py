@@ -83,6 +83,7 @@ def resource(name, ignored):
         (changed(managedResources=resource("cpu.example/x", False)), "no_extender", "extenders", 1),
         (changed(bindVerb=None), "no_bind_verb", "extenders[0].bindVerb", 1),
         (changed(filterVerb=None), "no_filter_verb", "extenders[0].filterVerb", 0),
+        (changed(preemptVerb=None), "no_preempt_verb", "extenders[0].preemptVerb", 0),
         (changed(ignorable=True), "ignorable", "extenders[0].ignorable", 1),
         (changed(nodeCacheCapable=False), "whole_nodes", "extenders[0].nodeCacheCapable", 0),
         (changed(httpTimeout="500ms"), "short_timeout", "extenders[0].httpTimeout", 0),

@@ -1,13 +1,18 @@
 """Sequences of two replicas that random walks rarely take."""
 
 import pytest
+from msgspec import structs
 
+from scheduler.binder import SETTLE_SECONDS
 from scheduler.commit import LOST_SECONDS
 from scheduler.node_claims import lease_name
+from scheduler.preempted import HeldShares
 from scheduler.reasons import BindError, BindFailure
+from tests.scheduler.test_binder_machine import SCHEMES
 from tests.scheduler.test_replicas_machine import LeasedApi, Replica
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
+from vgpu.placement.dialects import demand_of
 
 
 class Pair:
@@ -18,10 +23,11 @@ class Pair:
         self.api = LeasedApi()
         self.first, self.second = (Replica(self.api, lambda: self.now) for _ in range(2))
 
-    def pod(self, name, units):
+    def pod(self, name, units, priority=0):
         container = Container("main", {"aliyun.com/gpu-mem": units})
         ref = PodRef(f"uid-{name}", "ns", name)
-        return self.api.store(Pod(ref, containers=(container,), phase="Pending")).ref
+        pod = Pod(ref, containers=(container,), phase="Pending", priority=priority)
+        return self.api.store(pod).ref
 
     def bind(self, replica, ref, fault="none"):
         self.api.fault = fault
@@ -84,6 +90,79 @@ def test_claims_of_pods_that_are_gone_leave_the_lease_with_the_next_decision():
     _, text = pair.api.leases[lease_name("n1")]
     assert "uid-b" in text
     assert "uid-a" not in text
+
+
+# ---------------------------------------------------------------- what a preemption frees
+
+
+def preempted(pair, name, units, priority=10):
+    """A pod for which the first replica has preempted all pods of node n1; it knows that."""
+    ref = pair.pod(name, units, priority=priority)
+    pod = pair.api.pods[name]
+    everybody = {each.ref.uid for each in pair.api.pods.values()}
+    found = pair.first.cache.preempt(*demand_of(pod, SCHEMES), "n1", everybody)
+    shares = HeldShares(found.placement.allocations)
+    pair.first.cache.note_preemption(ref, {"n1": shares, "n2": shares})
+    nominate(pair, name, "n1")
+    return ref
+
+
+def nominate(pair, name, node):
+    pod = pair.api.store(structs.replace(pair.api.pods[name], nominated_node=node))
+    pair.first.cache.set_pod(f"ns/{name}", pod)
+
+
+def test_what_a_preemption_frees_is_kept_for_its_pod_at_every_replica():
+    pair = Pair()
+    ref = preempted(pair, "a", 6)
+    for replica in (pair.first, pair.second):
+        assert pair.refused(replica, pair.pod("b", 6, priority=10)) == "memory"
+    pair.bind(pair.second, ref)  # a replica that did not answer preempt
+    assert pair.api.pods["a"].node == "n1"
+
+
+def test_a_more_important_pod_takes_what_is_held():
+    pair = Pair()
+    ref = preempted(pair, "a", 6)
+    pair.bind(pair.second, pair.pod("b", 6, priority=11))
+    assert pair.refused(pair.first, ref) == "memory"
+
+
+def test_a_pod_does_not_get_what_is_held_for_it_while_its_victims_are_there():
+    pair = Pair()
+    victim = pair.pod("v", 4)
+    pair.bind(pair.first, victim)
+    pair.first.cache.set_pod("ns/v", pair.api.pods["v"])
+    ref = preempted(pair, "a", 6)
+    assert pair.refused(pair.first, ref) == "memory"
+    assert pair.refused(pair.second, ref) == "memory"
+    pair.first.cache.set_pod("ns/v", None)
+    pair.bind(pair.first, ref)
+
+
+def test_nothing_is_held_once_the_pod_is_nominated_no_more_or_elsewhere():
+    for node in ("", "n2"):
+        pair = Pair()
+        preempted(pair, "a", 6)
+        nominate(pair, "a", node)
+        pair.now += SETTLE_SECONDS
+        pair.first.binder.settle()
+        pair.bind(pair.second, pair.pod("b", 6))
+        assert pair.api.pods["b"].node == "n1"
+
+
+def test_a_pod_that_is_bound_elsewhere_frees_what_was_held():
+    pair = Pair()
+    ref = preempted(pair, "a", 6)
+    pair.first.binder.bind(ref, "n2")
+    pair.first.cache.set_pod("ns/a", pair.api.pods["a"])
+    pair.now += SETTLE_SECONDS
+    assert pair.refused(pair.second, pair.pod("b", 6)) == "memory"  # it reads the Lease
+    pair.second.binder.settle()
+    pair.bind(pair.second, pair.pod("c", 6))
+
+
+# ---------------------------------------------------------------- the Lease
 
 
 def test_a_lease_that_cannot_be_read_refuses_its_node():

@@ -22,6 +22,7 @@ from msgspec import structs
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.commit import LOST_SECONDS, LeaseCommitter
+from scheduler.preempted import HeldShares
 from scheduler.reasons import BindError
 from tests.scheduler.test_binder_machine import (
     GPUSHARE,
@@ -33,6 +34,7 @@ from tests.scheduler.test_binder_machine import (
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
+from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import node_view
 
 REPLICAS = 2
@@ -42,8 +44,8 @@ MOSTLY_ONE = ("n1", "n1", "n1", "n2")
 class LeasedApi(ModelApi):
     """The model with Leases. ``interruptions`` run before requests, by their number."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, *args):
+        super().__init__(*args)
         self.leases, self.interruptions, self.requests = {}, {}, 0
 
     def _request(self):
@@ -91,9 +93,13 @@ class Replica:
     """One process: its cache, its binder, and the events that it has not read yet."""
 
     def __init__(self, api, clock):
-        self.cache = SchedulerCache(SCHEMES, clock)
+        self.cache = SchedulerCache(
+            SCHEMES,
+            clock,
+            nominated=lambda *held: committer.hold(*held),  # noqa: PLW0108
+        )
         committer = LeaseCommitter(api, self.cache, "ns", clock)
-        self.binder = PodBinder(api, self.cache, clock, committer)
+        self.binder = PodBinder(api, self.cache, clock, committer=committer)
         self.seen = 0
         for name, node in NODE_OBJECTS.items():
             self.cache.set_node(name, node)
@@ -164,8 +170,7 @@ class Replicas(RuleBasedStateMachine):
                 others.binder.bind(other, other_node)
             self.api.fault = before
 
-        if other != ref:
-            self.api.interruptions = {self.api.requests + after: interrupt}
+        self.api.interruptions = {self.api.requests + after: interrupt}
         self.api.fault = fault
         try:
             self.replicas[number].binder.bind(ref, node)
@@ -176,6 +181,34 @@ class Replicas(RuleBasedStateMachine):
             assert (pod.ref, pod.node) == (ref, node), "a success without a binding"
         finally:
             self.api.fault, self.api.interruptions = "none", {}
+
+    @rule(
+        number=st.integers(0, REPLICAS - 1),
+        ref=pods,
+        node=st.sampled_from(MOSTLY_ONE),
+        fault=st.sampled_from(FAULTS),
+    )
+    def preempt(self, number, ref, node, fault):
+        """kube-scheduler nominates the pod; the victims leave whenever ``delete`` takes them."""
+        pod = self.api.pods.get(ref.name)
+        if pod is None or pod.ref != ref or pod.node:
+            return
+        cache = self.replicas[number].cache
+        everybody = {each.ref.uid for each in self.api.pods.values()}
+        found = cache.preempt(*demand_of(pod, SCHEMES), node, everybody)
+        if found is None:
+            return
+        cache.note_preemption(ref, {node: HeldShares(found.placement.allocations)})
+        self.api.store(structs.replace(pod, nominated_node=node))
+        self.api.fault = fault
+        self.deliver(number, len(self.api.events))
+        self.api.fault = "none"
+
+    @rule(ref=pods)
+    def nominate_no_more(self, ref):
+        pod = self.api.pods.get(ref.name)
+        if pod is not None and pod.ref == ref:
+            self.api.store(structs.replace(pod, nominated_node=""))
 
     @precondition(lambda self: self.api.late)
     @rule()
@@ -219,6 +252,8 @@ class Replicas(RuleBasedStateMachine):
     def teardown(self):
         """At rest every replica counts exactly what is there: nothing leaks."""
         self.api.late.clear()
+        for pod in list(self.api.pods.values()):
+            self.api.store(structs.replace(pod, nominated_node=""))
         for replica in self.replicas:
             for _ in range(3):
                 for name, pod in self.api.events[replica.seen :]:

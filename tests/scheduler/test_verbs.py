@@ -12,6 +12,7 @@ from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
+from scheduler.preemption import Preemptor
 from scheduler.service import extender_routes
 from tests.scheduler.test_binder_machine import ModelApi, gpushare_node
 from tests.support.environment import ROOT
@@ -46,7 +47,9 @@ class Served:
             events,
             lambda: self.complaint,
         )
-        self.server = WebServer(extender_routes(self.extender, SchedulerMetrics()), ["127.0.0.1:0"])
+        preemptor = Preemptor(self.api, self.cache, lambda: self.complaint)
+        routes = extender_routes(self.extender, preemptor, SchedulerMetrics())
+        self.server = WebServer(routes, ["127.0.0.1:0"])
         self.server.start()
 
     def post(self, path, body):
@@ -175,7 +178,7 @@ def test_the_answer_is_that_of_the_placement_on_each_node(served, nodes, asked):
         served.cache.set_node(name, None)
 
 
-def filler(name, node, index, size):
+def filler(name, node, index, size, priority=0):
     """A bound pod that holds so many units of a GPU."""
     return PODS.one(
         json.dumps(
@@ -193,6 +196,7 @@ def filler(name, node, index, size):
                 },
                 "spec": {
                     "nodeName": node,
+                    "priority": priority,
                     "containers": [
                         {
                             "name": "main",

@@ -154,6 +154,8 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
     "vgpu/commands/inspect.py": "its --legacy is one original's",
+    "vgpu/commands/demo_schedule.py": "its pods are of one system",
+    "scheduler/compat/": "has the gauges of each original's scheduler",
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",
     "vgpu/model.py": "declares the names",

@@ -529,6 +529,17 @@ def test_of_many_folders_those_of_dead_pods_are_read_rarely(root, settled, monke
     assert seen[-1] == set(PODS[:8])
 
 
+def test_without_a_change_the_sample_is_the_one_before(root, settled, monkeypatch):
+    """So that who reads it sees without a comparison that nothing has changed."""
+    monkeypatch.setattr(shim, "MANY_FOLDERS", 1)
+    paths = [place(root, GOOD, pod=pod) for pod in range(3)]
+    source = ShimSource([str(root)], living=lambda: {PODS[0]})
+    first = source.sample()
+    assert all(source.sample() is first for _ in range(shim.RARELY))
+    write(paths[0], a_region("v1.2", processes=()))
+    assert source.sample() != first
+
+
 def test_where_nobody_knows_who_lives_every_folder_is_read(root, settled, monkeypatch):
     monkeypatch.setattr(shim, "MANY_FOLDERS", 4)
     paths = [place(root, GOOD, pod=pod) for pod in range(8)]

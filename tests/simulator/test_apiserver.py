@@ -267,6 +267,34 @@ def test_merge_patches_are_those_of_the_standard(target, patch, result):
     assert merged(target, patch) == result
 
 
+# ---------------------------------------------------------------- bindings
+
+
+def test_a_binding_writes_node_and_annotations_at_once_and_once_only(store, cluster):
+    store.create(PODS, pod("a", node="", **{KEPT: "1"}))
+    before = cluster.pod("ns", "a")
+    another = replace(before.ref, uid="another")
+    version = before.resource_version
+    assert refused(lambda: cluster.bind(another, version, "n2", {})) == (409, "Conflict")
+    assert refused(lambda: cluster.bind(before.ref, "0", "n2", {})) == (409, "Conflict")
+    cluster.bind(before.ref, version, "n2", {NEW: "2"})
+    after = cluster.pod("ns", "a")
+    assert (after.node, after.annotations) == ("n2", {KEPT: "1", NEW: "2"})
+    again = after.resource_version
+    assert refused(lambda: cluster.bind(after.ref, again, "n3", {})) == (409, "Conflict")
+
+
+def test_a_binding_without_a_node_is_no_binding(store, api):
+    store.create(PODS, pod("a", node=""))
+    connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=WAIT_SECONDS)
+    for target in ({}, {"name": ""}, "n2"):
+        body = json.dumps({"target": target})
+        connection.request("POST", "/api/v1/namespaces/ns/pods/a/binding", body)
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["reason"]) == (400, "BadRequest")
+    connection.close()
+
+
 # ---------------------------------------------------------------- evictions
 
 

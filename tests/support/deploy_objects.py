@@ -11,7 +11,7 @@ from vgpu.cli import main
 
 Object = dict[str, Any]
 
-OWN = ("exporter", "device-plugin", "reconcile")
+OWN = ("exporter", "device-plugin", "reconcile", "scheduler")
 """First words of our programs' command lines."""
 
 
@@ -56,7 +56,7 @@ def parse(args: list[str]) -> click.Context:
         deviceplugin.flags.options_from(context)
         return context
     command = main.get_command(click.Context(main), name)
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and not command.invoke_without_command:
         name, rest = rest[0], rest[1:]
         command = command.get_command(click.Context(command), name)
     context = command.make_context(name, list(rest))

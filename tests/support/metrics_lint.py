@@ -80,7 +80,7 @@ def _conventions(table: FamilyTable, family: Family, prefix: str) -> Iterator[st
             if base.endswith("_" + suffix):
                 yield f"{name}: declare its unit"
     for label in (*table.labels, *family.extra):
-        if label in TARGET_LABELS:
+        if label in TARGET_LABELS and not (label == "node" and base.endswith("_info")):
             yield f"{name}: {label!r} belongs to the scrape target"
         if label != label.lower():
             yield f"{name}: label {label!r} is not lower case"

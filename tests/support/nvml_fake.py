@@ -98,11 +98,15 @@ class Xid:
 
 @dataclass
 class Link:
-    """How near two GPUs are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given."""
+    """How near two GPUs are, by UUID: an ``nvmlGpuTopologyLevel_t``; 50 where none is given.
+
+    ``nvlink`` is 1 for GPUs that NVLink joins.
+    """
 
     a: str
     b: str
-    level: int
+    level: int = 50
+    nvlink: int = 0
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""`vgpu demo`: the real exporter on an embedded simulated node, and the real reconciler around it.
+"""`vgpu demo`: the real exporter on an embedded simulated node, the real reconciler around it, and
+the real scheduler.
 
 All files that the exporter reads are written in their real format into a temporary folder and read
 through the real sources; only the driver is simulated. The reconciler repairs a small simulated
-cluster that has the node. The command takes the exporter's flags.
+cluster that has the node, and the scheduler places pods there. The command takes the exporter's
+flags.
 """
 
 import shutil
@@ -21,6 +23,7 @@ from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
 from vgpu.commands.demo_repair import repair
+from vgpu.commands.demo_schedule import schedule
 from vgpu.program import logs, signals
 from vgpu.program.flags import field, is_typed
 from vgpu.simulator.apiserver import ApiServer
@@ -167,6 +170,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         def announce(url: str, page: MetricsPage) -> None:
             click.echo(first_summary(url, page))
             repair(str(kubeconfig))
+            schedule(str(kubeconfig), node.cluster.store)
             logs.configure(options.log_level, options.log_format)  # each command has its own
             click.echo("  Ctrl-C ends it.\n")
 

@@ -232,9 +232,11 @@ def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
 # ---------------------------------------------------------------- printing
 
 
-def _nothing(node: str, scheme: str | None) -> str:
+def _nothing(node: str, scheme: str | None, *, of_pods: bool) -> str:
     """The message if no node is shown, with the search."""
     by = f" by {scheme}" if scheme else ""
+    if of_pods:  # --namespace, --selector
+        return f"No selected pod has a share of a GPU{f' of {node}' if node else ''}{by}."
     return f"Node {node} shares no GPUs{by}." if node else f"No node shares GPUs{by}."
 
 
@@ -405,9 +407,10 @@ def command(
             shown = only_scheme(shown, Scheme(scheme))
         if node:
             shown = only_node(shown, node)
-        if namespaces or read.selected is not None:
+        of_pods = bool(namespaces) or read.selected is not None
+        if of_pods:
             shown = only_pods(shown, _chooser(shown, namespaces, read.selected))
-        _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme))
+        _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme, of_pods=of_pods))
 
     if files:
         read = from_files(files, parse_selector(selector) if selector else None)

@@ -13,13 +13,21 @@ from rich.console import Console
 from rich.style import Style
 
 from vgpu.durations import age
-from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, UnavailableMemory
+from vgpu.inventory import (
+    FreeCapacity,
+    Inventory,
+    NodeView,
+    Pending,
+    UnavailableMemory,
+    available_bytes,
+    unavailable,
+)
 from vgpu.kube.pod_state import STARTING, PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request
 from vgpu.schemes.registry import registry
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, write
-from vgpu.units import GIB, MIB, MILLI_PER_PERCENT, count
+from vgpu.units import GIB, MILLI_PER_PERCENT, count, rounded_size
 
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
 
@@ -181,9 +189,11 @@ class _Table(msgspec.Struct, frozen=True):
         head: list[Piece] = [(view.node.name, BOLD)]
         facts = [", ".join(view.schemes)]
         facts.append(count(len(entries), "GPU"))
-        free = [e.free_memory_bytes or 0 for e in entries if e.device.healthy]
-        if free:
-            facts.append(f"{rounded_size(sum(free))} free")
+        if any(entry.free_memory_bytes is not None for entry in entries):
+            free = available_bytes(view)
+            apart = sum(entry.free_memory_bytes or 0 for entry in entries) - free
+            facts += [f"{rounded_size(free)} free"] if free or not apart else []
+            facts += [f"{rounded_size(apart)} unavailable"] if apart else []
         head.append(("  " + self.glyphs.between.join(facts), DIM))
         if not view.known:
             head.append(("  not a node of this cluster", BAD))
@@ -195,7 +205,7 @@ class _Table(msgspec.Struct, frozen=True):
             head.append(("  cordoned", DOUBTFUL))
         yield head
         for entry in entries:
-            yield self._gpu(entry, cores=_shares_cores(view))
+            yield self._gpu(view, entry, cores=_shares_cores(view))
             for holding in entry.holdings:
                 yield from self._holding(holding)
         if view.ledger.unplaced:
@@ -207,7 +217,7 @@ class _Table(msgspec.Struct, frozen=True):
                     yield [(f"      {named}", DOUBTFUL)]
         yield []
 
-    def _gpu(self, entry: DeviceEntry, *, cores: bool) -> Line:
+    def _gpu(self, view: NodeView, entry: DeviceEntry, *, cores: bool) -> Line:
         device, held, layout = entry.device, entry.held, self.layout
         name = gpu_name(entry, wide=layout.wide)
         bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
@@ -234,7 +244,8 @@ class _Table(msgspec.Struct, frozen=True):
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
         pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
         if layout.wide and entry.free_memory_bytes is not None:
-            pieces.append((f"  {rounded_size(entry.free_memory_bytes)} free", DIM))
+            word = "unavailable" if unavailable(view, entry) else "free"
+            pieces.append((f"  {rounded_size(entry.free_memory_bytes)} {word}", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Iterator[Line]:
@@ -371,21 +382,10 @@ def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
     return f"{device.index} {uuid}" if uuid else f"GPU {device.index}"
 
 
-_MOST_GIB: Final = 10_240
-"""Maximum amount in GiB; larger amounts, which no GPU has, are in TiB."""
-
-
 def who(pod: PodRef, container: str) -> str:
     """The name of a container with its pod's."""
     name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
     return f"{name}/{container}" if container else name
-
-
-def rounded_size(amount: int) -> str:
-    """An amount of memory for people."""
-    if amount >= _MOST_GIB * GIB:
-        return f"{amount / 1024 / GIB:.1f} TiB"
-    return f"{amount / GIB:.1f} GiB" if amount >= GIB or not amount else f"{amount // MIB} MiB"
 
 
 def _shares_cores(view: NodeView) -> bool:

@@ -40,6 +40,11 @@ AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 Links = Mapping[tuple[str, str], int]
 """The links that :meth:`vgpu.sources.nvml.NvmlSource.links` returns."""
 
+NvLinks = Mapping[tuple[str, str], bool]
+"""The pairs that :meth:`vgpu.sources.nvml.NvmlSource.nvlinks` returns."""
+
+_Answer = TypeVar("_Answer")
+
 SIMULATE = click.Option(
     ["--simulate"], is_flag=True, help="Look at an embedded simulated node: no GPU needed."
 )
@@ -70,14 +75,16 @@ class ThisNode:
         options: ExporterOptions,
         driver: GpuSource,
         links: Callable[[], Links] = dict,
+        nvlinks: Callable[[], NvLinks] = dict,
         before: Callable[[], None] = lambda: None,
     ) -> None:
-        """``links`` returns the driver's links of the GPUs; ``before`` runs before a sample."""
+        """``links``, ``nvlinks`` return the driver's links; ``before`` runs before a sample."""
         self.name = node_name(options)
         self._options = options
         self._before = before
         self._collectors: Collectors = open_collectors(options, driver)
         self._links = Collector("links", lambda _: links())
+        self._nvlinks = Collector("nvlinks", lambda _: nvlinks())
         settings = SamplerSettings(
             node=self.name,
             interval=options.sample_interval,
@@ -104,10 +111,17 @@ class ThisNode:
 
     def links(self) -> Links:
         """The links of the last sample's GPUs, without those that the driver does not report."""
+        return self._asked(self._links) or {}
+
+    def nvlinks(self) -> NvLinks:
+        """Whether two GPUs reach each other over NVLink, likewise."""
+        return self._asked(self._nvlinks) or {}
+
+    def _asked(self, collector: Collector[_Answer]) -> _Answer | None:
         begun = time.monotonic()
-        self._links.begin(None)
-        self._links.finish(begun + self._options.sample_timeout)
-        return self._links.data(begun) or {}
+        collector.begin(None)
+        collector.finish(begun + self._options.sample_timeout)
+        return collector.data(begun)
 
     def leave(self, status: int) -> int:
         """Release the driver; returns the exit status. Ends the process if a call hangs."""
@@ -136,4 +150,4 @@ def this_node(ctx: click.Context, interval: float = DEFAULTS.sample_interval) ->
     from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked
 
     driver = NvmlSource()
-    yield ThisNode(options, driver, driver.links)
+    yield ThisNode(options, driver, driver.links, driver.nvlinks)

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import click
-import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
 from exporter.flags import DEFAULT_PORT
@@ -34,7 +35,7 @@ from vgpu.commands.top_frame import (
 )
 from vgpu.commands.top_keys import Command, Key, Move, Sort, edited, scrolled, typed
 from vgpu.commands.top_nodes import SeveralExporters
-from vgpu.commands.top_reading import PageError, PageReading, read_page
+from vgpu.commands.top_reading import PageError, PageReading, read_page, read_processes
 from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import (
     BadOption,
@@ -58,6 +59,7 @@ Examples:
   vgpu top --url http://gpu-node-1:9394     any exporter
   vgpu top --url http://gpu-node-1:9394 --url http://gpu-node-2:9394
   vgpu top --once | less                    one frame, plain text
+  vgpu top --once --processes --filter trainer
   vgpu top --simulate                       no GPU needed
   kubectl port-forward pod/EXPORTER-POD 9394 & vgpu top --url http://localhost:9394
 """
@@ -65,61 +67,85 @@ Examples:
 ACCESS = ("ca_file", "cert", "key", "username", "password_file")
 
 
-def ask(source: PageSource) -> PageReading | str:
-    """A page as values, or the reason why there is none."""
+def ask(source: PageSource, *, processes: bool = False) -> PageReading | str:
+    """A page as values, or the reason why there is none; with the processes if asked for."""
     if isinstance(source, SeveralExporters):
-        return source.read(ask)
+        return source.read(partial(ask, processes=processes))
     try:
-        return read_page(source.page())
+        reading = read_page(source.page())
     except (Unanswered, PageError) as error:
         return str(error)
+    if not processes:
+        return reading
+    try:
+        rows = read_processes(source.processes())
+    except (Unanswered, PageError) as error:
+        return replace(reading, failing=(*reading.failing, f"processes ({error})"))
+    return replace(reading, processes=rows)
 
 
 class Poller:
     """Requests pages every ``interval`` seconds in a thread of its own, one at a time."""
 
-    def __init__(self, source: PageSource, interval: float, news: Events) -> None:
-        """``news`` is notified of each answer."""
+    def __init__(
+        self, source: PageSource, interval: float, news: Events, *, processes: bool
+    ) -> None:
+        """``news`` is notified of each answer; ``processes``: whether to request them, too."""
         self.answers: queue.SimpleQueue[PageReading | str] = queue.SimpleQueue()
         self._source = source
         self._interval = interval
         self._news = news
         self._ended = threading.Event()
+        self._due = threading.Event()
+        self._processes = processes
         self._thread = threading.Thread(target=self._loop, name="poller", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop requesting; a pending answer is abandoned."""
         self._ended.set()
+        self._due.set()
+
+    def request_processes(self, *, wanted: bool) -> None:
+        """Request the processes, too, or no longer; after a change at once."""
+        if wanted != self._processes:
+            self._processes = wanted
+            self._due.set()
 
     def _loop(self) -> None:
         while not self._ended.is_set():
             begun = time.monotonic()
-            self.answers.put(ask(self._source))
+            self._due.clear()
+            self.answers.put(ask(self._source, processes=self._processes))
             self._news.notify()
-            self._ended.wait(max(0.0, begun + self._interval - time.monotonic()))
+            self._due.wait(max(0.0, begun + self._interval - time.monotonic()))
 
 
 class Live:
     """The shown state, which only answers and keys change."""
 
-    def __init__(self, source: str, interval: float, hidden: Iterable[str] = ()) -> None:
-        self.state = ScreenState(source, interval=interval, hidden=frozenset(hidden))
+    def __init__(
+        self, source: str, interval: float, hidden: Iterable[str] = (), *, processes: bool = False
+    ) -> None:
+        self.state = ScreenState(
+            source, interval=interval, hidden=frozenset(hidden), processes=processes
+        )
         self.sort = Sort.NAME
         self.offset = 0
         self.help_lines = False
         self._sampled = time.monotonic()
+        self._rest = b""
 
     def answered(self, answer: PageReading | str) -> None:
         """Show a page, which is new only if the exporter has sampled since: clocks may differ."""
         if isinstance(answer, str):
-            self.state = msgspec.structs.replace(self.state, trouble=answer)
+            self.state = replace(self.state, trouble=answer)
             return
         trends, before = self.state.trends, self.state.reading
         if before is None or answer.timestamp != before.timestamp:
             self._sampled = time.monotonic()
             trends = grown(trends, answer)
-        self.state = msgspec.structs.replace(self.state, reading=answer, trends=trends, trouble="")
+        self.state = replace(self.state, reading=answer, trends=trends, trouble="")
 
     def pressed(self, key: Key, size: Size) -> None:
         """Do what the key means, unless it concerns the terminal."""
@@ -128,23 +154,41 @@ class Live:
         elif isinstance(key, Move):
             layout = ColumnLayout(size.columns, self.state.hidden)
             rows = len(body(self.state, layout, self.sort))
-            self.offset = scrolled(
-                self.offset, key, room_for_rows(size, help_lines=self.help_lines), rows
-            )
+            room = room_for_rows(size, help_lines=self.help_lines, filters=self.state.filters)
+            self.offset = scrolled(self.offset, key, room, rows)
         elif key is Command.HELP:
             self.help_lines = not self.help_lines
+        elif key is Command.PROCESSES:
+            self.state = replace(self.state, processes=not self.state.processes)
         elif key is Command.FILTER:
-            self.state = msgspec.structs.replace(self.state, typing=True)
+            self.state = replace(self.state, typing=True)
 
-    def filtered(self, sent: bytes) -> None:
-        """Change the filter as it is typed."""
-        pattern, typing = edited(self.state.pattern, sent)
-        self.offset = 0
-        self.state = msgspec.structs.replace(self.state, pattern=pattern, typing=typing)
+    def typed(self, sent: bytes, size: Size) -> tuple[Key, ...]:
+        """Do what the bytes mean, as keys or as the text of the filter; returns the keys.
+
+        Many bytes may come at once, over a slow connection or from a clipboard.
+        """
+        keys: list[Key] = []
+        rest = self._rest + sent
+        while rest:
+            if self.state.typing:
+                text = edited(self.state.pattern, rest)
+                self.offset, rest = 0, text.rest
+                self.state = replace(self.state, pattern=text.pattern, typing=text.typing)
+                continue
+            found = typed(rest)
+            for key in found.keys:
+                self.pressed(key, size)
+            keys += found.keys
+            rest = found.rest
+            if not self.state.typing:
+                break  # the start of a key
+        self._rest = rest
+        return tuple(keys)
 
     def draw(self, screen: Screen) -> None:
         """Draw the current state."""
-        now = msgspec.structs.replace(
+        now = replace(
             self.state,
             age=time.monotonic() - self._sampled,
             clock=time.strftime("%H:%M:%S"),
@@ -154,15 +198,16 @@ class Live:
         screen.draw(text, size)
 
 
-def watch(source: PageSource, interval: float, hidden: Iterable[str] = ()) -> int:
+def watch(
+    source: PageSource, interval: float, hidden: Iterable[str] = (), *, processes: bool = False
+) -> int:
     """Show ``source`` until q or a signal; returns the exit status."""
     keyboard = sys.stdin.fileno()
     with events() as news, Screen(keyboard, sys.stdout.fileno()) as screen:
-        live = Live(source.name, interval, hidden)
-        poller = Poller(source, interval, news)
+        live = Live(source.name, interval, hidden, processes=processes)
+        poller = Poller(source, interval, news, processes=processes)
         waited = [news.source, *([keyboard] if os.isatty(keyboard) else [])]
         try:
-            rest = b""
             while True:
                 live.draw(screen)
                 ready, _, _ = select.select(waited, [], [], TICK_SECONDS)
@@ -178,16 +223,12 @@ def watch(source: PageSource, interval: float, hidden: Iterable[str] = ()) -> in
                 sent = os.read(keyboard, 4096) if keyboard in ready else b""
                 if keyboard in ready and not sent:
                     return 128 + signal.SIGHUP  # the terminal is gone
-                if live.state.typing:
-                    live.filtered(sent)
-                    continue
-                typing = typed(rest + sent)
-                rest = typing.rest
-                for key in typing.keys:
-                    live.pressed(key, screen.size())
-                if Command.REPAINT in typing.keys:
+                interrupt = b"\x03" if signal.SIGINT in signals else b""
+                keys = live.typed(sent + interrupt, screen.size())
+                poller.request_processes(wanted=live.state.processes)
+                if Command.REPAINT in keys:
                     screen.repaint()
-                if Command.QUIT in typing.keys or signal.SIGINT in signals:
+                if Command.QUIT in keys:
                     return 0
         except OSError:
             return 128 + signal.SIGHUP  # the terminal is gone, found by writing
@@ -195,9 +236,15 @@ def watch(source: PageSource, interval: float, hidden: Iterable[str] = ()) -> in
             poller.stop()
 
 
-def once(source: PageSource, hidden: Iterable[str] = (), pattern: str = "") -> int:
+def once(
+    source: PageSource,
+    hidden: Iterable[str] = (),
+    pattern: str = "",
+    *,
+    processes: bool = False,
+) -> int:
     """Print one frame; returns the exit status."""
-    answer = ask(source)
+    answer = ask(source, processes=processes)
     if isinstance(answer, str):
         click.echo(f"Error: {source.name}: {answer}", err=True)
         return EXIT_FAILURE
@@ -208,6 +255,7 @@ def once(source: PageSource, hidden: Iterable[str] = (), pattern: str = "") -> i
         clock=time.strftime("%H:%M:%S"),
         hidden=frozenset(hidden),
         pattern=pattern,
+        processes=processes,
     )
     console = Console(highlight=False)
     text = frame(state, Size(console.width), Sort.NAME)
@@ -291,6 +339,9 @@ def listens(exporter: Exporter) -> bool:
     metavar="TEXT",
     help="With --once: only containers with this text in their names.",
 )
+@click.option(
+    "--processes", is_flag=True, help="Show the processes of each container, with their host pids."
+)
 @click.option("--ca-file", type=click.Path(), metavar="FILE", help="CA of an https exporter.")
 @click.option("--cert", type=click.Path(), metavar="FILE", help="Client certificate, if it asks.")
 @click.option("--key", type=click.Path(), metavar="FILE", help="Its key, if not in --cert.")
@@ -306,15 +357,20 @@ def command(
     interval: float,
     hidden: tuple[str, ...],
     pattern: str,
+    processes: bool,
     **_: object,
 ) -> None:
     """Watch this node's GPUs and the containers on them.
 
     Keys: n m u l sort by name, memory used, utilisation, memory limit; / shows only containers
-    with a text in their names; arrows and PgUp PgDn scroll; h explains; q quits.
+    with a text in their names; p shows their processes; arrows and PgUp PgDn scroll; h explains;
+    q quits.
     """
     if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
         raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
     with open_source(ctx, urls, interval) as source:
-        status = once(source, hidden, pattern) if only_once else watch(source, interval, hidden)
+        if only_once:
+            status = once(source, hidden, pattern, processes=processes)
+        else:
+            status = watch(source, interval, hidden, processes=processes)
         ctx.exit(source.leave(status))

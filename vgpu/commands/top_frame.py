@@ -13,10 +13,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vgpu.commands.top_keys import Sort
-from vgpu.commands.top_reading import PageDevice, PageReading, PageShare
-from vgpu.inventory.unit_check import LEAST_SHARE
+from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare
+from vgpu.inventory import short_notes
 from vgpu.ledger.usage import is_over
-from vgpu.units import MIB, exact_size
 
 NEAR = 0.9
 """Part of its limit from which a container is marked."""
@@ -40,10 +39,22 @@ WIDE = 100
 """Minimum width with columns for the state and for the limit as a part of the GPU."""
 
 HELP = (
-    " sort: n name  m memory  u utilisation  l limit   / filter  ↑↓ PgUp PgDn  h less  q quit",
-    " ! near its limit  > over it  acct: by the shim  sm: of the GPU  – unknown",
+    "sort: n name",
+    "m memory",
+    "u utilisation",
+    "l limit",
+    "/ filter",
+    "p processes",
+    "↑↓ PgUp PgDn",
+    "h less",
+    "q quit",
+    "! near its limit",
+    "> over it",
+    "acct: by the shim",
+    "sm: of the GPU",
+    "– unknown",
 )
-"""The explanation of keys and marks."""
+"""The explanation of keys and marks; a line break comes only between two of them."""
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -79,6 +90,7 @@ class ScreenState(msgspec.Struct, frozen=True):
         pattern: only containers with this text in their names are shown; "" for all.
         typing: whether the pattern is being typed.
         hidden: titles of the columns that are not shown.
+        processes: whether the processes are shown.
     """
 
     source: str
@@ -91,12 +103,18 @@ class ScreenState(msgspec.Struct, frozen=True):
     pattern: str = ""
     typing: bool = False
     hidden: frozenset[str] = frozenset()
+    processes: bool = False
+
+    @property
+    def filters(self) -> bool:
+        """Whether a filter is in force, or being typed."""
+        return self.typing or bool(self.pattern)
 
 
 def grown(trends: Trends, reading: PageReading) -> Trends:
     """The trends with this reading's values, without lines that it does not have."""
     current: dict[tuple[str, ...], float | None] = {
-        (device.uuid,): device.utilization for device in reading.devices
+        _place(device): device.utilization for device in reading.devices
     }
     current |= {_line(share): share.utilization for share in reading.shares}
     return {
@@ -115,26 +133,37 @@ def frame(
     if size.lines is None:
         lines = [*top, *(row() for row in rows)]
         return Text("\n").join(_fitted(line, columns, fill=False) for line in lines)
-    room = room_for_rows(size, help_lines=help_lines)
+    room = room_for_rows(size, help_lines=help_lines, filters=state.filters)
     offset = min(offset, max(0, len(rows) - room))
     visible = [row() for row in rows[offset : offset + room]]
     blank = [Text("")] * (room - len(visible))
-    foot_lines = HELP if help_lines else (foot_line(sort, offset, len(visible), len(rows)),)
-    if state.typing or state.pattern:
+    foot_lines = explained(columns) if help_lines else ()
+    if state.filters:
         cursor = "_   Enter keeps it, Esc drops it" if state.typing else "   / changes it"
-        foot_lines = (*foot_lines[:-1], f" /{state.pattern}{cursor}")
+        foot_lines = (*foot_lines, f" /{state.pattern}{cursor}")
+    foot_lines = foot_lines or (foot_line(sort, offset, len(visible), len(rows)),)
     lines = [*top, *visible, *blank, *(Text(line, style="reverse") for line in foot_lines)]
     return Text("\n").join(_fitted(line, columns, fill=True) for line in lines[: size.lines])
 
 
-def room_for_rows(size: Size, *, help_lines: bool) -> int:
+def room_for_rows(size: Size, *, help_lines: bool, filters: bool) -> int:
     """Number of rows that :func:`frame` shows: all but the heading's three and the foot."""
-    return max(1, (size.lines or 0) - 3 - (len(HELP) if help_lines else 1))
+    foot = len(explained(max(1, size.columns))) + filters if help_lines else 1
+    return max(1, (size.lines or 0) - 3 - foot)
+
+
+def explained(columns: int) -> tuple[str, ...]:
+    """The explanation of keys and marks in lines of this width."""
+    lines = [f" {HELP[0]}"]
+    for text in HELP[1:]:
+        longer = f"{lines[-1]}   {text}"
+        lines[-1:] = [longer] if cell_len(longer) <= columns else [lines[-1], f" {text}"]
+    return tuple(lines)
 
 
 def _fitted(line: Text, columns: int, *, fill: bool) -> Text:
     line = line.copy()
-    line.truncate(columns, pad=fill)
+    line.truncate(columns, overflow="ellipsis", pad=fill)
     return line
 
 
@@ -144,7 +173,9 @@ def _fitted(line: Text, columns: int, *, fill: bool) -> Text:
 def title(state: ScreenState, columns: int) -> Text:
     """The line with the source and the time."""
     name, clock = f" vgpu top  {state.source}", f"{state.clock} "
-    return Text(set_cell_size(name, columns - len(clock)) + clock, style="bold reverse")
+    line = Text(name)
+    line.truncate(max(0, columns - len(clock) - 1), overflow="ellipsis", pad=True)
+    return Text(f"{line.plain} {clock}", style="bold reverse")
 
 
 def note(state: ScreenState, columns: int) -> Text:
@@ -161,10 +192,7 @@ def note(state: ScreenState, columns: int) -> Text:
         text = f" STALE: the exporter has not sampled {duration}"
         return Text(set_cell_size(text, columns), style="bold white on red")
     problems = [f"failing: {', '.join(reading.failing)}"] if reading.failing else []
-    sizes = [share.limit for share in reading.shares if share.limit and share.limit >= MIB]
-    if min(sizes, default=LEAST_SHARE) < LEAST_SHARE:
-        smallest = f"a share has {exact_size(int(min(sizes)))}"
-        problems.append(f"unit unconfirmed: {smallest} (--volcano.memory-factor)")
+    problems += short_notes(reading.units)
     if reading.stuck_seconds:
         problems.insert(0, f"the driver is overdue by {reading.stuck_seconds:.0f} s")
     if problems:
@@ -172,11 +200,13 @@ def note(state: ScreenState, columns: int) -> Text:
     gpus = sum(not device.parent for device in reading.devices)
     over = sum(map(_is_over, reading.shares))
     text = f" {_count(gpus, 'GPU')}, {_count(len(reading.shares), 'share')}"
+    if state.processes and reading.processes is not None:
+        text += f", {_count(len(reading.processes), 'process', 'processes')}"
     return Text.assemble(text, (f", {over} over the limit" if over else "", "bold red"))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, what: str, several: str = "") -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {several or what + 's'}"
 
 
 def heading(layout: "ColumnLayout") -> Text:
@@ -331,25 +361,29 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
     reading = state.reading
     if reading is None:
         return []
-    by_device: dict[str, list[PageShare]] = {}
+    by_device: dict[tuple[str, ...], list[PageShare]] = {}
     wanted = state.pattern.lower()
     shares = [share for share in reading.shares if wanted in share.name.lower()]
     for share in sorted(shares, key=ORDER[sort]):
-        by_device.setdefault(share.device, []).append(share)
-    parents = {device.parent for device in reading.devices}
+        by_device.setdefault((share.node, share.device), []).append(share)
+    parents = {(device.node, device.parent) for device in reading.devices}
+    processes = _processes_by_place(reading) if state.processes else {}
     rows: list[Row] = []
     for device in reading.devices:
-        place = LinePlace(device, layout)
+        place, here = LinePlace(device, layout), _place(device)
         rows.append(partial(device_row, place))
         if device.up:
-            rows.append(partial(meters, place, state.trends.get((device.uuid,), ())))
-        rows += [
-            partial(share_row, share, place, state.trends.get(_line(share), ()))
-            for share in by_device.get(device.uuid, ())
-        ]
-        if device.up and device.uuid not in by_device and device.uuid not in parents:
+            rows.append(partial(meters, place, state.trends.get(here, ())))
+        for share in by_device.get(here, ()):
+            rows.append(partial(share_row, share, place, state.trends.get(_line(share), ())))
+            rows += [partial(process_row, row, layout) for row in processes.get(_holder(share), ())]
+        if device.up and here not in by_device and here not in parents:
             whose = "such container" if wanted else "container"
             rows.append(partial(Text, f"  no {whose} holds a share of this GPU", style="dim"))
+        strangers = () if wanted else processes.get(here, ())
+        if strangers:
+            rows.append(partial(Text, "  in no known container", style="dim"))
+            rows += [partial(process_row, row, layout) for row in strangers]
     if not reading.devices:
         rows.append(partial(Text, " No GPU answers."))
     idle_shares = [share for share in reading.idle if wanted in share.name.lower()]
@@ -377,11 +411,12 @@ def device_row(at: LinePlace) -> Text:
         facts.append(f"{device.watts:.0f}{limit} W")
     if device.unattributed and device.unattributed > 0 and at.layout.wide:
         facts.append(f"{short(device.unattributed)} in no container")
-    silent = "" if device.up else "   DOES NOT ANSWER"
-    while facts and cell_len(f"{name}  {'   '.join(facts)}{silent}") > at.layout.width:
+    bad = "" if device.up else "   DOES NOT ANSWER"
+    bad += "" if device.unit_confirmed else "   unit unconfirmed"
+    while facts and cell_len(f"{name}  {'   '.join(facts)}{bad}") > at.layout.width:
         facts.pop()
     line = Text.assemble((name, "bold"), "  ", "   ".join(fact for fact in facts if fact))
-    return line.append(silent, style="bold red")
+    return line.append(bad, style="bold red")
 
 
 def meters(at: LinePlace, trend: Trend) -> Text:
@@ -415,6 +450,39 @@ def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
     return line.append(spark(trend, at.layout.spark), style="cyan")
 
 
+def process_row(process: PageProcess, layout: ColumnLayout) -> Text:
+    """The line of one process, in the columns of its container."""
+    cells = {
+        "container": f"  pid {process.pid}",
+        "used": short(process.used_bytes),
+        "sm": percent(process.sm_utilization_ratio),
+    }
+    line = "  " + " ".join(
+        _aligned(cells.get(column.title, ""), column.width, right=column.right)
+        for column in layout.columns
+    )
+    return Text(line, style="dim")
+
+
+def _processes_by_place(reading: PageReading) -> dict[tuple[str, ...], list[PageProcess]]:
+    """The processes of each share; by the device alone if no share has them."""
+    holders = {_holder(share) for share in reading.shares}
+    processes: dict[tuple[str, ...], list[PageProcess]] = {}
+    for row in reading.processes or ():
+        holder = row.node, row.uuid, row.pod_uid, row.container
+        place = holder if holder in holders else (row.node, row.uuid)
+        processes.setdefault(place, []).append(row)
+    return processes
+
+
+def _holder(share: PageShare) -> tuple[str, ...]:
+    return share.node, share.device, share.pod_uid, share.container
+
+
+def _place(device: PageDevice) -> tuple[str, ...]:
+    return device.node, device.uuid
+
+
 def _by_name(share: PageShare) -> tuple[str, ...]:
     return (share.name, share.pod_uid)
 
@@ -440,7 +508,14 @@ ORDER: Mapping[Sort, Callable[[PageShare], tuple[object, ...]]] = {
 
 
 def _line(share: PageShare) -> tuple[str, ...]:
-    return (share.namespace, share.pod, share.container, share.pod_uid, share.device)
+    return (
+        share.namespace,
+        share.pod,
+        share.container,
+        share.pod_uid,
+        share.device,
+        share.node,
+    )
 
 
 # ---------------------------------------------------------------- numbers and bars

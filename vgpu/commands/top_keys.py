@@ -33,6 +33,7 @@ class Command(Enum):
     HELP = auto()
     REPAINT = auto()
     FILTER = auto()
+    PROCESSES = auto()
 
 
 Key = Sort | Move | Command
@@ -42,6 +43,7 @@ KEYS: dict[bytes, Key] = {
     b"\x03": Command.QUIT,  # Ctrl-C, if the terminal does not make a signal of it
     b"h": Command.HELP,
     b"/": Command.FILTER,
+    b"p": Command.PROCESSES,
     b"?": Command.HELP,
     b"\x0c": Command.REPAINT,
     b"n": Sort.NAME,
@@ -81,35 +83,50 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 def typed(sent: bytes) -> Typed:
-    """The keys that the terminal has sent; unknown keys are skipped."""
+    """The keys that the terminal has sent; unknown keys are skipped.
+
+    Behind the key of the filter everything is its text, and in ``rest``.
+    """
     unfinished = _UNFINISHED.search(sent)
     whole = sent[: unfinished.start()] if unfinished else sent
+    keys = []
+    for token in _TOKEN.finditer(whole):
+        key = KEYS.get(token.group())
+        if key is not None:
+            keys.append(key)
+        if key is Command.FILTER:
+            return Typed(tuple(keys), sent[token.end() :])
     rest = sent[len(whole) :]
-    meant = (KEYS.get(token) for token in _TOKEN.findall(whole))
-    return Typed(
-        tuple(key for key in meant if key is not None), rest if len(rest) <= LONGEST else b""
-    )
+    return Typed(tuple(keys), rest if len(rest) <= LONGEST else b"")
 
 
 LONGEST_PATTERN = 60
 """Maximum length of a filter, in characters."""
 
 
-def edited(pattern: str, sent: bytes) -> tuple[str, bool]:
-    """A filter after these bytes were typed, and whether it is still being typed.
+class Edited(msgspec.Struct, frozen=True):
+    """A filter, whether it is still being typed, and the bytes behind its end."""
+
+    pattern: str
+    typing: bool
+    rest: bytes = b""
+
+
+def edited(pattern: str, sent: bytes) -> Edited:
+    """A filter after these bytes were typed.
 
     Enter keeps it, Esc and Ctrl-C drop it, Backspace removes its last character.
     """
-    for char in sent.decode("utf-8", "ignore"):
-        if char in "\r\n":
-            return pattern, False
-        if char in "\x1b\x03":
-            return "", False
+    text = sent.decode("utf-8", "ignore")
+    for at, char in enumerate(text):
+        if char in "\r\n\x1b\x03":
+            kept = pattern if char in "\r\n" else ""
+            return Edited(kept, False, text[at + 1 :].encode())
         if char in "\x7f\b":
             pattern = pattern[:-1]
         elif char.isprintable() and len(pattern) < LONGEST_PATTERN:
             pattern += char
-    return pattern, True
+    return Edited(pattern, True)
 
 
 def scrolled(offset: int, move: Move, page: int, lines: int) -> int:

@@ -1,13 +1,13 @@
 """Several exporters on one screen: their pages side by side, one node below the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from vgpu.commands.top_reading import PageReading
+from vgpu.commands.top_reading import PageProcess, PageReading, PageShare
 from vgpu.commands.top_source import Exporter
 
 Answer = PageReading | str
@@ -26,6 +26,10 @@ class SeveralExporters:
     def page(self) -> str:
         """The pages one after another, which is no page: :meth:`read` keeps them apart."""
         return "\n".join(exporter.page() for exporter in self._exporters.values())
+
+    def processes(self) -> str:
+        """Nothing: :meth:`read` asks each exporter."""
+        return ""
 
     def read(self, ask: Callable[[Exporter], Answer]) -> Answer:
         """The pages of all that answer, as one; the reasons if none does."""
@@ -53,16 +57,33 @@ def merged(answers: dict[str, Answer]) -> Answer:
             yield from (f"{collector} on {name}" for collector in page.failing)
 
     pages = readings.values()
+
+    def shares(kind: Callable[[PageReading], Iterable[PageShare]]) -> tuple[PageShare, ...]:
+        return tuple(
+            replace(share, node=name) for name, page in readings.items() for share in kind(page)
+        )
+
     return PageReading(
         timestamp=max(page.timestamp for page in pages),
         interval=max(page.interval for page in pages),
         devices=tuple(
             replace(device, node=name) for name, page in readings.items() for device in page.devices
         ),
-        shares=tuple(chain.from_iterable(page.shares for page in pages)),
-        idle=tuple(chain.from_iterable(page.idle for page in pages)),
+        shares=shares(lambda page: page.shares),
+        idle=shares(lambda page: page.idle),
         failing=tuple(failing()),
         stuck_seconds=max(page.stuck_seconds for page in pages),
+        units=tuple(chain.from_iterable(page.units for page in pages)),
+        processes=_all_processes(readings),
+    )
+
+
+def _all_processes(readings: Mapping[str, PageReading]) -> tuple[PageProcess, ...] | None:
+    """The processes of all pages that have them; None if none has."""
+    if all(page.processes is None for page in readings.values()):
+        return None
+    return tuple(
+        replace(row, node=name) for name, page in readings.items() for row in page.processes or ()
     )
 
 

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.processes import ProcessList, ProcessRow
+from vgpu.inventory import NodeDoubt
+from vgpu.schemes.registry import registry
+from vgpu.schemes.row import UnitDoubt
 from vgpu.terminal import printable
+from vgpu.units import MIB
 
 WANTED = (
     "vgpu_gpu_",
@@ -21,8 +26,12 @@ WANTED = (
     "vgpu_driver_call_stuck_seconds",
     "vgpu_sample_interval_seconds",
     "vgpu_snapshot_timestamp_seconds",
+    "vgpu_memory_unit_",
 )
 """Prefixes of the series that are used; the other series of a large page are not parsed."""
+
+UNIT, UNIT_CONFIRMED = "vgpu_memory_unit_bytes", "vgpu_memory_unit_confirmed"
+UNIT_FITTING = "vgpu_memory_unit_fitting_bytes"
 
 MARK = "vgpu_snapshot_timestamp_seconds"
 """A series of every page of a vgpu exporter."""
@@ -38,7 +47,8 @@ class PageDevice(msgspec.Struct, frozen=True):
     """A GPU, or a MIG instance of ``parent``. Bytes, degrees Celsius, watts, ratio 0 to 1.
 
     ``up`` is False for a lost device, and for a device that is known only from its containers.
-    ``node`` is the node's name where several are shown.
+    ``node`` is the node's name where several are shown. ``unit_confirmed`` is False where the
+    node's data contradicts a unit of memory, so that sizes of shares may be wrong.
     """
 
     uuid: str
@@ -55,12 +65,14 @@ class PageDevice(msgspec.Struct, frozen=True):
     watts: float | None = None
     watts_limit: float | None = None
     node: str = ""
+    unit_confirmed: bool = True
 
 
 class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
-    ``limit`` is what it may use; if no source reports that, what it was allocated.
+    ``limit`` is what it may use; if no source reports that, what it was allocated. ``node`` is the
+    node's name where several are shown.
     """
 
     namespace: str
@@ -76,12 +88,25 @@ class PageShare(msgspec.Struct, frozen=True):
     unlimited: bool = False
     accounted: float | None = None
     utilization: float | None = None
+    node: str = ""
 
     @property
     def name(self) -> str:
         """namespace/pod/container, or the known parts."""
         pod = f"{self.namespace}/{self.pod}" if self.pod else self.pod_uid or "(no pod)"
         return f"{pod}/{self.container}" if self.container else pod
+
+
+class PageProcess(ProcessRow, frozen=True, gc=False):
+    """A process; ``node`` is the node's name where several are shown."""
+
+    node: str = ""
+
+
+class PageProcesses(ProcessList, frozen=True):
+    """The answer of an exporter."""
+
+    processes: tuple[PageProcess, ...] = ()
 
 
 class PageReading(msgspec.Struct, frozen=True):
@@ -92,6 +117,8 @@ class PageReading(msgspec.Struct, frozen=True):
         interval: seconds between two of its samples.
         failing: the collectors whose last pass failed, with the reason if there is only one.
         stuck_seconds: seconds for which the driver's answer is overdue.
+        units: the units that are not confirmed.
+        processes: those on all devices; None if they were not asked for, or are unknown.
     """
 
     timestamp: float
@@ -101,6 +128,8 @@ class PageReading(msgspec.Struct, frozen=True):
     idle: tuple[PageShare, ...] = ()
     failing: tuple[str, ...] = ()
     stuck_seconds: float = 0.0
+    units: tuple[NodeDoubt, ...] = ()
+    processes: tuple[PageProcess, ...] | None = None
 
 
 DEVICE_FIELDS = {
@@ -139,6 +168,23 @@ def read_page(text: str) -> PageReading:
     return page.reading(page.timestamp)
 
 
+def read_processes(text: str) -> tuple[PageProcess, ...]:
+    """The processes that an exporter lists. Raises PageError."""
+    try:
+        rows = msgspec.json.decode(text, type=PageProcesses).processes
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise PageError("not a list of processes") from error
+    return tuple(
+        msgspec.structs.replace(
+            row,
+            uuid=printable(row.uuid),
+            container=printable(row.container),
+            pod_uid=printable(row.pod_uid),
+        )
+        for row in rows
+    )
+
+
 def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
     wanted = "\n".join(line for line in text.split("\n") if line.startswith(WANTED))
     for family in text_string_to_metric_families(wanted + "\n"):
@@ -158,6 +204,7 @@ class _Page:
         self.devices: dict[str, dict[str, object]] = {}
         self.shares: dict[tuple[str, ...], dict[str, object]] = {}
         self.containers: dict[tuple[str, ...], dict[str, object]] = {}
+        self.units: dict[str, dict[str, int]] = {}
 
     def add(self, name: str, labels: Labels, value: float) -> None:
         """Add a series; unused series are skipped."""
@@ -179,6 +226,9 @@ class _Page:
             self.containers.setdefault(_key(labels), {}).update(facts)
         elif name == "vgpu_container_blocked":
             self.containers.setdefault(_key(labels), {})["blocked"] = bool(value)
+        elif name in (UNIT, UNIT_CONFIRMED, UNIT_FITTING):
+            unit = self.units.setdefault(labels.get("scheme", ""), {})
+            unit[labels.get("bound", name)] = int(value)
         elif "uuid" in labels:
             self._add_of_device(name, labels, value)
 
@@ -218,21 +268,35 @@ class _Page:
         shares = [share for share in page_shares if share.device]
         for share in shares:
             self.devices.setdefault(share.device, {})
+        units = tuple(_doubts(self.units))
+        common = {"unit_confirmed": not units}
         return PageReading(
             timestamp,
             self.interval,
             in_order(
-                msgspec.convert({"uuid": u, **f}, PageDevice) for u, f in self.devices.items()
+                msgspec.convert({"uuid": u, **f, **common}, PageDevice)
+                for u, f in self.devices.items()
             ),
             tuple(shares),
             tuple(share for share in page_shares if not share.device),
             tuple(self._with_reason(name) for name in sorted(self.failing)),
             self.stuck,
+            units,
         )
 
     def _with_reason(self, collector: str) -> str:
         reasons = self.reasons.get(collector, [])
         return f"{collector} ({reasons[0]})" if len(reasons) == 1 else collector
+
+
+def _doubts(units: Mapping[str, Mapping[str, int]]) -> Iterator[NodeDoubt]:
+    """The units that the page calls unconfirmed, with those that would fit."""
+    for row in registry().rows:
+        unit = units.get(row.name, {})
+        if row.unit is not None and unit.get(UNIT) and unit.get(UNIT_CONFIRMED) == 0:
+            most = unit.get("most")
+            bounds = unit.get("least", 0) // MIB, None if most is None else most // MIB
+            yield NodeDoubt("", row, unit[UNIT], UnitDoubt("", *bounds))
 
 
 def _key(labels: Labels) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from exporter.pages import PROCESSES_PATH
+from exporter.processes import process_list
+from exporter.sampler import MetricsPage
 from vgpu.commands.this_node import ThisNode
 from vgpu.metrics.render import Format
 from vgpu.reasons import SourceError
@@ -56,6 +59,10 @@ class PageSource(Protocol):
 
     def page(self) -> str:
         """The newest page. Raises Unanswered."""
+        ...
+
+    def processes(self) -> str:
+        """The processes on the GPUs, as the exporter's JSON. Raises Unanswered."""
         ...
 
     def leave(self, status: int) -> int:
@@ -100,17 +107,25 @@ class Exporter:
         self._timeout = timeout
 
     def page(self) -> str:
-        """Request one page. Raises Unanswered."""
+        """Request the newest page. Raises Unanswered."""
+        return self._get(self._target, HINTS)
+
+    def processes(self) -> str:
+        """Request the processes, beside the page. Raises Unanswered."""
+        folder, _, _ = self._target.partition("?")[0].rstrip("/").rpartition("/")
+        return self._get(f"{folder}{PROCESSES_PATH}", {**HINTS, 404: "the exporter is older"})
+
+    def _get(self, target: str, hints: Mapping[int, str]) -> str:
         connection = (
             HTTPConnection(self._host, self._port, timeout=self._timeout)
             if self._tls is None
             else HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
         )
         try:
-            connection.request("GET", self._target, headers=self._headers)
+            connection.request("GET", target, headers=self._headers)
             response = connection.getresponse()
             if response.status != 200:
-                hint = HINTS.get(response.status, "is this a vgpu exporter?")
+                hint = hints.get(response.status, "is this a vgpu exporter?")
                 raise Unanswered(f"HTTP status {response.status}: {hint}")
             return self._body(response).decode("utf-8", "replace")
         except ssl.SSLCertVerificationError as error:
@@ -188,11 +203,18 @@ class Sampled:
         self.name = f"{node.name}, sampled directly"
         self._node = node
         self._sampling = threading.Lock()
+        self._sampled: MetricsPage | None = None
 
     def page(self) -> str:
-        """Sample once."""
+        """Sample now."""
         with self._sampling:
-            return self._node.sample().page.exposition.body(Format.TEXT).decode()
+            self._sampled = self._node.sample().page
+            return self._sampled.exposition.body(Format.TEXT).decode()
+
+    def processes(self) -> str:
+        """The processes of the newest sample."""
+        page = self._sampled
+        return msgspec.json.encode(process_list(page.view)).decode() if page else "{}"
 
     def leave(self, status: int) -> int:
         """Ends the process if the driver does not answer, since it must not be closed then."""

@@ -15,8 +15,16 @@ from contextlib import contextmanager
 import click
 import msgspec
 
-from vgpu.commands.this_node import AnyCommand, ThisNode, node_flags, this_node
-from vgpu.commands.topology_state import by_links, by_matrix, state_of, unknown, whole_gpus
+from vgpu.commands.this_node import AnyCommand, NvLinks, ThisNode, node_flags, this_node
+from vgpu.commands.topology_state import (
+    by_links,
+    by_matrix,
+    state_of,
+    unknown,
+    unknown_nvlinks,
+    whole_gpus,
+    with_nvlink,
+)
 from vgpu.display.messages import DisplayState, graph_text, usages_text
 from vgpu.display.pages import routes
 from vgpu.program import logs
@@ -47,6 +55,7 @@ EPILOG = """\
 Examples:
   vgpu topology                     the drawing
   vgpu topology --usage | jq .usage
+  vgpu topology --usage | jq '.. | select(.level? == "NVLINK").gpus'
   nvidia-smi topo -m | vgpu topology --matrix -
 """
 
@@ -78,11 +87,14 @@ def matrix_flag(command: AnyCommand) -> AnyCommand:
 class Display:
     """A node's state, sampled again with every :meth:`look`; any thread may read it."""
 
-    def __init__(self, node: ThisNode, matrix: Matrix | None, object_name: str) -> None:
-        """``object_name`` is the matrix's name in errors."""
+    def __init__(
+        self, node: ThisNode, matrix: Matrix | None, object_name: str, *, nvlink: bool
+    ) -> None:
+        """``object_name`` is the matrix's name in errors; ``nvlink``: whether NVLink is read."""
         self._node = node
         self._matrix = matrix
         self._object_name = object_name
+        self._nvlink = nvlink
         self._seen: DisplayState | SourceError = SourceError(
             Reason.TIMEOUT, "node", "not looked at yet"
         )
@@ -114,21 +126,25 @@ class Display:
             nvml = next(row for row in view.collectors if row.name == "nvml")
             reason = Reason.TIMEOUT if nvml.stuck_seconds else Reason.DRIVER_ERROR
             raise SourceError(reason, "driver", nvml.last_error)
+        nvlinks: NvLinks | None = None
         if self._matrix is None:
             between = by_links(self._node.links())
+            nvlinks = self._node.nvlinks() if self._nvlink else None
         else:
             between = by_matrix(self._matrix, whole_gpus(gpu), self._object_name)
-        self.unknown = tuple(unknown(view, gpu, between))
-        return state_of(view, gpu, sample.process, sample.kubelet, between)
+        nearest = with_nvlink(between, nvlinks or {}) if self._nvlink else None
+        unread = () if nvlinks is None else unknown_nvlinks(gpu, nvlinks)
+        self.unknown = (*unknown(view, gpu, between), *unread)
+        return state_of(view, gpu, sample.process, sample.kubelet, between, nearest=nearest)
 
 
-def display(ctx: click.Context, node: ThisNode) -> Display:
+def display(ctx: click.Context, node: ThisNode, *, nvlink: bool = False) -> Display:
     """The display of the node with the matrix that the flags name."""
     path: str | None = ctx.params["matrix"]
     if path is None:
-        return Display(node, None, "")
+        return Display(node, None, "", nvlink=nvlink)
     try:
-        return Display(node, parse_matrix(matrix_text(path), path), path)
+        return Display(node, parse_matrix(matrix_text(path), path), path, nvlink=nvlink)
     except SourceError as error:
         hint = "It is to be the output of: nvidia-smi topo -m"
         raise click.ClickException(f"--matrix: {error}\n{hint}") from error
@@ -156,13 +172,19 @@ def matrix_text(path: str) -> str:
     default="graph",
     help="GPU topology and free capacity.  [default]",
 )
-@click.option("--usage", "what", flag_value="usage", help="Pods that use the GPUs, as JSON.")
+@click.option(
+    "--usage",
+    "what",
+    flag_value="usage",
+    help="Pods that use the GPUs, and which GPUs are joined by NVLink and PCIe, as JSON.",
+)
 @click.pass_context
 def command(ctx: click.Context, /, what: str, **_: object) -> None:
     """Print this node's GPUs as gpu-manager does (PrintGraph, PrintUsages).
 
     Memory is in bytes, cores in percent; 'aval' counts the GPUs that nobody has any part of.
-    Shares of all schemes count. Goes to the driver directly; no exporter need run.
+    Shares of all schemes count. The drawing has PCIe levels only, as gpu-manager's; --usage has
+    NVLink, too. Goes to the driver directly; no exporter need run.
     """
     if ctx.invoked_subcommand is not None:
         typed = [param.opts[0] for param in ctx.command.params if is_typed(ctx, param.name or "")]
@@ -173,7 +195,7 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
     logs.configure("error", "logfmt")
     text = {"graph": graph_text, "usage": usages_text}[what]
     with this_node(ctx) as node:
-        shown = display(ctx, node)
+        shown = display(ctx, node, nvlink=what == "usage")
         shown.refresh()
         try:
             click.echo(text(shown.state()), nl=False)

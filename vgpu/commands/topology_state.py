@@ -6,7 +6,7 @@ uses what. Only the API server, which is not asked, knows ``clusterName`` and ``
 stay empty.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,8 +18,8 @@ from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
 from vgpu.ledger.owners import container_name
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
-from vgpu.topology import LinkLevel, TopologyGpu, grow
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.topology import LEVELS, PCIE, LinkLevel, TopologyGpu, TopologyTree, grow
+from vgpu.units import WHOLE_DEVICE_MILLI, count
 
 Pair = tuple[str, str]
 _Place = tuple[str, str, str]
@@ -42,6 +42,16 @@ def by_links(links: Mapping[Pair, int]) -> Between:
     return between
 
 
+def with_nvlink(between: Between, nvlinks: Mapping[Pair, bool]) -> Between:
+    """The same levels, but NVLINK for the pairs of UUIDs that are joined by it."""
+
+    def nearest(first: Gpu, second: Gpu) -> LinkLevel | None:
+        joined = nvlinks.get((first.uuid, second.uuid))
+        return LinkLevel.NVLINK if joined else between(first, second)
+
+    return nearest
+
+
 def by_matrix(
     matrix: Sequence[Sequence[LinkLevel]], gpus: Sequence[Gpu], object_name: str
 ) -> Between:
@@ -51,7 +61,7 @@ def by_matrix(
     """
     most = max((gpu.index for gpu in gpus), default=-1)
     if len(gpus) > len(matrix) or most >= len(matrix):
-        detail = f"speaks of {len(matrix)} GPUs, but the node has {len(gpus)}, up to GPU{most}"
+        detail = f"has {count(len(matrix), 'GPU')}, but the node has {len(gpus)}, up to GPU{most}"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     return lambda first, second: matrix[first.index][second.index]
 
@@ -69,8 +79,12 @@ def state_of(
     process: ProcessSample | None,
     kubelet: KubeletSample | None,
     between: Between,
+    *,
+    nearest: Between | None = None,
 ) -> DisplayState:
     """The state; an unknown link counts as the farthest, so that no GPU seems near.
+
+    ``nearest`` has NVLink, too, which the drawing of ``between`` has not.
 
     Raises SourceError INTERNAL if the sample has no ledger: then the free capacity is unknown.
     """
@@ -80,14 +94,22 @@ def state_of(
     gpus = whole_gpus(gpu)
     gpu_of = {device.uuid: device.parent or device.uuid for device in gpu.gpus}
     held = _held(totals, gpu)
-    tree = grow(
-        (_gpu(device, gpu, gpu_of, held) for device in gpus),
-        lambda low, high: between(gpus[low], gpus[high]) or LinkLevel.SYS,
-    )
+
+    def linked(reach: Between, levels: Iterable[LinkLevel]) -> TopologyTree:
+        return grow(
+            (_gpu(device, gpu, gpu_of, held) for device in gpus),
+            lambda low, high: reach(gpus[low], gpus[high]) or LinkLevel.SYS,
+            levels,
+        )
+
+    tree = linked(between, PCIE)
     by_uuid = {node.uuid: node for node in tree.gpus}
     by_device = {uuid: by_uuid[parent] for uuid, parent in gpu_of.items() if parent in by_uuid}
     return DisplayState(
-        tree, tuple(_pods(totals, view, by_device, _pids(gpu, process, kubelet))), __version__
+        tree,
+        tuple(_pods(totals, view, by_device, _pids(gpu, process, kubelet))),
+        __version__,
+        linked(nearest, LEVELS) if nearest else None,
     )
 
 
@@ -118,6 +140,19 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
             yield f"{who} holds a share of a GPU that is not known here{named}: it is not drawn"
         elif share.memory_bytes is None and not (use and use.unlimited):
             yield f"the memory of {who} is unknown: all of {share.device} counts as taken"
+
+
+def unknown_nvlinks(gpu: GpuSample, nvlinks: Mapping[Pair, bool]) -> Iterator[str]:
+    """The GPUs of which the driver does not report whether NVLink joins them, as text."""
+    gpus = whole_gpus(gpu)
+    for position, first in enumerate(gpus):
+        others = [
+            f"GPU{two.index}"
+            for two in gpus[position + 1 :]
+            if (first.uuid, two.uuid) not in nvlinks
+        ]
+        if others:
+            yield f"whether NVLink joins GPU{first.index} and {', '.join(others)} is unknown"
 
 
 def _gpu(

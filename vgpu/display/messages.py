@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.model import PodRef
-from vgpu.topology import TopologyGpu, TopologyTree, draw
+from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree, draw
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI
 
 # ---------------------------------------------------------------- the state of a node
@@ -60,11 +60,19 @@ class PodUse(msgspec.Struct, frozen=True):
 
 
 class DisplayState(msgspec.Struct, frozen=True):
-    """All that is displayed of a node."""
+    """All that is displayed of a node.
+
+    Attributes:
+        tree: the GPUs by their PCIe links, as gpu-manager draws them.
+        pods: the pods that use them.
+        version: ours.
+        nearest: the GPUs by their nearest links, NVLink included; None where nobody asks for it.
+    """
 
     tree: TopologyTree
     pods: tuple[PodUse, ...]
     version: str
+    nearest: TopologyTree | None = None
 
 
 # ---------------------------------------------------------------- the messages
@@ -185,6 +193,36 @@ def graph_text(state: DisplayState) -> str:
     return draw(state.tree)
 
 
+class LinkGroup(msgspec.Struct, frozen=True, omit_defaults=True):
+    """GPUs, by index, that reach one another over links of this level or nearer ones."""
+
+    level: str
+    gpus: tuple[int, ...]
+    groups: tuple["LinkGroup", ...] = ()
+
+
+class UsageDocument(msgspec.Struct, frozen=True):
+    """The JSON of ``vgpu topology --usage``: PrintUsages, and the groups of GPUs."""
+
+    usage: Mapping[str, ContainerStat]
+    topology: tuple[LinkGroup, ...]
+
+
 def usages_text(state: DisplayState) -> str:
-    """The JSON of PrintUsages, indented, with a newline at the end."""
-    return msgspec.json.format(msgspec.json.encode(usages(state)), indent=2).decode() + "\n"
+    """The JSON of ``--usage``, indented, with a newline at the end."""
+    tree = state.nearest or state.tree
+    document = UsageDocument(usages(state).usage, _groups(tree, tree.root))
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _groups(tree: TopologyTree, node: TopologyNode) -> tuple[LinkGroup, ...]:
+    """The groups in this one; a GPU alone is none."""
+    return tuple(
+        LinkGroup(
+            child.level.name,
+            tuple(tree.gpus[at].index for at in child.gpus),
+            _groups(tree, child),
+        )
+        for child in node.children
+        if child.level is not LinkLevel.GPU
+    )

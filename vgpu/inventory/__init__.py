@@ -6,6 +6,7 @@ shares of the usual size could use.
 """
 
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
+from vgpu.inventory.free import available_bytes, unavailable
 from vgpu.inventory.model import (
     FreeCapacity,
     Inventory,
@@ -20,13 +21,21 @@ from vgpu.inventory.model import (
 )
 from vgpu.inventory.selection import SORTS, in_order, only_pods
 from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
-from vgpu.inventory.unit_check import doubt_notes, doubts_of
+from vgpu.inventory.unit_check import (
+    NodeDoubt,
+    doubt_notes,
+    doubts_of,
+    short_notes,
+    sizes_by_scheme,
+    unit_doubt,
+)
 
 __all__ = [
     "SORTS",
     "DetectedSchemes",
     "FreeCapacity",
     "Inventory",
+    "NodeDoubt",
     "NodeView",
     "Objects",
     "Pending",
@@ -35,6 +44,7 @@ __all__ = [
     "UnavailableReason",
     "Units",
     "WaitingReason",
+    "available_bytes",
     "detect_schemes",
     "doubt_notes",
     "doubts_of",
@@ -44,4 +54,8 @@ __all__ = [
     "only_node",
     "only_pods",
     "only_scheme",
+    "short_notes",
+    "sizes_by_scheme",
+    "unavailable",
+    "unit_doubt",
 ]

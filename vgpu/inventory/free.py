@@ -57,25 +57,37 @@ def free_capacities(
         yield capacity
 
 
+def unavailable(view: NodeView, entry: DeviceEntry) -> UnavailableReason | None:
+    """Why no new share can have the free memory of this GPU; None if it can."""
+    if not view.node.ready:
+        return UnavailableReason.NOT_READY
+    if view.node.unschedulable:
+        return UnavailableReason.CORDONED
+    is_bad = not entry.device.healthy or entry.lost
+    return UnavailableReason.UNHEALTHY if is_bad else None
+
+
+def available_bytes(view: NodeView) -> int:
+    """The free memory of a node that new shares can have."""
+    return sum(
+        entry.free_memory_bytes or 0
+        for entry in view.ledger.devices
+        if unavailable(view, entry) is None
+    )
+
+
 def _apart(views: Iterable[NodeView]) -> Iterator[UnavailableMemory]:
     """Free memory of unhealthy GPUs, and of nodes that take no pods, each GPU once."""
     sums: dict[UnavailableReason, tuple[int, dict[str, None]]] = {}
     for view in views:
-        node = view.node
-        of_node = (
-            UnavailableReason.NOT_READY
-            if not node.ready
-            else UnavailableReason.CORDONED
-            if node.unschedulable
-            else None
-        )
         for entry in view.ledger.devices:
-            is_bad = not entry.device.healthy or entry.lost
-            reason = of_node or (UnavailableReason.UNHEALTHY if is_bad else None)
+            reason = unavailable(view, entry)
             if reason is None or not entry.free_memory_bytes:
                 continue
             memory, names = sums.get(reason, (0, {}))
-            name = node.name if of_node else f"{node.name} {entry.device.name[:_SHORT]}"
+            name = view.node.name
+            if reason is UnavailableReason.UNHEALTHY:
+                name += f" {entry.device.name[:_SHORT]}"
             sums[reason] = memory + entry.free_memory_bytes, {**names, name: None}
     for reason in UnavailableReason:
         if reason in sums:

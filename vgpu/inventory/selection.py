@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from vgpu.inventory.free import available_bytes
 from vgpu.inventory.model import Inventory, NodeView
 from vgpu.ledger import Conflict
 from vgpu.model import PodRef
@@ -44,17 +45,13 @@ def _is_of(conflict: Conflict, chooses: ChoosesPod) -> bool:
     return any(map(chooses, [conflict.pod] if conflict.pod is not None else pods))
 
 
-def _free(view: NodeView) -> int:
-    return sum(entry.free_memory_bytes or 0 for entry in view.ledger.devices)
-
-
 def _held(view: NodeView) -> int:
     return sum(entry.held.memory_bytes for entry in view.ledger.devices)
 
 
 SORTS: Final[Mapping[str, Callable[[NodeView], Any]]] = {
     "name": lambda view: view.node.name,
-    "free": lambda view: (-_free(view), view.node.name),
+    "free": lambda view: (-available_bytes(view), view.node.name),
     "held": lambda view: (-_held(view), view.node.name),
     "conflicts": lambda view: (-len(view.ledger.conflicts), view.node.name),
 }

@@ -8,7 +8,7 @@ import msgspec
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
-from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of
+from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
@@ -45,12 +45,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
 def _doubts(views: Iterable[NodeView], schemes: DetectedSchemes) -> tuple[NodeDoubt, ...]:
     """What contradicts the units in force, by the registers and shares of all nodes."""
     views = tuple(views)
-    shares: dict[str, dict[str, list[int]]] = {}
-    for view in views:
-        by_scheme = shares.setdefault(view.node.name, {})
-        for holding in view.ledger.holdings:
-            if holding.share.memory_bytes is not None:
-                by_scheme.setdefault(holding.scheme, []).append(holding.share.memory_bytes)
+    shares = {view.node.name: sizes_by_scheme(view.ledger.holdings) for view in views}
     nodes = (view.node for view in views)
     return doubts_of(nodes, shares, registry().rows, schemes.unit_bytes)
 

@@ -4,12 +4,14 @@ No unit is derived here. A unit that a node's data contradicts is reported with 
 fit, and the node's figures are marked as unconfirmed. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from vgpu.kube.objects import Node
+from vgpu.ledger import Holding
+from vgpu.model import Scheme
 from vgpu.schemes.row import SchemeRow, UnitDoubt
 from vgpu.units import MIB, exact_size
 
@@ -55,24 +57,44 @@ def unit_doubt(
     return NodeDoubt(node.name, row, unit_bytes, whole)
 
 
+def sizes_by_scheme(holdings: Iterable[Holding]) -> dict[Scheme, list[int]]:
+    """The known sizes of shares, in bytes."""
+    sizes: dict[Scheme, list[int]] = {}
+    for holding in holdings:
+        if holding.share.memory_bytes is not None:
+            sizes.setdefault(holding.scheme, []).append(holding.share.memory_bytes)
+    return sizes
+
+
 def doubt_notes(doubts: Iterable[NodeDoubt]) -> Iterator[str]:
     """One line for each flag: the nodes, the first problem, and the units that would fit all."""
-    by_flag: dict[str, list[NodeDoubt]] = {}
-    for doubt in doubts:
-        if doubt.row.unit is not None:
-            by_flag.setdefault(doubt.row.unit.flag, []).append(doubt)
-    for flag, of_flag in by_flag.items():
+    for flag, of_flag in _by_flag(doubts).items():
         names = list(dict.fromkeys(doubt.node for doubt in of_flag))
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         first = of_flag[0]
         yield (
             f"unit unconfirmed on {', '.join(names[:_NAMED])}{more}: {first.doubt.problem} with"
-            f" {flag} {_text(flag, first.unit_bytes)}{_fitting(flag, of_flag)}"
+            f" {flag} {_text(flag, first.unit_bytes)}{_fitting(flag, of_flag, '; ')}"
         )
 
 
-def _fitting(flag: str, doubts: Iterable[NodeDoubt]) -> str:
-    """The units that would fit all these nodes, as text; "" if none would."""
+def short_notes(doubts: Iterable[NodeDoubt]) -> Iterator[str]:
+    """The same in short lines without the nodes, the units that would fit first."""
+    for flag, of_flag in _by_flag(doubts).items():
+        in_force = f"{flag} {_text(flag, of_flag[0].unit_bytes)}"
+        yield f"unit unconfirmed{_fitting(flag, of_flag, ', ')} ({in_force})"
+
+
+def _by_flag(doubts: Iterable[NodeDoubt]) -> dict[str, list[NodeDoubt]]:
+    by_flag: dict[str, list[NodeDoubt]] = {}
+    for doubt in doubts:
+        if doubt.row.unit is not None:
+            by_flag.setdefault(doubt.row.unit.flag, []).append(doubt)
+    return by_flag
+
+
+def _fitting(flag: str, doubts: Iterable[NodeDoubt], mark: str) -> str:
+    """The units that would fit all these nodes, as text behind ``mark``."""
     least, bounds = 1, []
     for node_doubt in doubts:
         least = max(least, node_doubt.doubt.least)
@@ -80,12 +102,12 @@ def _fitting(flag: str, doubts: Iterable[NodeDoubt]) -> str:
             bounds.append(node_doubt.doubt.most)
     most = min(bounds, default=None)
     if most is not None and most < least:
-        return "; no unit fits all of them: the nodes' plugins may run with different units"
+        return f"{mark}no unit fits all of them: the nodes' plugins may run with different units"
     if most == least:
-        return f"; {_text(flag, least * MIB)} would fit"
+        return f"{mark}{_text(flag, least * MIB)} would fit"
     if most is None:
-        return f"; {_text(flag, least * MIB)} or more would fit"
-    return f"; {_text(flag, least * MIB)} to {_text(flag, most * MIB)} would fit"
+        return f"{mark}{_text(flag, least * MIB)} or more would fit"
+    return f"{mark}{_text(flag, least * MIB)} to {_text(flag, most * MIB)} would fit"
 
 
 def _text(flag: str, unit_bytes: int) -> str:
@@ -96,7 +118,7 @@ def _text(flag: str, unit_bytes: int) -> str:
 
 def doubts_of(
     nodes: Iterable[Node],
-    shares: Mapping[str, Mapping[str, list[int]]],
+    shares: Mapping[str, Mapping[Scheme, Sequence[int]]],
     rows: Iterable[SchemeRow],
     unit_bytes: Mapping[str, int | None],
 ) -> tuple[NodeDoubt, ...]:

@@ -73,6 +73,11 @@ def annotations_patch(
     return {"metadata": metadata}
 
 
+def labels_patch(labels: Mapping[str, str | None], uid: str) -> Body:
+    """A merge patch of labels that is invalid if the object is another one; None removes."""
+    return {"metadata": {"uid": uid, "labels": dict(labels)}}
+
+
 def node_name_patch(node: str | msgspec.UnsetType | None) -> Body:
     """A merge patch of the node that a pod is bound to; None clears it, UNSET leaves it."""
     return {} if node is msgspec.UNSET else {"spec": {"nodeName": node}}

@@ -83,6 +83,11 @@ class ApiClient(Reader):
         body = bodies.annotations_patch(annotations, resource_version, pod.uid)
         return self._write(PATCH, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
 
+    def label_pod(self, pod: PodRef, labels: Mapping[str, str]) -> None:
+        """Set labels of a pod, whatever else of it has changed; Conflict if it is another pod."""
+        body = bodies.labels_patch(labels, pod.uid)
+        self.send(PATCH, PODS, pod.namespace, pod.name, body)
+
     def patch_sharepod(
         self,
         sharepod: PodRef,

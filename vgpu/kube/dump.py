@@ -2,16 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, unread
+from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, ApiKind, unread
 from vgpu.kube.decode import Content, decode
 from vgpu.kube.documents import Keep
 from vgpu.kube.errors import one_line
-from vgpu.kube.kinds import API_VERSIONS, CONFIG_MAPS, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.kinds import (
+    API_VERSIONS,
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SHARE_PODS,
+)
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
 from vgpu.reasons import Reason, SourceError
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
@@ -36,6 +43,7 @@ class Dump(msgspec.Struct, frozen=True):
     Attributes:
         nodes, pods: those of the API server's lists.
         share_pods: KubeShare's SharePods.
+        namespaces: the Namespaces.
         unhealthy: the text of gpushare's ``unhealthy-gpu-<node>`` ConfigMaps, by node.
         total: number of pods in the dump, including those that are not kept.
         others: number of other objects, by kind.
@@ -49,6 +57,7 @@ class Dump(msgspec.Struct, frozen=True):
     total: int = 0
     others: Mapping[str, int] = {}
     malformed: tuple[MalformedObject, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -133,6 +142,13 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
     nodes: list[Node] = []
     pods: list[Pod] = []
     share_pods: list[Pod] = []
+    namespaces: list[Namespace] = []
+    lists: dict[str, tuple[ApiKind[Any], list[Any]]] = {
+        NODES.name: (NODES, nodes),
+        PODS.name: (PODS, pods),
+        SHARE_PODS.name: (SHARE_PODS, share_pods),
+        NAMESPACES.name: (NAMESPACES, namespaces),
+    }
     unhealthy: dict[str, str] = {}
     total = 0
     others: Counter[str] = Counter()
@@ -144,20 +160,16 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
             others[kind] += 1
             continue
         try:
-            match kind:
-                case PODS.name:
-                    total += 1
-                    pods += PODS.kept(item, object_name, keep)
-                case NODES.name:
-                    nodes += NODES.kept(item, object_name, keep)
-                case SHARE_PODS.name:
-                    share_pods += SHARE_PODS.kept(item, object_name, keep)
-                case CONFIG_MAPS.name if about.metadata.name.startswith(_UNHEALTHY):
-                    ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
-                    unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
-                case _:
-                    others[kind] += 1
+            if kind in lists:
+                total += kind == PODS.name
+                api_kind, kept = lists[kind]
+                kept += api_kind.kept(item, object_name, keep)
+            elif kind == CONFIG_MAPS.name and about.metadata.name.startswith(_UNHEALTHY):
+                ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
+                unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
+            else:
+                others[kind] += 1
         except SourceError as error:
             bad.append(unread(kind, item, error))
-    kept = tuple(nodes), tuple(pods), tuple(share_pods)
-    return Dump(*kept, unhealthy, total, others, tuple(bad))
+    used = tuple(nodes), tuple(pods), tuple(share_pods)
+    return Dump(*used, unhealthy, total, others, tuple(bad), tuple(namespaces))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind, Decoders
+from vgpu.kube.disruption import project_budget, project_labels
 from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
 from vgpu.kube.projection import (
@@ -18,6 +19,7 @@ from vgpu.kube.projection import (
     project_event_count,
     project_lease,
     project_named_config_map,
+    project_namespace,
     project_node,
 )
 
@@ -47,8 +49,33 @@ EVENTS: Final = ApiKind("Event", "v1", "events", Decoders.of(wire.EventFields), 
 LEASES: Final = ApiKind(
     "Lease", "coordination.k8s.io/v1", "leases", Decoders.of(wire.LeaseFields), project_lease
 )
+BUDGETS: Final = ApiKind(
+    "PodDisruptionBudget",
+    "policy/v1",
+    "poddisruptionbudgets",
+    Decoders.of(wire.BudgetFields),
+    project_budget,
+)
 
-KINDS: Final[tuple[ApiKind[Any], ...]] = (PODS, NODES, CONFIG_MAPS, EVENTS, LEASES, SHARE_PODS)
+NAMESPACES: Final = ApiKind(
+    "Namespace",
+    "v1",
+    "namespaces",
+    Decoders.of(wire.NamespaceFields),
+    project_namespace,
+    namespaced=False,
+)
+
+KINDS: Final[tuple[ApiKind[Any], ...]] = (
+    PODS,
+    NODES,
+    NAMESPACES,
+    CONFIG_MAPS,
+    EVENTS,
+    LEASES,
+    SHARE_PODS,
+    BUDGETS,
+)
 """All kinds that the programs use."""
 
 API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind in KINDS}
@@ -56,6 +83,9 @@ API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind i
 
 NAMED_CONFIG_MAPS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_named_config_map)
 """ConfigMaps with their names, for lists and watches."""
+
+POD_LABELS: Final = PODS.read_as(PODS.decoders, project_labels)
+"""Pods, of which only the UID and the labels are kept, all of them."""
 
 LEASE_ANNOTATIONS: Final = LEASES.read_as(LEASES.decoders, project_annotations)
 """Leases, of which only the annotations are kept."""

@@ -79,6 +79,7 @@ class Election:
         """
         self.identity = identity
         self.holder = ""
+        self.rival = ""
         self._place = Lease(namespace, name)
         self._monotonic = monotonic
         self._clock = clock
@@ -116,7 +117,11 @@ class Election:
 
     def _observe(self, lease: Lease | None) -> None:
         """Note the Lease that was read, and when it last changed."""
-        self.holder = "" if lease is None else lease.holder
+        known, self.holder = self.holder, "" if lease is None else lease.holder
+        if self.holder in ("", self.identity):
+            self.rival = ""
+        elif self.holder == known and lease != self._seen:
+            self.rival = self.holder
         if lease != self._seen:  # its version differs even where a clock stands still
             self._seen_at = self._monotonic()  # after the answer, so not before the change
         self._seen = lease
@@ -189,6 +194,11 @@ class LeaderElector:
     def holder(self) -> str:
         """The holder of the Lease when it was last read, "" if there was none."""
         return self._election.holder
+
+    @property
+    def rival(self) -> str:
+        """The other holder, once it has renewed the Lease since we read it first; else ""."""
+        return self._election.rival
 
     def start(self) -> None:
         """Become a candidate."""

@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import GONE, NOT_FOUND, ClusterError
 from vgpu.kube.documents import Expired, Keep, WatchEvent
-from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.kinds import NAMESPACES, NODES, PODS, SHARE_PODS
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
 from vgpu.kube.reader import PAGE_SIZE, Reader
 from vgpu.reasons import Reason, SourceError
 
@@ -115,6 +115,11 @@ def node(server: Reader, name: str) -> ListWatch[Node]:
 def nodes(server: Reader) -> ListWatch[Node]:
     """All nodes."""
     return ListWatch(server, NODES)
+
+
+def namespaces(server: Reader) -> ListWatch[Namespace]:
+    """All Namespaces."""
+    return ListWatch(server, NAMESPACES)
 
 
 def sharepods(server: Reader) -> ListWatch[Pod]:

@@ -121,6 +121,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         gated: whether a scheduling gate still keeps every scheduler from it.
         restart_policy: Always, OnFailure or Never.
         tracked: whether a Job has still to count it, by its finalizer.
+        nominated_node: the node on which kube-scheduler has preempted pods for it; "" if none.
+        preempts: whether kube-scheduler may preempt pods for it (preemptionPolicy).
     """
 
     ref: PodRef
@@ -146,6 +148,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     grace_seconds: int = 0
     restart_policy: str = "Always"
     tracked: bool = False
+    nominated_node: str = ""
+    preempts: bool = True
 
     @property
     def kubelet_uid(self) -> str:
@@ -199,6 +203,13 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     ready: bool = False
     unschedulable: bool = False
     uid: str = ""
+
+
+class Namespace(msgspec.Struct, frozen=True, gc=False):
+    """A Namespace with all its labels."""
+
+    name: str
+    labels: Mapping[str, str] = {}
 
 
 POD_KIND, SHARE_POD_KIND, NODE_KIND = "Pod", "SharePod", "Node"

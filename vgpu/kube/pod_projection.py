@@ -119,6 +119,8 @@ def _project(
         grace_seconds=max(0, meta.deletion_grace_period_seconds or 0),
         restart_policy=sys.intern(spec.restart_policy or "Always"),
         tracked=TRACKED in (meta.finalizers or ()),
+        nominated_node=sys.intern(status.nominated_node_name),
+        preempts=spec.preemption_policy != "Never",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
-from vgpu.kube.objects import Lease, Node
+from vgpu.kube.objects import Lease, Namespace, Node
 from vgpu.kube.quantities import QUOTED, units
 from vgpu.reasons import Reason, SourceError
 
@@ -38,6 +38,11 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
         unschedulable=bool(node.spec.unschedulable),
         uid=meta.uid,
     )
+
+
+def project_namespace(namespace: wire.NamespaceFields, _: str) -> Namespace:
+    """A Namespace."""
+    return Namespace(namespace.metadata.name, namespace.metadata.labels or _NOTHING)
 
 
 def project_lease(lease: wire.LeaseFields, _: str) -> Lease:

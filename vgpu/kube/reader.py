@@ -12,9 +12,19 @@ from typing import Any, Final, TypeVar
 
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import NOT_FOUND, ApiConnection, ClusterError, ExpiredError
+from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.documents import Keep, ObjectPage, WatchEvent
 from vgpu.kube.dump import decode_dump
-from vgpu.kube.kinds import CONFIG_MAPS, LEASES, NODE_CAPACITIES, NODES, PODS, SHARE_PODS
+from vgpu.kube.kinds import (
+    BUDGETS,
+    CONFIG_MAPS,
+    LEASES,
+    NODE_CAPACITIES,
+    NODES,
+    POD_LABELS,
+    PODS,
+    SHARE_PODS,
+)
 from vgpu.kube.objects import Lease, Node, Pod
 from vgpu.kube.paths import of_object, path_of
 from vgpu.kube.verbs import GET, LIST
@@ -189,6 +199,22 @@ class Reader(ApiConnection):
     ) -> tuple[Mapping[str, str], str] | None:
         """The data of a ConfigMap and its resource version, None if there is none of that name."""
         return self.find(CONFIG_MAPS, namespace, name)
+
+    def budgets(self, namespace: str) -> list[DisruptionBudget]:
+        """All readable PodDisruptionBudgets of a namespace.
+
+        Raises SourceError if one is unreadable: what it protects is unknown then.
+        """
+        budgets: list[DisruptionBudget] = []
+        for page in self.pages(BUDGETS, namespace=namespace):
+            for malformed in page.malformed:
+                raise SourceError(Reason.MALFORMED, self.server, str(malformed))
+            budgets += page.objects
+        return budgets
+
+    def pod_labels(self, namespace: str, name: str) -> tuple[str, Mapping[str, str]]:
+        """A pod's UID and all its labels. NotFound if there is none of that name."""
+        return self.get(POD_LABELS, namespace, name)
 
     def lease(self, namespace: str, name: str) -> Lease | None:
         """A Lease, None if there is none of that name."""

@@ -116,6 +116,7 @@ class PodSpec(Wire, frozen=True):
 
     node_name: str = ""
     priority: Count | None = None
+    preemption_policy: str | None = None
     restart_policy: str | None = None
     scheduling_gates: list[SchedulingGate] | None = None
     containers: list[ContainerFields] | None = None
@@ -166,6 +167,7 @@ class PodStatusFields(Wire, frozen=True):
     reason: str = ""
     message: str = ""
     start_time: Time = None
+    nominated_node_name: str = ""
     conditions: list[Condition] | None = None
     container_statuses: list[StatusFields] | None = None
     init_container_statuses: list[StatusFields] | None = None
@@ -233,6 +235,12 @@ class NodeFields(ObjectFields, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class NamespaceFields(ObjectFields, frozen=True):
+    """A Namespace."""
+
+    metadata: Meta
+
+
 class LeaseSpec(Wire, frozen=True):
     """``spec`` of a Lease."""
 
@@ -248,6 +256,42 @@ class LeaseFields(ObjectFields, frozen=True):
 
     metadata: Meta
     spec: LeaseSpec = LeaseSpec()
+
+
+class RequirementFields(Wire, frozen=True):
+    """One of a selector's ``matchExpressions``."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class SelectorFields(Wire, frozen=True):
+    """A selector of labels."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[RequirementFields] | None = None
+
+
+class BudgetSpec(Wire, frozen=True):
+    """``spec`` of a PodDisruptionBudget."""
+
+    selector: SelectorFields | None = None
+
+
+class BudgetStatus(Wire, frozen=True):
+    """``status`` of a PodDisruptionBudget."""
+
+    disruptions_allowed: Count = 0
+    disrupted_pods: dict[str, msgspec.Raw] | None = None
+
+
+class BudgetFields(ObjectFields, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: Meta
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
 
 
 class EventFields(ObjectFields, frozen=True):

@@ -10,7 +10,7 @@ from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import Place
 from vgpu.ledger.slots import Accounted
-from vgpu.ledger.usage import DeviceUsage
+from vgpu.ledger.usage import DeviceUsage, Usage
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason, Rejection
 
@@ -84,6 +84,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
         orphans, released: regions of unknown pods, and of known containers that have ended; None
             where no source reports which pods live, or their names.
         refused: what was refused while this was built, with its source.
+        processes: the driver's processes by container and device.
     """
 
     containers: tuple[ContainerUsage, ...] = ()
@@ -91,6 +92,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
     orphans: tuple[LeftoverRegion, ...] | None = None
     released: tuple[LeftoverRegion, ...] | None = None
     refused: tuple[tuple[Source, Rejection], ...] = ()
+    processes: tuple[Usage, ...] = ()
 
 
 class UsageBuilder:

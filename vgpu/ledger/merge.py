@@ -147,7 +147,14 @@ def _known(
         succeeded = _plain(kinds) if pod.initialized() else frozenset()
         ended = liveness is Liveness.ENDED
         return Known(
-            ref, liveness, over=ended, named=True, kinds=kinds, succeeded=succeeded, asked=asked
+            ref,
+            liveness,
+            over=ended,
+            named=True,
+            kinds=kinds,
+            order=tuple(kinds),
+            succeeded=succeeded,
+            asked=asked,
         )
     named = evidence.names.get(uid)
     statements = [statement for of_container in containers.values() for statement in of_container]
@@ -156,16 +163,18 @@ def _known(
     )
     # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
     shares = any(statement.source is not Source.PROCESS for statement in statements)
+    kinds = {
+        statement.container: statement.kind
+        for statement in own
+        if statement.kind is not ContainerKind.APP
+    }
     return Known(
         PodRef(uid, ref.namespace, ref.name),
         liveness,
         over=evidence.pods_complete and shares,
         named=named is not None,
-        kinds={
-            statement.container: statement.kind
-            for statement in own
-            if statement.kind is not ContainerKind.APP
-        },
+        kinds=kinds,
+        order=tuple(kinds),
         succeeded=frozenset(statement.container for statement in own if _has_succeeded(statement)),
         asked=asked,
     )

@@ -71,6 +71,7 @@ def node_usage(
     for file in regions_inside(process, names, on_node):
         regions.add(file)
     devices: Mapping[str, DeviceUsage] = {}
+    process_usages: tuple[Usage, ...] = ()
     if gpu is not None and owners is not None:
         process_usages = usages(gpu, owners, regions.container_of)
         _add_processes(builder, gpu, process_usages)
@@ -83,6 +84,7 @@ def node_usage(
         tuple(regions.orphans) if has_names else None,
         tuple(regions.released) if has_names else None,
         tuple(builder.refused),
+        process_usages,
     )
 
 

@@ -22,7 +22,8 @@ class Known(msgspec.Struct, frozen=True):
         life: whether it may hold anything.
         over: the API server reports that it has ended, or has no such pod.
         named: the node still has a name for it.
-        kinds: container -> kind, without app containers, in the order in which they start.
+        kinds: container -> kind, without app containers.
+        order: these containers in the order in which they start.
         succeeded: init containers that hold nothing any more, unless one runs again.
         asked: all sources that may know an allocation reported; else absence is no evidence.
     """
@@ -32,6 +33,7 @@ class Known(msgspec.Struct, frozen=True):
     over: bool = False
     named: bool = False
     kinds: Mapping[str, ContainerKind] = {}
+    order: tuple[str, ...] = ()
     succeeded: frozenset[str] = frozenset()
     asked: bool = True
 
@@ -201,7 +203,7 @@ def _holder(
         slots=place.slots,
         alive=alive,
         kind=known.kinds.get(container, ContainerKind.APP),
-        order=list(known.kinds).index(container) if container in known.kinds else 0,
+        order=known.order.index(container) if container in known.order else 0,
         sized_by=place.sized_by,
     )
     return SupportedHolding(holding, agreeing)

@@ -96,7 +96,7 @@ class TableLines:
             if kept is None:
                 kept = _Row(label_pairs(table.labels, key), len(table.families))
             rows[key] = kept
-            if not self._values or kept.row != row:
+            if not self._values or (kept.row is not row and kept.row != row):
                 kept.row = row if self._values else None
                 _update_row(table.families, kept, row, changed)
         if list(rows) != list(before):

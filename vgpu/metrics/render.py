@@ -22,7 +22,7 @@ class Format(Enum):
 
 
 PART_BYTES: Final = 32_768
-"""Minimum size of a part that is compressed by itself: a small one compresses badly."""
+"""Minimum size of the lines that are compressed by themselves: a small part compresses badly."""
 
 _ENDS: Final[Mapping[Format, bytes]] = {Format.TEXT: b"", Format.OPENMETRICS: b"# EOF\n"}
 
@@ -76,14 +76,16 @@ class Exposition:
     def _parts(self, fmt: Format) -> Iterator[tuple[bytes, Part]]:
         """The page in parts that change apart, each with the first header as its key."""
         pieces: list[bytes] = []
+        size = 0
         for headers, lines in self._bodies:
             if pieces and len(lines) >= PART_BYTES:
                 yield pieces[0], tuple(pieces)
-                pieces = []
+                pieces, size = [], 0
             pieces += (headers[fmt], lines)
-            if sum(map(len, pieces)) >= PART_BYTES:
+            size += len(lines)
+            if size >= PART_BYTES:
                 yield pieces[0], tuple(pieces)
-                pieces = []
+                pieces, size = [], 0
         pieces.append(_ENDS[fmt])
         yield b"", tuple(pieces)
 

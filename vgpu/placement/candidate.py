@@ -24,6 +24,8 @@ class PlacementWishes(msgspec.Struct, frozen=True):
         group: its PodGroup as ``<namespace>/<name>``.
         alone_in_group: whether it shares no GPU with another pod of its group.
         gpu_policy, node_policy: ``binpack`` or ``spread``; "" is the cluster's.
+        idle_gpus: whether it takes only GPUs that no share is on.
+        one_numa_node: whether the GPUs of a container are all of one NUMA node.
     """
 
     mode: str | None = None
@@ -35,17 +37,23 @@ class PlacementWishes(msgspec.Struct, frozen=True):
     alone_in_group: bool = False
     gpu_policy: str = ""
     node_policy: str = ""
+    idle_gpus: bool = False
+    one_numa_node: bool = False
 
 
 NO_WISHES: Final = PlacementWishes()
 
 
 class PodDemand(msgspec.Struct, frozen=True):
-    """What a pod requests of a node; ``requests`` are by container, in the pod's order."""
+    """What a pod requests of a node; ``requests`` are by container, in the pod's order.
+
+    A higher ``priority`` is more important.
+    """
 
     pod: PodRef
     requests: tuple[Request, ...]
     wishes: PlacementWishes = NO_WISHES
+    priority: int = 0
 
 
 class UsedGpu(msgspec.Struct, frozen=True):
@@ -59,6 +67,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
         geometries: how it may be cut, in MIG mode.
         mig_slots: group and position of the MIG slots in use.
         cordoned: whether new shares are kept off it on purpose.
+        numa: its NUMA node.
     """
 
     device: Device
@@ -69,6 +78,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
     geometries: tuple[Geometry, ...] = ()
     mig_slots: frozenset[tuple[str, int]] = frozenset()
     cordoned: bool = False
+    numa: int = 0
 
     @property
     def capacity_bytes(self) -> int:

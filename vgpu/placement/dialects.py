@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind, Request
+from vgpu.model import ContainerKind, PodRef, Request
 from vgpu.placement.candidate import NO_WISHES, SOFTWARE, PlacementWishes, PodDemand
 from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
 from vgpu.placement.gpu_admission import GpuAdmissionDialect
@@ -24,7 +24,7 @@ from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
-from vgpu.schemes.volcano.node import registrations
+from vgpu.schemes.volcano.node import lock_text, registrations
 from vgpu.units import MIB
 
 HAMI_CORDON: Final = "hami.io/device-cordon"
@@ -51,6 +51,10 @@ class DialectRow(msgspec.Struct, frozen=True):
         lists_unserved: whether annotations list what Allocate has still to allocate.
         mode: how the node's GPUs are shared. Raises ClaimError.
         cordoned: names of the node's GPUs that take no new shares.
+        numa: the NUMA node of the node's GPUs, by UUID. Raises ClaimError.
+        label: the label that a bound pod has, with the name of its node; "" if none.
+        lock: the node's annotation by which the original's plugin knows the pod; "" if none.
+        lock_text: the text of that annotation, from unix seconds and the pod.
     """
 
     name: str
@@ -62,6 +66,10 @@ class DialectRow(msgspec.Struct, frozen=True):
     lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
     cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
+    numa: Callable[[Node], Mapping[str, int]] = lambda _: {}
+    label: str = ""
+    lock: str = ""
+    lock_text: Callable[[float, PodRef], str] = lambda *_: ""
 
 
 def _mode(key_set: KeySet) -> Callable[[Node], str]:
@@ -92,6 +100,8 @@ ROWS: Final = (
         wishes=volcano_wishes,
         lists_unserved=True,
         mode=_mode(VOLCANO),
+        lock=VOLCANO.locks[0],
+        lock_text=lambda now, _: lock_text(now, None),
     ),
     DialectRow(
         HAMI.name,
@@ -103,6 +113,10 @@ ROWS: Final = (
         lists_unserved=True,
         mode=_mode(HAMI),
         cordoned=_cordoned,
+        numa=lambda node: {gpu.uuid: gpu.numa for gpu in registrations(node, HAMI)},
+        label=HAMI.node,
+        lock=HAMI.locks[0],
+        lock_text=lock_text,
     ),
     DialectRow(
         "gpushare",
@@ -161,7 +175,7 @@ def demand_of(
     """What the pod requests, and of which system."""
     asked = [scheme for scheme in schemes if scheme.is_asked(pod)]
     if not asked:
-        return _refusal(PlacementReason.NOTHING_REQUESTED)
+        return PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
     if len(asked) > 1:
         names = " and ".join(scheme.row.name for scheme in asked)
         return PlacementRefusal(PlacementReason.SEVERAL_SYSTEMS, f"the pod requests {names}")
@@ -171,7 +185,7 @@ def demand_of(
     except ClaimError as error:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
     places = scheme.dialect_row.places
-    demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod))
+    demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod), pod.priority)
     if not requests:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]
@@ -200,7 +214,3 @@ def _memory(request: Request) -> tuple[int, int]:
     if request.memory_bytes is not None:
         return 0, request.memory_bytes
     return 1, 100 if request.memory_percent is None else request.memory_percent
-
-
-def _refusal(reason: PlacementReason) -> PlacementRefusal:
-    return PlacementRefusal(reason, reason.explanation)

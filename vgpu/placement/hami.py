@@ -1,8 +1,9 @@
 """The placement of a pod on a node by HAMi's scheduler (``pkg/scheduler``).
 
 HAMi's checks of a GPU are Volcano's. Its order is another, init containers have shares of their
-own, and the policies stand in the pod's annotations. ``mutex``, ``numa`` and ``topology-aware`` are
-not offered: such a pod is placed by the cluster's policy.
+own, and the policies stand in the pod's annotations: a list, of which the first one of ``binpack``
+and ``spread`` is the order, and ``mutex`` takes idle GPUs only. ``numa`` and ``topology-aware`` are
+preferences; such a pod is placed by the other policies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, ContainerKind, Phase, Request
+from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
 from vgpu.placement.candidate import (
     CandidateNode,
     PlacementWishes,
@@ -29,6 +30,9 @@ USE_UUID: Final = "nvidia.com/use-gpuuuid"
 AVOID_UUID: Final = "nvidia.com/nouse-gpuuuid"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+
+MUTEX: Final = "mutex"
 
 _POLICIES: Final = frozenset({BINPACK, SPREAD})
 
@@ -46,6 +50,8 @@ _REASONS: Final[Mapping[PlacementReason, str]] = {
     PlacementReason.EXCLUSIVE: "ExclusiveDeviceAllocateConflict",
     PlacementReason.EXCLUSIVELY_USED: "CardComputeUnitsExhausted",
     PlacementReason.MIG_SLOT: "CardMigTopologyInfeasible",
+    PlacementReason.MIG_GEOMETRY: "CardMigTopologyInfeasible",
+    PlacementReason.NUMA: "NumaNotFit",
 }
 """The reason codes of HAMi."""
 
@@ -53,8 +59,11 @@ _REASONS: Final[Mapping[PlacementReason, str]] = {
 def hami_wishes(pod: Pod) -> PlacementWishes:
     """The wishes in the pod's annotations; an unknown policy is none."""
     annotations = pod.annotations
-    policies = [annotations.get(key, "") for key in (GPU_POLICY, NODE_POLICY)]
-    gpu_policy, node_policy = (policy if policy in _POLICIES else "" for policy in policies)
+    gpu_policies = words(annotations, GPU_POLICY)
+    gpu_policy, node_policy = (
+        next((word for word in policies if word in _POLICIES), "")
+        for policies in (gpu_policies, words(annotations, NODE_POLICY))
+    )
     return PlacementWishes(
         mode=annotations.get(MODE),
         use_types=words(annotations, USE_TYPE),
@@ -63,6 +72,8 @@ def hami_wishes(pod: Pod) -> PlacementWishes:
         avoid_uuids=words(annotations, AVOID_UUID),
         gpu_policy=gpu_policy,
         node_policy=node_policy,
+        idle_gpus=MUTEX in gpu_policies,
+        one_numa_node=annotations.get(NUMA_BIND) == "true",
     )
 
 
@@ -102,6 +113,26 @@ class HamiDialect(VolcanoDialect, frozen=True):
             )
         pod = _in_start_order(demand, (*allocations, *result.allocations))
         return Placement(node.name, pod, with_shares(node.gpus, effective_shares(pod)))
+
+    def place(
+        self, request: Request, gpus: list[UsedGpu], demand: PodDemand, node: CandidateNode
+    ) -> list[tuple[Share, float]] | PlacementRefusal:
+        """The shares of one container, where the pod requests it of one NUMA node."""
+        anywhere = list(gpus)
+        result = super().place(request, anywhere, demand, node)
+        if isinstance(result, PlacementRefusal) or not demand.wishes.one_numa_node:
+            gpus[:] = anywhere
+            return result
+        order = self.order(gpus, request, demand)
+        for numa in dict.fromkeys(gpus[position].numa for position in order):
+            places = [place for place, gpu in enumerate(gpus) if gpu.numa == numa]
+            there = [gpus[place] for place in places]
+            result = super().place(request, there, demand, node)
+            if not isinstance(result, PlacementRefusal):
+                for place, gpu in zip(places, there, strict=True):
+                    gpus[place] = gpu
+                return result
+        return self.refusal(PlacementReason.NUMA, demand, node, request.container)
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """Those of containers that run at the same time, sidecars first."""

@@ -142,9 +142,15 @@ def held_shares(
 
 
 def _idle(scheme: SchedulerScheme, node: Node, devices: tuple[Device, ...]) -> tuple[UsedGpu, ...]:
-    cordoned = scheme.dialect_row.cordoned(node)
+    """The GPUs without any share. Raises ClaimError."""
+    cordoned, numa = scheme.dialect_row.cordoned(node), scheme.dialect_row.numa(node)
     return tuple(
-        UsedGpu(device, cordoned=not cordoned.isdisjoint(device.names)) for device in devices
+        UsedGpu(
+            device,
+            cordoned=not cordoned.isdisjoint(device.names),
+            numa=numa.get(device.uuid, 0),
+        )
+        for device in devices
     )
 
 

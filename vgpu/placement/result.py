@@ -6,7 +6,7 @@ a GPU, so that equal causes have equal texts.
 
 from collections import Counter
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -61,6 +61,8 @@ class PlacementReason(Explained):
     EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPUs are reserved"
     TYPE = "type", "the pod's annotations exclude the type of the GPUs"
     MIG_SLOT = "mig_slot", "no MIG slot that is large enough is free"
+    MIG_GEOMETRY = "mig_geometry", "the GPUs are in MIG mode, and how they may be cut is unknown"
+    NUMA = "numa", "no NUMA node has enough fitting GPUs"
 
 
 UNRESOLVABLE: Final = frozenset(
@@ -79,6 +81,7 @@ UNRESOLVABLE: Final = frozenset(
         PlacementReason.CORDONED,
         PlacementReason.UNKNOWN_SIZE,
         PlacementReason.TYPE,
+        PlacementReason.MIG_GEOMETRY,
     }
 )
 """Reasons that stay whatever other pods leave the node."""
@@ -100,6 +103,17 @@ class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):
     container: str = ""
     skipped: tuple[tuple[str, PlacementReason], ...] = ()
     free_bytes: int | None = None
+
+    @classmethod
+    def of(cls, reason: PlacementReason) -> Self:
+        """A refusal in our own words."""
+        return cls(reason, reason.explanation)
+
+    @property
+    def text(self) -> str:
+        """The reason with the original's message, for people."""
+        explanation, message = self.reason.explanation, self.message
+        return explanation if message in ("", explanation) else f"{explanation}: {message}"
 
     @cached_property
     def cause(self) -> PlacementReason:

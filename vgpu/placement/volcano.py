@@ -154,6 +154,8 @@ class VolcanoDialect(SequentialDialect, frozen=True):
                 return reason
         if node.mode != MIG:
             return gpu.device.uuid
+        if not gpu.geometries:
+            return PlacementReason.MIG_GEOMETRY
         slot = choose(gpu.geometries, gpu.mig_slots, memory or 0)
         if slot is None:
             return PlacementReason.MIG_SLOT
@@ -200,6 +202,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             (PlacementReason.UNHEALTHY, self.rules.skip_unhealthy and not device.healthy),
             (PlacementReason.CORDONED, gpu.cordoned),
             (PlacementReason.SLOTS, device.slots is not None and device.slots <= gpu.users),
+            (PlacementReason.EXCLUSIVE, wishes.idle_gpus and gpu.users > 0),
             (PlacementReason.POD_GROUP, in_group),
             (PlacementReason.MEMORY, gpu.capacity_bytes - gpu.memory_bytes < memory),
             (PlacementReason.CORES, gpu.cores_milli + cores > device.cores_milli),

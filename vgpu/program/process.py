@@ -13,6 +13,9 @@ from vgpu.web.config import WebConfigFile
 _START_TIME, _VIRTUAL_BYTES, _RESIDENT_PAGES = 19, 20, 21
 """Positions in /proc/<pid>/stat, counted from the field behind the program's name."""
 
+_STAT = Path("/proc/self/stat")
+_DESCRIPTORS = Path("/proc/self/fd")
+
 
 def build_info() -> Mapping[str, str]:
     """Version and platform, for the build_info metrics and the log."""
@@ -59,9 +62,9 @@ def own_numbers(config: WebConfigFile | None) -> Callable[[], Mapping[str, float
     return read
 
 
-def _stat_fields() -> list[str]:
+def _stat_fields() -> list[bytes]:
     """The fields of /proc/self/stat behind the program's name, which may contain anything."""
-    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return _STAT.read_bytes().rpartition(b")")[2].split()
 
 
 def _boot_time() -> int:
@@ -74,5 +77,4 @@ def _boot_time() -> int:
 
 def _open_descriptors() -> int:
     """Number of open descriptors; since Linux 6.2 it is the folder's size."""
-    folder = Path("/proc/self/fd")
-    return folder.stat().st_size or sum(1 for _ in folder.iterdir())
+    return _DESCRIPTORS.stat().st_size or sum(1 for _ in _DESCRIPTORS.iterdir())

@@ -1,9 +1,9 @@
 """A small API server on loopback, for the demo and for tests: Kubernetes' HTTP over a store.
 
 Lists, single objects, watches, creations, replacements, merge patches, JSON patches of a node's
-status and evictions, of the few kinds that the product knows, with Kubernetes' paths, status codes
-and ``Status`` bodies; every client may do everything. Tests with a real API server show what a real
-one does.
+status, bindings and evictions, of the few kinds that the product knows, with Kubernetes' paths,
+status codes and ``Status`` bodies; every client may do everything. Tests with a real API server
+show what a real one does.
 """
 
 import json
@@ -236,6 +236,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return HTTPStatus.OK, store.patch_status(
                     target.kind, target.namespace, target.name, operations, dry_run=dry_run
                 )
+            case "POST", True, "binding" if target.kind is PODS:
+                target_node = body.get("target")
+                if not isinstance(target_node, dict) or not target_node.get("name"):
+                    raise _bad_request("the binding names no node")
+                binding: Json = {"metadata": {}} | body
+                store.bind(target.namespace, target.name, binding, dry_run=dry_run)
+                return HTTPStatus.CREATED, _SUCCESS
             case "POST", True, "eviction" if target.kind is PODS:
                 wanted = _preconditions(body)
                 store.evict(target.namespace, target.name, wanted, dry_run=dry_run)

@@ -7,7 +7,7 @@ scheduler has abandoned the node although its plugin lives. The reconciler skips
 controller, one whose owner asked for it, and one on a node that is not ready.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -53,6 +53,11 @@ def _gpu(node: str, index: int) -> SimulatedGpu:
 
 _A100S = tuple(_gpu("gpu-node-2", index) for index in range(2))
 _FAR = (_gpu("gpu-node-3", 0), _gpu("gpu-node-3", 1))
+
+JOINING: Final = Scenario(
+    node="gpu-node-4", gpus=tuple(_gpu("gpu-node-4", index) for index in range(2)), pods=()
+)
+"""A node that joins later, on which the scheduler places pods of gpushare."""
 
 
 def _refused(path: str, gpu: SimulatedGpu, owner: str = "") -> SimulatedPod:

@@ -251,6 +251,27 @@ class ObjectStore:
             after = copy.deepcopy(before) | {"status": status}
             return self._update(kind, before, after, dry_run=dry_run)
 
+    def bind(self, namespace: str, name: str, binding: Json, *, dry_run: bool = False) -> None:
+        """Give a pod its node and the binding's annotations, if it has the binding's version.
+
+        Raises StoreError NotFound, Conflict.
+        """
+        with self._changed:
+            before = self.get(PODS, namespace, name)
+            meta = binding["metadata"]
+            for field in _PRECONDITIONS:
+                if meta.get(field) not in (None, before["metadata"][field]):
+                    message = f"{field} in the binding is not that of the pod"
+                    raise _conflict(PODS, name, message)
+            node = before["spec"].get("nodeName")
+            if node:
+                message = f'pod {name} is already assigned to node "{node}"'
+                raise _conflict(PODS, name, message)
+            after = copy.deepcopy(before)
+            after["metadata"].setdefault("annotations", {}).update(meta.get("annotations") or {})
+            after["spec"]["nodeName"] = binding["target"]["name"]
+            self._update(PODS, before, after, dry_run=dry_run)
+
     def evict(
         self, namespace: str, name: str, preconditions: Mapping[str, str], *, dry_run: bool = False
     ) -> None:

@@ -84,7 +84,7 @@ def parse_checkpoint(
 ) -> tuple[tuple[Grant, ...], tuple[Rejection, ...]]:
     """The grants of a checkpoint, in its order, with each entry's device IDs sorted.
 
-    Without ``verify`` the checksum is not compared.
+    Without ``verify`` the checksum is not compared, and the registered devices are not decoded.
 
     An entry whose answer is not a ContainerAllocateResponse keeps its devices, has no ``env``,
     and is reported as a rejection. Entries of pods that are gone are normal.
@@ -95,40 +95,48 @@ def parse_checkpoint(
     try:
         checkpoint = _DECODER.decode(content)
         data, checksum = checkpoint.data, checkpoint.checksum
-        entries = None if data is None or data.entries is None else list(_decoded(data.entries))
-        registered = None if data is None else _REGISTERED.decode(data.registered)
+        granted = [] if data is None else [_granted(entry) for entry in data.entries or ()]
+        expected = checksum
+        if data is not None and verify:
+            expected = fnv1a_32(_spew_data(data).encode())
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SourceError(Reason.MALFORMED, object_name, str(error)) from error
     if data is None or checksum is None:
         raise SourceError(Reason.MALFORMED, object_name, "it has no data, or no checksum")
-    expected = fnv1a_32(_spew_data(entries, registered).encode()) if verify else checksum
     if checksum != expected:
         detail = f"its checksum is {checksum}, but its content gives {expected}"
         raise SourceError(Reason.CHECKSUM_MISMATCH, object_name, detail)
-    grants, rejections = [], []
-    for entry, device_ids, answer in entries or ():
-        env: Mapping[str, str] = {}
-        try:
-            env = _environment(answer or b"")
-        except WireError as error:
-            where = f"{object_name}: {entry.pod_uid}/{entry.container}/{entry.resource}"
-            rejections.append(Rejection(where, Reason.MALFORMED, f"AllocResp: {error}"))
-        grants.append(
-            Grant(
-                pod_uid=entry.pod_uid,
-                container=entry.container,
-                resource=entry.resource,
-                device_ids=tuple(sorted(all_device_ids(device_ids))),
-                env=env,
-            )
-        )
-    return tuple(grants), tuple(rejections)
+    rejections = tuple(
+        Rejection(f"{object_name}: {where}", Reason.MALFORMED, f"AllocResp: {error}")
+        for _, where, error in granted
+        if error
+    )
+    return tuple(grant for grant, _, _ in granted), rejections
+
+
+def _granted(entry: CheckpointEntry) -> tuple[Grant, str, str]:
+    """The grant of an entry, its place, and what is wrong with its answer. Raises DecodeError."""
+    place = entry.pod_uid, entry.container, entry.resource
+    return _grant(*place, bytes(entry.device_ids_text), bytes(entry.answer_text))
 
 
 @functools.lru_cache(maxsize=1024)
-def _environment(answer: bytes) -> Mapping[str, str]:
-    """The environment in an answer: most are those of the checkpoint before. Raises WireError."""
-    return environment(answer)
+def _grant(
+    pod_uid: str, container: str, resource: str, device_ids: bytes, answer: bytes
+) -> tuple[Grant, str, str]:
+    """As :func:`_granted`: most entries are those of the checkpoint before."""
+    env: Mapping[str, str] = {}
+    broken = ""
+    ids = tuple(sorted(all_device_ids(_DEVICE_IDS.decode(device_ids))))
+    try:
+        env = environment(decode_answer(answer))
+    except WireError as error:
+        broken = str(error)
+    return (
+        Grant(pod_uid, container, resource, ids, env),
+        f"{pod_uid}/{container}/{resource}",
+        broken,
+    )
 
 
 def _decoded(entries: Iterable[CheckpointEntry]) -> Iterator[_Verified]:
@@ -163,10 +171,9 @@ def fnv1a_32(text: bytes) -> int:
 _OCTETS = [str(octet) for octet in range(256)]
 
 
-def _spew_data(
-    entries: Iterable[_Verified] | None, registered: Mapping[str, list[str] | None] | None
-) -> str:
-    texts = None if entries is None else map(_spew_entry, entries)
+def _spew_data(data: _Data) -> str:
+    texts = None if data.entries is None else map(_spew_entry, _decoded(data.entries))
+    registered = _REGISTERED.decode(data.registered)
     return (
         "(checkpoint.checkpointData){"
         f"PodDeviceEntries:([]checkpoint.PodDevicesEntry){_spew_list(texts)}"

@@ -5,6 +5,7 @@
 container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains an underscore.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -19,6 +20,9 @@ T = TypeVar("T")
 MAX_ENTRIES = 16_384
 """Maximum number of entries read from one folder; the kubelet runs some hundred pods at most."""
 
+MAX_CACHED = 4_096
+"""Maximum number of names that are kept with their meaning: most are those of the time before."""
+
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE = rf"(?P<namespace>{_LABEL})"
 _POD = r"(?P<pod>[a-z0-9][-a-z0-9.]{0,252})"
@@ -28,12 +32,14 @@ _CONTAINER_LINK = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=MAX_CACHED)
 def parse_pod_folder(name: str) -> PodRef | None:
     """``<namespace>_<pod>_<uid>``; None if the name is anything else."""
     match = _POD_FOLDER.fullmatch(name)
     return match and PodRef(match["uid"], match["namespace"], match["pod"])
 
 
+@functools.lru_cache(maxsize=MAX_CACHED)
 def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
     """The container id and its names; None if the name is anything else.
 

@@ -61,14 +61,15 @@ class LedgerBuilder:
     def usage(self, observation: Observation) -> NodeUsage:
         """What containers may use and use, as of the observation of the newest ledger.
 
-        It is the usage of the sample before if nothing has changed: do not change it.
+        It is the usage of the sample before if nothing has changed, and has its containers that
+        have not changed: do not change them.
         """
         if self._index.ledger is not self._ledger:
             self._index = LedgerIndex(self._evidence, self._ledger)
         inputs = (self._ledger_inputs, _used(observation.gpu))
         if inputs != self._usage_inputs or self._usage.refused:  # what is refused may be over time
             self._usage_inputs = None
-            self._usage = self._node_usage(observation)
+            self._usage = _kept(self._usage, self._node_usage(observation))
             self._usage_inputs = inputs
         return self._usage
 
@@ -154,6 +155,16 @@ def _used(gpu: GpuSample | None) -> tuple[Any, ...] | None:
         gpu.utilization_known,
         [device.readings.get(MEMORY_USED) for device in gpu.gpus],
     )
+
+
+def _kept(before: NodeUsage, usage: NodeUsage) -> NodeUsage:
+    """The usage, with the containers of the one before that are equal."""
+    known = {(one.pod.uid, one.container): one for one in before.containers}
+    containers = tuple(
+        same if (same := known.get((one.pod.uid, one.container))) == one else one
+        for one in usage.containers
+    )
+    return msgspec.structs.replace(usage, containers=containers)
 
 
 def possibly_running(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:

@@ -46,8 +46,9 @@ class _Cost(msgspec.Struct):
 class NvmlBinding:
     """nvidia-ml-py without its traps: each failure is a CallError, all calls are counted.
 
-    Two calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
-    tightly, and knows the process layout of one release only.
+    Three calls go around it: nvidia-ml-py asks twice for each list, sizes the second answer too
+    tightly, and knows the process layout of one release only; and it raises for each wait in which
+    no event came.
     """
 
     def __init__(self) -> None:
@@ -104,6 +105,20 @@ class NvmlBinding:
             SAMPLE,
             lambda array, count: (handle, array, count, newer),
         )
+
+    def event(self, events: Any, milliseconds: int) -> Any:
+        """The next event of the set; None if there is none in time, which is no exception."""
+        name = "nvmlEventSetWait"
+        wait = getattr(pynvml.nvmlLib, f"{name}_v2", None)
+        if wait is None:
+            raise CallError(name, Code.FUNCTION_NOT_FOUND)
+        event = pynvml.c_nvmlEventData_t()
+        code = self._timed(name, wait, events, ctypes.byref(event), ctypes.c_uint(milliseconds))
+        if code == Code.TIMEOUT:
+            return None
+        if code != Code.SUCCESS:
+            raise CallError(name, code)
+        return event
 
     def _filled(
         self, symbol: str, layout: struct.Struct, arguments: Callable[[Any, Any], tuple[Any, ...]]
@@ -243,20 +258,29 @@ class NvmlSource:
         The GPU of the lower index comes first. A pair without an answer has no entry.
         Only the sampling thread may call it. Raises SourceError if the driver as a whole is gone.
         """
-        links: dict[tuple[str, str], int] = {}
+        return self._pairs("nvmlDeviceGetTopologyCommonAncestor")
+
+    def nvlinks(self) -> Mapping[tuple[str, str], bool]:
+        """Whether two of the last sample's GPUs reach each other over NVLink, by pair of UUIDs.
+
+        Links through NVSwitch count, too. Otherwise like :meth:`links`.
+        """
+        statuses = self._pairs("nvmlDeviceGetP2PStatus", pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        return {pair: status == pynvml.NVML_P2P_STATUS_OK for pair, status in statuses.items()}
+
+    def _pairs(self, function: str, *arguments: int) -> dict[tuple[str, str], int]:
+        answers: dict[tuple[str, str], int] = {}
         gpus = self._generation.gpus if self._generation else ()
         for first, second in combinations(gpus, 2):
             try:
-                level: int = self._binding.call(
-                    "nvmlDeviceGetTopologyCommonAncestor", first.handle, second.handle
-                )
+                answer: int = self._binding.call(function, first.handle, second.handle, *arguments)
             except CallError as error:
                 if error.code in GONE:
                     raise _translated(error) from error
                 log.debug("%s", error)
             else:
-                links[first.uuid, second.uuid] = level
-        return links
+                answers[first.uuid, second.uuid] = answer
+        return answers
 
     def close(self) -> None:
         """Shut the driver down, once."""

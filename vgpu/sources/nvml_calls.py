@@ -92,3 +92,7 @@ class NvmlDriver(Protocol):
     def utilization(self, handle: Any, since: int) -> Iterator[tuple[int, ...]]:
         """Utilisation samples newer than ``since`` µs: tuples that begin with pid, time, SM %."""
         ...
+
+    def event(self, events: Any, milliseconds: int) -> Any:
+        """The next event of the event set, as nvidia-ml-py has it; None if none came in time."""
+        ...

@@ -103,7 +103,8 @@ class XidWatch:
             finally:
                 self._idle.set()
         # No driver, no events, or an answer before its time: sleep instead of asking again.
-        self._closed.wait(max(0.0, end - time.monotonic()))
+        if (left := end - time.monotonic()) > 0:
+            self._closed.wait(left)
 
     def _receive(self, events: _Events, seconds: float) -> bool:
         """Whether an event came."""
@@ -116,10 +117,11 @@ class XidWatch:
         if events.set is None:
             return False
         try:
-            event = self._driver.call("nvmlEventSetWait", events.set, int(seconds * 1000))
+            event = self._driver.event(events.set, int(seconds * 1000))
         except CallError as error:
-            if error.code != Code.TIMEOUT:
-                log.debug("%s", error)
+            log.debug("%s", error)
+            return False
+        if event is None:
             return False
         uuid = events.uuids.get(_address(event.device), UNKNOWN_DEVICE)
         if event.eventType == XID_CRITICAL_ERROR:

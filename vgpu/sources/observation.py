@@ -77,13 +77,8 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
 
 def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
     """The host pids whose owners the join will ask for."""
-    pids = {process.pid for process in gpu.processes} if gpu else set()
-    if shim:
-        for file in shim.files:
-            for slot in file.region.processes:
-                if slot.host_pid > 0:
-                    pids.add(slot.host_pid)
-    return pids
+    of_driver = {process.pid for process in gpu.processes} if gpu else set[int]()
+    return of_driver | shim.host_pids if shim else of_driver
 
 
 def without_processes(sample: GpuSample) -> GpuSample:

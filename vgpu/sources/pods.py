@@ -19,6 +19,7 @@ from vgpu.kube.objects import MalformedObject, Pod
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.samples import PodSample, pod_sample
+from vgpu.units import count
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
 """Maximum size in bytes; about 9,000 pods. Larger clusters: dump one node with a field selector."""
@@ -53,7 +54,7 @@ def _load(path: str, node: str) -> PodSample:
     content, object_name = read_file(path, FILE_LIMIT, follow=True), printable(path)
     page = PODS.page(content, object_name, keep=Keep.ALL, node=node)
     if page.total and not page.objects and not page.malformed:
-        detail = f"none of its {page.total} pods is on node {node!r} (--node-name)"
+        detail = f"it has {count(page.total, 'pod')}, none of them on node {node!r} (--node-name)"
         raise SourceError(Reason.ABSENT, object_name, detail)
     pods = {pod.ref.uid: pod for pod in page.objects}.values()
     return pod_sample(pods, complete=False, malformed=page.malformed)

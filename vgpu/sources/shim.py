@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -25,7 +25,7 @@ MAX_CANDIDATES = 4  # region files of one container that are looked at
 MANY_FOLDERS = 256
 """Number of folders in a root above which those without a living pod are read rarely."""
 
-RARELY = 20
+RARELY = 80
 """Number of samples between two reads of a folder without a living pod."""
 
 FOLDER_NAME = re.compile(
@@ -99,9 +99,12 @@ class ShimSource:
         self._required = required
         self._living = living
         self._samples = 0
+        self._sample = ShimSample(())
 
     def sample(self) -> ShimSample:
         """Every container's region, by root and folder name. Roots that do not exist are fine.
+
+        It is the sample before if nothing has changed.
 
         Raises:
             SourceError: no root could be read; ABSENT if there is none and one is required.
@@ -123,9 +126,12 @@ class ShimSource:
                     roots_read.add(stamp[:2])
                     listing = self._listing(root, fd, stamp)
                     rejections += listing.rejections
-                    for folder in self._folders(root, listing, fd):
-                        files += folder.files
-                        rejections += folder.rejections
+                    self._look_into(root, listing, fd)
+                    folders = root.folders
+                    for name, _, _ in listing.entries:
+                        if (folder := folders.get(name)) is not None:
+                            files += folder.files
+                            rejections += folder.rejections
             except OSError as error:
                 failed.append(translated(error, root.path))
             finally:
@@ -137,7 +143,10 @@ class ShimSource:
         if len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         rejections += (failure.rejection() for failure in broken)
-        return ShimSample(tuple(files), tuple(rejections))
+        sample = ShimSample(tuple(files), tuple(rejections))
+        if sample != self._sample:
+            self._sample = sample
+        return self._sample
 
     def _listing(self, root: _Root, fd: int, stamp: _Stamp) -> _Listing:
         """The root's folders, listed if they may have changed."""
@@ -154,23 +163,26 @@ class ShimSource:
         root.listing = listing if _settled(stamp, now_ns) else None
         return listing
 
-    def _folders(self, root: _Root, listing: _Listing, fd: int) -> Iterator[_Folder]:
-        """The root's folders, as they are now; of many, dead pods' as they were a while ago."""
+    def _look_into(self, root: _Root, listing: _Listing, fd: int) -> None:
+        """Bring the root's folders up to date; of many, those of dead pods rarely."""
         now_ns = time.time_ns()
         entries, folders = listing.entries, root.folders
         living = frozenset(self._living()) if len(entries) > MANY_FOLDERS else frozenset[str]()
-        for number, (name, path, uid) in enumerate(entries, start=self._samples):
-            folder = folders.get(name)
-            if folder is None:
-                folder = _Folder()
-            elif living and number % RARELY and uid not in living:
-                yield folder
-                continue
+        if living:
+            entries = tuple(
+                entry
+                for number, entry in enumerate(entries, start=self._samples)
+                if not number % RARELY or entry[2] in living or entry[0] not in folders
+            )
+        for name, path, uid in entries:
+            folder = folders.get(name) or _Folder()
+            before = folder.files
             if _look(folder, fd, (name, path), now_ns):
                 folders[name] = folder
                 if living and uid not in living:
                     folder.images = {}  # thousands of them would fill the memory
-                yield folder
+                if folder.files == before:
+                    folder.files = before
             else:
                 folders.pop(name, None)
 

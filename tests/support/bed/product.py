@@ -5,13 +5,16 @@
 The layers are those of deploy/release, made without root and without a container daemon. They come
 out of the user's cache unless something they are made of has changed. The wheel is built every
 time, of a copy of the sources that nobody edits meanwhile.
+
+The mirror keeps a Debian package until the next version replaces it. A release then needs a new
+lock; the bed, which is no release, takes what the mirror has now.
 """
 
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deploy.release import layered, wheel
+from deploy.release import debian, debian_lock, layered, wheel
 from deploy.release.platforms import native
 from deploy.release.source import SourceTree
 from tests.support.bed.cache import cached
@@ -44,6 +47,16 @@ def build(file: Path, tree: Path) -> Path:
     source = SourceTree(tree)
     with TemporaryDirectory() as folder:
         built = wheel.build(source, "wheel", Path(folder))
-        layers = layered.image_layers(source, built, [native()], cached)
+        try:
+            layers = layered.image_layers(source, built, [native()], cached)
+        except debian.PackageGoneError:
+            lock_afresh(tree)
+            layers = layered.image_layers(source, built, [native()], cached)
     layered.write_image(file, REPOSITORY, source, layers)
     return file
+
+
+def lock_afresh(tree: Path) -> None:
+    """Write what the mirror has now into the lock of ``tree``, a copy, for this machine."""
+    lock = debian_lock.resolve((native().name,))
+    (tree / "requirements" / "debian.lock").write_text(debian.text_of(lock))

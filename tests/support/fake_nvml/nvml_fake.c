@@ -13,7 +13,7 @@
  *   sample  device=<uuid> pid= sm= at=<us>  one entry of the utilisation ring, as it is
  *   xid     device=<uuid>|? code= type=     delivered once; later files only append to the list;
  *           type is an nvmlEventType, of an XID if not told
- *   link    a=<uuid> b=<uuid> level=        how near two cards are; 50 (SYSTEM) if not told
+ *   link    a=<uuid> b=<uuid> level= nvlink=  how near two cards are; 50 (SYSTEM) if not told
  *   fault   symbol=|* code= after= times= delay_ms= device=<uuid>
  *
  * A fault skips its first `after` matching calls, then strikes `times` times (0: for ever): it
@@ -166,7 +166,7 @@ struct xid {
 };
 struct link {
     int a, b;
-    u64 level;
+    u64 level, nvlink;
 };
 struct fault {
     char symbol[64], device[96];
@@ -241,6 +241,7 @@ static const struct {
     KEY(sample, device, PLACE), KEY(sample, pid, U32), KEY(sample, sm, U32), KEY(sample, at, U64),
     KEY(xid, device, PLACE), KEY(xid, code, U64), KEY(xid, type, U64),
     KEY(link, a, PLACE), KEY(link, b, PLACE), KEY(link, level, U64),
+    KEY(link, nvlink, U64),
     KEY(fault, symbol, TEXT), KEY(fault, device, TEXT), KEY(fault, code, U32),
     KEY(fault, after, U64), KEY(fault, times, U64), KEY(fault, delay_ms, U64),
 };
@@ -606,6 +607,23 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice
         const struct link *l = &state->link[i];
         if ((l->a == a && l->b == b) || (l->a == b && l->b == a))
             *level = (nvmlGpuTopologyLevel_t)l->level;
+    }
+    return leave(NVML_SUCCESS);
+}
+
+/* Only whether NVLink joins two cards is known here. */
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other,
+                                    nvmlGpuP2PCapsIndex_t index, nvmlGpuP2PStatus_t *status) {
+    ENTER(device, CARDS);
+    const struct device *o = device_of(other);
+    LEAVE_IF(!o || !status, NVML_ERROR_INVALID_ARGUMENT);
+    LEAVE_IF(index != NVML_P2P_CAPS_INDEX_NVLINK, NVML_ERROR_NOT_SUPPORTED);
+    int a = (int)(d - state->device), b = (int)(o - state->device);
+    *status = NVML_P2P_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < state->link_count; i++) {
+        const struct link *l = &state->link[i];
+        if (l->nvlink && ((l->a == a && l->b == b) || (l->a == b && l->b == a)))
+            *status = NVML_P2P_STATUS_OK;
     }
     return leave(NVML_SUCCESS);
 }

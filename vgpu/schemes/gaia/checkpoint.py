@@ -15,7 +15,7 @@ import msgspec
 from vgpu.model import Allocation, Phase, Share
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
+from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT, count
 
 FILE_NAME = "gpumanager_internal_checkpoint"
 
@@ -69,7 +69,7 @@ def _shares(info: _Info, object_name: str) -> tuple[Share, ...]:
         )
     whole, part = divmod(info.cores, WHOLE_DEVICE_PERCENT)
     if (whole and part) or len(numbers) != max(whole, 1):
-        detail = f"{len(numbers)} GPUs for {info.cores} cores"
+        detail = f"{count(len(numbers), 'GPU')} for {count(info.cores, 'core')}"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     if whole:
         return tuple(Share(str(number), None, WHOLE_DEVICE_MILLI) for number in numbers)

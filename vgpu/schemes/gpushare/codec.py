@@ -38,7 +38,7 @@ from vgpu.schemes.gpushare.annotations import (
 from vgpu.schemes.gpushare.env import environment, limits_from_env
 from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS, MOST_UNITS
 from vgpu.schemes.text import amount, number, object_name_of, positions
-from vgpu.units import GIB
+from vgpu.units import GIB, exact_size
 
 __all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
 
@@ -258,7 +258,7 @@ class Gpushare(BaseCodec, frozen=True):
                 )
             units, rest = divmod(share.memory_bytes or 0, self.memory_unit)
             if rest or not 0 < units <= MOST_UNITS:
-                detail = f"not a number of units of {self.memory_unit} bytes"
+                detail = f"not a number of units of {exact_size(self.memory_unit)}"
                 raise ClaimError(object_name, POD_TOTAL, str(share.memory_bytes), detail)
             if share.cores_milli is not None:
                 raise ClaimError(object_name, INDEX, str(share.cores_milli), "cores are not shared")

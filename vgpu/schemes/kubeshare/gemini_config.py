@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_MILLI, milli
+from vgpu.units import WHOLE_DEVICE_MILLI, count, milli
 
 CONFIG_LIMIT = 256 * 1024
 """Maximum size in bytes: KubeShare has at most 511 pods on a GPU, and a line at most 400 bytes."""
@@ -45,7 +45,8 @@ def parse_config(content: bytes, object_name: str = "config") -> tuple[SharedPod
     if not first.isdigit() or not first.isascii() or len(first) > 4:
         raise SourceError(Reason.MALFORMED, object_name, "line 1: not the number of pods")
     if int(first) != len(lines) - 1:
-        detail = f"line 1: {first} pods announced, {len(lines) - 1} lines follow"
+        lines_below = count(len(lines) - 1, "line")
+        detail = f"line 1: {count(int(first), 'pod')} announced, but {lines_below} below"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     pods: dict[tuple[str, str], SharedPod] = {}
     for number, line in enumerate(lines[1:], start=2):

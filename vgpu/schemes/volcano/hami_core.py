@@ -15,7 +15,7 @@ import msgspec
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_PERCENT
+from vgpu.units import WHOLE_DEVICE_PERCENT, exact_size
 
 MAGIC = 19920718  # initialized_flag, written last
 MAX_DEVICES = 16
@@ -200,7 +200,8 @@ def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice,
     words = _words(count)
     memory = words.unpack_from(body, frame.memory_limits)
     if max(memory) > PLAUSIBLE_BYTES:
-        raise SourceError(Reason.MALFORMED, object_name, f"memory limit of {max(memory)} bytes")
+        detail = f"memory limit of {exact_size(max(memory))}"
+        raise SourceError(Reason.MALFORMED, object_name, detail)
     cores = words.unpack_from(body, frame.core_limits)
     if max(cores) > WHOLE_DEVICE_PERCENT:
         raise SourceError(Reason.MALFORMED, object_name, f"core limit of {max(cores)} percent")

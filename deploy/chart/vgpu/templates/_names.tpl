@@ -1,4 +1,4 @@
-{{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node. */}}
+{{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node, scheduler. */}}
 
 {{- define "vgpu.name" -}}
 {{- .Values.nameOverride | default "vgpu" -}}
@@ -54,6 +54,8 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.exporter.serviceAccount -}}
 {{- else if eq $part "reconciler" -}}
 {{- toJson $values.reconciler.serviceAccount -}}
+{{- else if eq $part "scheduler" -}}
+{{- toJson $values.scheduler.serviceAccount -}}
 {{- else if eq $part "reconciler-node" -}}
 {{- toJson $values.reconciler.node.serviceAccount -}}
 {{- else -}}

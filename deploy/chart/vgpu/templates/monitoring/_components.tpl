@@ -20,6 +20,9 @@ reconciler: {api: true, ports: {}}
 {{- if .Values.reconciler.node.daemonSet }}
 reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- end }}
+{{- if .Values.scheduler.enabled }}
+scheduler: {api: true, ports: {scheduler: 9398}}
+{{- end }}
 {{- end }}
 
 {{/*
@@ -40,9 +43,14 @@ vgpu-reconciler: {port: reconcile, components: [reconciler]}
 {{- if include "vgpu.reconcilerNode.runs" . }}
 vgpu-reconciler-node: {port: reconcile, components: {{ toJson (append $plugins "reconciler-node") }}}
 {{- end }}
+{{- if .Values.scheduler.enabled }}
+vgpu-scheduler: {port: scheduler, components: [scheduler]}
+{{- end }}
 {{- end }}
 
-{{/* One endpoint of a monitor: (list $ job port). On each node there is one: its name is the instance. */}}
+{{/*
+One endpoint of a monitor: (list $ job port). Where each node has one, the node's name is the instance.
+*/}}
 {{- define "vgpu.endpoint" -}}
 {{- $monitoring := (index . 0).Values.monitoring -}}
 port: {{ index . 2 }}
@@ -51,7 +59,7 @@ scrapeTimeout: {{ $monitoring.scrapeTimeout }}
 honorLabels: {{ $monitoring.honorLabels }}
 relabelings:
   - {targetLabel: job, replacement: {{ index . 1 }}}
-  {{- if ne (index . 1) "vgpu-reconciler" }}
+  {{- if not (has (index . 1) (list "vgpu-reconciler" "vgpu-scheduler")) }}
   - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
   {{- end }}
   {{- with $monitoring.relabelings }}
@@ -60,7 +68,8 @@ relabelings:
 {{- with $monitoring.metricRelabelings }}
 metricRelabelings: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $monitoring.endpoint }}
+{{- $secured := ternary (include "vgpu.scheduler.endpoint" (index . 0) | fromYaml) (dict) (eq (index . 1) "vgpu-scheduler") }}
+{{- with merge (dict) $monitoring.endpoint $secured }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}

@@ -42,9 +42,9 @@ containers:
       {{- include "vgpu.security" (list $root (list) false $values.securityContext) | nindent 6 }}
     resources: {{- toYaml $values.resources | nindent 6 }}
     volumeMounts:
-      {{- include "vgpu.mounts" (list $root (list) (list) (include "vgpu.configMount" $root | fromYamlArray)) | trim | nindent 6 }}
+      {{- include "vgpu.mounts" (list $root (list) (list) (concat (include "vgpu.configMount" $root | fromYamlArray) $values.extraVolumeMounts)) | trim | nindent 6 }}
 volumes:
-  {{- include "vgpu.volumes" (list $root (list) (include "vgpu.configVolume" (list $root "reconciler") | fromYamlArray)) | trim | nindent 2 }}
+  {{- include "vgpu.volumes" (list $root (list) (concat (include "vgpu.configVolume" (list $root "reconciler") | fromYamlArray) $values.extraVolumes)) | trim | nindent 2 }}
 {{- end }}
 
 {{/* Its user, as YAML. */}}
@@ -80,4 +80,11 @@ seccompProfile: {type: RuntimeDefault}
 - reconcile
 - report
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
+{{- end }}
+
+{{/* Not empty if a policy of this configuration selects namespaces by their labels. */}}
+{{- define "vgpu.readsNamespaces" -}}
+{{- range .policies }}
+{{- if hasKey . "selector" }}true{{ end }}
+{{- end }}
 {{- end }}

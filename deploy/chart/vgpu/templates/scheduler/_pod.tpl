@@ -1,0 +1,123 @@
+{{/* The scheduler: its flags, how it is secured, and the part of kube-scheduler's configuration. */}}
+
+{{- define "vgpu.scheduler.args" -}}
+- scheduler
+- --web.listen-address=:9398
+- --lease-namespace={{ include "vgpu.scheduler.leaseNamespace" . }}
+- --node-policy={{ .Values.scheduler.nodePolicy }}
+{{- with .Values.scheduler.gpuPolicy }}
+- --gpu-policy={{ . }}
+{{- end }}
+{{- if .Values.scheduler.originalPlugin }}
+- --original-plugin
+{{- end }}
+{{- range .Values.scheduler.compat }}
+- --compat={{ . }}
+{{- end }}
+{{- if .Values.scheduler.allowAnonymous }}
+- --web.allow-anonymous
+{{- end }}
+{{- if .Values.scheduler.tlsSecret }}
+- --web.config.file=/etc/vgpu-web/web-config.yaml
+{{ include "vgpu.commonArgs" (list $ (list "units")) }}
+{{- else }}
+{{ include "vgpu.commonArgs" (list $ (list "web" "units")) }}
+{{- end }}
+{{- range .Values.scheduler.extraArgs }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{- define "vgpu.scheduler.leaseNamespace" -}}
+{{- .Values.scheduler.leaseNamespace | default .Release.Namespace -}}
+{{- end }}
+
+{{/* Its user, as YAML. */}}
+{{- define "vgpu.scheduler.user" -}}
+runAsNonRoot: true
+runAsUser: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* Its web config file, with a tlsSecret. */}}
+{{- define "vgpu.scheduler.webConfig" -}}
+tls_server_config:
+  cert_file: tls.crt
+  key_file: tls.key
+  client_ca_file: ca.crt
+  client_auth_type: RequireAndVerifyClientCert
+{{- end }}
+
+{{/* The web config file and the certificates beside it, as volumes. */}}
+{{- define "vgpu.scheduler.volumes" -}}
+{{- if .Values.scheduler.tlsSecret }}
+- name: web
+  projected:
+    sources:
+      - configMap: {name: {{ include "vgpu.fullname" . }}-scheduler}
+      - secret: {name: {{ .Values.scheduler.tlsSecret }}}
+{{- else if .Values.web.configSecret }}
+- {name: web, secret: {secretName: {{ .Values.web.configSecret }}}}
+{{- end }}
+{{- end }}
+
+{{/* Whether its port asks for something that the kubelet's probes do not have, "true" or "". */}}
+{{- define "vgpu.scheduler.isLocked" -}}
+{{- ternary "true" "" (not (empty (.Values.scheduler.tlsSecret | default .Values.web.configSecret))) -}}
+{{- end }}
+
+{{/* The DNS name of its Service, which its certificate has. */}}
+{{- define "vgpu.scheduler.serverName" -}}
+{{- printf "%s-scheduler.%s.svc" (include "vgpu.fullname" .) .Release.Namespace -}}
+{{- end }}
+
+{{/* What a monitor needs to scrape it with a tlsSecret: its own certificate is that of a client, too. */}}
+{{- define "vgpu.scheduler.endpoint" -}}
+{{- with .Values.scheduler.tlsSecret }}
+scheme: https
+tlsConfig:
+  serverName: {{ include "vgpu.scheduler.serverName" $ }}
+  ca: {secret: {name: {{ . }}, key: ca.crt}}
+  cert: {secret: {name: {{ . }}, key: tls.crt}}
+  keySecret: {name: {{ . }}, key: tls.key}
+{{- end }}
+{{- end }}
+
+{{/* The part of the KubeSchedulerConfiguration, as YAML. */}}
+{{- define "vgpu.scheduler.stanza" -}}
+{{- $name := include "vgpu.scheduler.serverName" . -}}
+{{- $address := .Values.scheduler.service.clusterIP | default $name -}}
+{{- if contains ":" $address }}{{ $address = printf "[%s]" $address }}{{ end -}}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+percentageOfNodesToScore: 100
+extenders:
+  - urlPrefix: {{ ternary "https" "http" (eq (include "vgpu.scheduler.isLocked" .) "true") }}://{{ $address }}:9398
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    preemptVerb: preempt
+    bindVerb: bind
+    weight: 1
+    nodeCacheCapable: true
+    httpTimeout: 5s
+    {{- if include "vgpu.scheduler.isLocked" . }}
+    enableHTTPS: true
+    tlsConfig:
+      serverName: {{ $name }}
+      caFile: /etc/kubernetes/vgpu/ca.crt
+      certFile: /etc/kubernetes/vgpu/tls.crt
+      keyFile: /etc/kubernetes/vgpu/tls.key
+    {{- end }}
+    managedResources:
+      - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
+      - {name: tencent.com/vcuda-core, ignoredByScheduler: false}
+      - {name: tencent.com/vcuda-memory, ignoredByScheduler: false}
+      - {name: volcano.sh/vgpu-number, ignoredByScheduler: false}
+      - {name: volcano.sh/vgpu-memory, ignoredByScheduler: false}
+      - {name: volcano.sh/vgpu-cores, ignoredByScheduler: false}
+      - {name: volcano.sh/vgpu-memory-percentage, ignoredByScheduler: true}
+      - {name: nvidia.com/gpu, ignoredByScheduler: false}
+      - {name: nvidia.com/gpumem, ignoredByScheduler: true}
+      - {name: nvidia.com/gpumem-percentage, ignoredByScheduler: true}
+      - {name: nvidia.com/gpucores, ignoredByScheduler: true}
+{{- end }}

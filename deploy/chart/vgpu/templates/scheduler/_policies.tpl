@@ -1,0 +1,49 @@
+{{/*
+Admission policies for pods that request HAMi's resources, in place of HAMi's webhook: expressions in CEL, which
+the API server evaluates itself.
+*/}}
+
+{{/* Which pods they are about, as YAML. */}}
+{{- define "vgpu.policies.match" -}}
+{{- $policies := .Values.scheduler.policies -}}
+matchConstraints:
+  {{- with $policies.namespaceSelector }}
+  namespaceSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  objectSelector:
+    matchExpressions:
+      - {key: hami.io/webhook, operator: NotIn, values: [ignore]}
+  resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+matchConditions:
+  - name: is-scheduled-by-this-scheduler
+    expression: object.spec.?schedulerName.orValue('default-scheduler') in {{ toJson $policies.schedulerNames | replace "\"" "'" }}
+  - name: requests-a-gpu-of-hami
+    expression: >-
+      (object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+      c.?resources.?limits.orValue({}).exists(name, name in [{{ include "vgpu.policies.names" . }}]))
+{{- end }}
+
+{{/* Names of the resources, as a list of CEL. */}}
+{{- define "vgpu.policies.names" -}}
+'nvidia.com/gpu', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage', 'nvidia.com/gpucores', 'nvidia.com/priority'
+{{- end }}
+
+{{/* Whether a container c requests a part of a GPU and no number of GPUs, in CEL. */}}
+{{- define "vgpu.policies.lacksNumber" -}}
+!('nvidia.com/gpu' in c.?resources.?limits.orValue({})) && ['nvidia.com/gpumem', 'nvidia.com/gpumem-percentage',
+'nvidia.com/gpucores'].exists(name, name in c.?resources.?limits.orValue({}))
+{{- end }}
+
+{{/* Whether a container c requests GPUs with all their memory and no cores, in CEL. */}}
+{{- define "vgpu.policies.lacksCores" -}}
+quantity(string(c.?resources.?limits[?'nvidia.com/gpu'].orValue('0'))).isGreaterThan(quantity('0')) &&
+!('nvidia.com/gpucores' in c.resources.limits) && !('nvidia.com/gpumem' in c.resources.limits) &&
+quantity(string(c.resources.limits[?'nvidia.com/gpumem-percentage'].orValue('100'))).compareTo(quantity('100')) == 0
+{{- end }}
+
+{{/* API version of MutatingAdmissionPolicies that the cluster serves. */}}
+{{- define "vgpu.policies.mutatingVersion" -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- ternary (printf "%s/v1" $group) (printf "%s/v1beta1" $group) (.Capabilities.APIVersions.Has (printf "%s/v1/MutatingAdmissionPolicy" $group)) -}}
+{{- end }}

@@ -1,0 +1,157 @@
+"""The alerts of what containers hold and use: limits, regions, conflicts between sources."""
+
+from typing import Final
+
+from grafana.promql import CONTAINER, GPU, Alert, AlertSeverity, RuleGroup, any_of, named
+from grafana.settings import (
+    ACTIVE_SECONDS,
+    FLAPS,
+    FULL_RATIO,
+    HARMLESS_REFUSALS,
+    NEAR_LIMIT_RATIO,
+    OTHER_CONFLICTS,
+    OVER_LIMIT_RATIO,
+    SERIOUS_CONFLICTS,
+)
+from grafana.templates import COUNT, RATIO, THE_CONTAINER, THE_GPU, THE_NODE
+from vgpu.ledger import ConflictKind
+from vgpu.reasons import Reason
+
+CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
+
+ON_GPU: Final = (
+    f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
+    f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
+)
+"""The container's series that follows, once for each GPU that the container's region names."""
+
+HELD_BACK: Final = f"{ON_GPU} (vgpu_container_priority and (vgpu_container_blocked == 1))"
+HIGHEST: Final = (
+    f"min by ({GPU}) ({ON_GPU} (vgpu_container_priority and (time()"
+    f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
+)
+"""The highest priority (0 is the highest) of the active containers on a GPU."""
+
+CONTAINERS: Final = RuleGroup(
+    "vgpu-containers",
+    (
+        Alert(
+            "VgpuContainerMemoryNearLimit",
+            INFO,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
+                f" > {NEAR_LIMIT_RATIO} <= {OVER_LIMIT_RATIO}"
+            ),
+            "15m",
+            f"{THE_CONTAINER} is near its GPU memory limit",
+            f"It uses {RATIO} of its limit on {THE_GPU}. First: does the program take all memory"
+            " that it finds on purpose? Else raise its limit before it fails.",
+            keep=FLAPS,
+        ),
+        Alert(
+            "VgpuContainerOverLimit",
+            WARNING,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
+                f" > {OVER_LIMIT_RATIO}"
+            ),
+            "5m",
+            f"{THE_CONTAINER} is over its GPU memory limit",
+            f"It uses {RATIO} of its limit on {THE_GPU}, at its neighbours' cost. First: compare"
+            " with vgpu_container_memory_accounted_bytes to see what the sharing library misses."
+            " The"
+            " reconciler's rule over_limit can evict a pod that stays over it.",
+        ),
+        Alert(
+            "VgpuContainerBlocked",
+            WARNING,
+            named(
+                f"(vgpu_container_blocked == 1) unless on ({CONTAINER})"
+                f" ({HELD_BACK} > on ({GPU}) group_left () {HIGHEST})"
+            ),
+            "5m",
+            f"{THE_CONTAINER} is blocked without need",
+            f"The sharing library stops its kernels on {THE_NODE}, but no container of a higher"
+            " priority uses its GPUs. First: check whether the original monitor, which lifts the"
+            " block, runs there.",
+        ),
+        Alert(
+            "VgpuShimLayoutUnknown",
+            WARNING,
+            'vgpu_collector_rejected{collector=~"shim|bare", '
+            f'reason="{Reason.UNKNOWN_LAYOUT}"}} > 0',
+            "15m",
+            f"Shim regions on {THE_NODE} have an unknown layout",
+            f"{COUNT} containers have no limit and no accounted memory here. First: check whether"
+            " the sharing system was updated. The status page names the files.",
+        ),
+        Alert(
+            "VgpuShimUnreadable",
+            WARNING,
+            'vgpu_collector_rejected{collector=~"shim|bare", '
+            f'reason!~"{any_of((Reason.UNKNOWN_LAYOUT, *HARMLESS_REFUSALS))}"}} > 0',
+            "15m",
+            f"Shim regions on {THE_NODE} are refused: {{{{ $labels.reason }}}}",
+            f"{COUNT} regions, which tenants can write, are invalid. First: the exporter's status"
+            " page names the files and so the pods.",
+        ),
+    ),
+)
+
+
+def _conflicts(*types: str) -> str:
+    return f'vgpu_allocation_conflicts{{type=~"{any_of(types)}"}} > 0'
+
+
+ALLOCATIONS: Final = RuleGroup(
+    "vgpu-allocations",
+    (
+        Alert(
+            "VgpuDoubleBooked",
+            CRITICAL,
+            _conflicts(ConflictKind.DOUBLE_BOOKED),
+            "5m",
+            f"Two pods hold the same slice of a GPU on {THE_NODE}",
+            f"{COUNT} slices were allocated twice. First: the exporter's status page names the"
+            " pods; evict the younger pod, which its controller recreates.",
+        ),
+        Alert(
+            "VgpuOvercommitted",
+            WARNING,
+            _conflicts(ConflictKind.OVERCOMMITTED),
+            "10m",
+            f"More of a GPU is allocated than it has on {THE_NODE}",
+            f"{COUNT} GPUs are affected: with too little memory, the last allocation fails; with"
+            " too few cores, all containers are slower. First: check whether the GPUs are oversold"
+            " on purpose; else vgpu inspect shows the holders.",
+        ),
+        Alert(
+            "VgpuOvercommitPressure",
+            WARNING,
+            f"vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes > {FULL_RATIO}"
+            " and vgpu_gpu_memory_allocated_bytes > vgpu_gpu_memory_total_bytes",
+            "5m",
+            f"{THE_GPU} is oversold and nearly full",
+            f"{RATIO} of its memory is in use, and more is allocated than it has. First: find the"
+            " largest users in vgpu_container_memory_used_bytes, and move one of them.",
+        ),
+        Alert(
+            "VgpuAllocationConflict",
+            WARNING,
+            _conflicts(*SERIOUS_CONFLICTS),
+            "15m",
+            f"A container on {THE_NODE} uses a GPU that was not allocated to it",
+            f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
+            " names the pods, and what each source reports.",
+        ),
+        Alert(
+            "VgpuBooksDiffer",
+            INFO,
+            _conflicts(*OTHER_CONFLICTS),
+            "1h",
+            f"The allocation records of {THE_NODE} differ",
+            f"{COUNT} conflicts of type {{{{ $labels.type }}}}. First: the exporter's status page"
+            " names the pods; the reconciler repairs most of them.",
+        ),
+    ),
+)

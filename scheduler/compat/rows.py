@@ -1,0 +1,110 @@
+"""What pods hold of the GPUs, as rows of the compatibility sets."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from scheduler.gpushare_inspect import InspectedNode
+from vgpu.kube.objects import Node, Pod
+from vgpu.model import ContainerKind, PodRef, Share
+from vgpu.placement.candidate import UsedGpu
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import held_shares
+from vgpu.schemes.codec import ClaimError
+
+
+class ContainerShare(msgspec.Struct, frozen=True):
+    """A share of a container; ``number`` is the container's position in the pod's annotation."""
+
+    pod: PodRef
+    number: int
+    share: Share
+
+
+class PodHolding(msgspec.Struct, frozen=True):
+    """What a bound pod holds: each container's shares, and the pod's at its peak."""
+
+    containers: tuple[ContainerShare, ...]
+    peak: tuple[Share, ...]
+
+
+class NodeHoldings(msgspec.Struct, frozen=True):
+    """A node of a sharing system: its GPUs, and what its pods hold.
+
+    ``unit_bytes`` is a unit of memory; ``node`` is None if it has just gone.
+    """
+
+    name: str
+    node: Node | None
+    unit_bytes: int
+    gpus: tuple[UsedGpu, ...]
+    pods: tuple[tuple[PodRef, PodHolding], ...]
+
+
+class SchemeHoldings(msgspec.Struct, frozen=True):
+    """The nodes of the sharing systems that have a set."""
+
+    volcano: tuple[NodeHoldings, ...] = ()
+    hami: tuple[NodeHoldings, ...] = ()
+
+
+class PodHoldings:
+    """What pods hold, computed once for each state of a pod."""
+
+    def __init__(self, node: Callable[[str], Node | None]) -> None:
+        """``node`` returns the node of a name."""
+        self._node = node
+        self._known: dict[tuple[str, str], tuple[Pod, PodHolding | None]] = {}
+
+    def of(
+        self, scheme: SchedulerScheme, nodes: Iterable[InspectedNode]
+    ) -> tuple[NodeHoldings, ...]:
+        """The nodes of a sharing system with what their pods hold."""
+        name = scheme.row.name
+        known: dict[tuple[str, str], tuple[Pod, PodHolding | None]] = {}
+        held = []
+        for node in nodes:
+            pods = []
+            for pod in node.pods:
+                key = (name, pod.ref.uid)
+                before = self._known.get(key)
+                known[key] = entry = (
+                    before if before and before[0] is pod else (pod, _holding(scheme, pod))
+                )
+                if entry[1] is not None:
+                    pods.append((pod.ref, entry[1]))
+            held.append(
+                NodeHoldings(
+                    node.name, self._node(node.name), node.unit_bytes, node.gpus, tuple(pods)
+                )
+            )
+        others = {key: entry for key, entry in self._known.items() if key[0] != name}
+        self._known = {**others, **known}
+        return tuple(held)
+
+
+def _holding(scheme: SchedulerScheme, pod: Pod) -> PodHolding | None:
+    """None of a pod without GPUs, or whose annotations cannot be read."""
+    try:
+        claim = scheme.codec.claim(pod)
+        peak = held_shares(scheme, pod, ())
+    except ClaimError:
+        return None
+    if claim is None or peak is None:
+        return None
+    numbers = _numbers(pod, {allocation.container for allocation in claim.allocations})
+    shares = tuple(
+        ContainerShare(pod.ref, numbers[allocation.container], share)
+        for allocation in claim.allocations
+        for share in allocation.shares
+        if allocation.container in numbers
+    )
+    return PodHolding(shares, peak)
+
+
+def _numbers(pod: Pod, asking: set[str]) -> dict[str, int]:
+    """Positions of containers: init containers come first if one of them has a share."""
+    apps = [each.name for each in pod.containers if each.kind is ContainerKind.APP]
+    others = [each.name for each in pod.containers if each.kind is not ContainerKind.APP]
+    ordered = [*others, *apps] if asking & set(others) else apps
+    return {name: number for number, name in enumerate(ordered)}

@@ -1,0 +1,111 @@
+"""Keeps a replica with --single from running beside any other replica.
+
+A replica with --single decides in memory, so that another one would allocate its GPUs again. All
+replicas stand for election for one Lease. With Leases of nodes it does not matter who holds it: it
+shows that somebody is there. With --single only the holder answers; a replica that finds a holder
+who is alive and must not be there ends.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from vgpu.kube.leader_election import LeaderElector, Leases
+
+log = logging.getLogger(__name__)
+
+LEASE: Final = "vgpu-scheduler"
+"""The name of the Lease."""
+
+SINGLE: Final = "single-"
+WITH_LEASES: Final = "leases-"
+"""Prefixes of the holder's identity; the host's name follows."""
+
+HANDOVER_SECONDS: Final = 6.0
+"""Time for which a replica with --single that has taken the Lease of another one waits for others
+to see that, in seconds: they read it every two seconds."""
+
+CHECK_SECONDS: Final = 0.5
+"""Interval between two checks, in seconds."""
+
+
+class ReplicaPresence:
+    """This replica among the others, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        namespace: str,
+        hostname: str,
+        fail: Callable[[str], object],
+        *,
+        is_single: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``fail`` ends the program; ``clock`` returns seconds that never go back."""
+        prefix = SINGLE if is_single else WITH_LEASES
+        self._elector = LeaderElector(leases, namespace, LEASE, prefix + hostname)
+        self._place = f"Lease {namespace}/{LEASE}"
+        self._is_single = is_single
+        self._fail = fail
+        self._clock = clock
+        self._has_met_another = False
+        self._led_since: float | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    def start(self) -> None:
+        """Stand for election."""
+        self._elector.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Release the Lease; call this when no request is under way any more."""
+        self._ending.set()
+        self._elector.stop()
+
+    def complaint(self) -> str:
+        """Why no request can be answered; "" if no other replica forbids it."""
+        holder, leads = self._elector.holder, self._elector.leads()
+        if self._is_single:
+            is_alone = leads and self._is_handed_over()
+            return "" if is_alone else f"{self._place} does not show yet that no other replica runs"
+        if holder.startswith(SINGLE) or not (leads or holder):
+            return f"{self._place} does not show yet that no replica with --single runs"
+        return ""
+
+    def _is_handed_over(self) -> bool:
+        since = self._led_since
+        waited = since is not None and self._clock() - since > HANDOVER_SECONDS
+        return waited or not self._has_met_another
+
+    def _run(self) -> None:
+        while not self._ending.wait(CHECK_SECONDS):
+            self.check()
+
+    def check(self) -> None:
+        """End the program if another replica runs that must not be there."""
+        if self._elector.leads():
+            if self._led_since is None:
+                self._led_since = self._clock()
+            return
+        self._led_since = None
+        if self._elector.holder not in ("", self._elector.identity):
+            self._has_met_another = True
+        rival = self._elector.rival
+        if rival and (self._is_single or rival.startswith(SINGLE)):
+            what = (
+                "a replica with --single runs"
+                if rival.startswith(SINGLE)
+                else ("another replica runs")
+            )
+            log.error(
+                "%s: %s renews %s. With --single there is only one replica: stop it first",
+                what,
+                rival,
+                self._place,
+            )
+            self._ending.set()
+            self._fail("another replica runs")

@@ -1,0 +1,67 @@
+"""Which pods of a node have to go so that a pod of higher priority has its GPUs; pure.
+
+kube-scheduler chooses victims by the sums of a node, so that what they free may be on several GPUs.
+Its victims stay, since only it knows its other checks. To them are added as few as possible of the
+pods of lower priority, by kube-scheduler's own order: the more important a pod is, the rather it
+stays.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from vgpu.kube.objects import Pod
+from vgpu.placement.result import Placement
+
+
+class NodePreemption(msgspec.Struct, frozen=True):
+    """How a node is made to take a pod.
+
+    Attributes:
+        added: the victims beside kube-scheduler's.
+        placement: where the pod goes when all victims are gone.
+    """
+
+    added: tuple[Pod, ...]
+    placement: Placement
+
+
+def choose_victims(
+    pods: Iterable[Pod],
+    chosen: AbstractSet[str],
+    priority: int,
+    place: Callable[[AbstractSet[str]], Placement | None],
+    spared: AbstractSet[str] = frozenset(),
+) -> NodePreemption | None:
+    """The victims; None if the node does not take the pod whatever leaves it.
+
+    ``chosen`` are the UIDs of kube-scheduler's victims, ``spared`` those of pods that have to stay;
+    ``place`` returns where the pod goes once the pods of these UIDs are gone.
+    """
+    placement = place(chosen)
+    if placement is not None:
+        return NodePreemption((), placement)
+    lower = sorted(
+        (
+            pod
+            for pod in pods
+            if pod.priority < priority and pod.ref.uid not in chosen and pod.ref.uid not in spared
+        ),
+        key=_importance,
+    )
+    gone = {*chosen, *(pod.ref.uid for pod in lower)}
+    placement = place(gone) if lower else None
+    if placement is None:
+        return None
+    for pod in lower:
+        with_it = place(gone - {pod.ref.uid})
+        if with_it is not None:
+            gone.remove(pod.ref.uid)
+            placement = with_it
+    return NodePreemption(tuple(pod for pod in lower if pod.ref.uid in gone), placement)
+
+
+def _importance(pod: Pod) -> tuple[int, bool, float]:
+    """The most important first: by priority, and of equal ones the one that started first."""
+    return -pod.priority, pod.started_at is None, pod.started_at or 0.0

@@ -1,0 +1,232 @@
+"""The chart's admission policies in place of HAMi's webhook, evaluated by a real API server."""
+
+import pytest
+
+from tests.cluster.charting import Chart, install
+from tests.support.bed import objects
+from tests.support.bed.client import Refused
+from tests.support.bed.cluster import start_cluster
+from tests.support.deploy_objects import kinds
+from tests.support.waiting import wait_until
+
+SERVES_MUTATING = {
+    "kube-apiserver": [
+        "--feature-gates=MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def chart(tools):
+    return Chart(tools.path("helm"))
+
+
+def only(namespace):
+    """The selector of one namespace: the API server is shared."""
+    name = "kubernetes.io/metadata.name"
+    return {"matchExpressions": [{"key": name, "operator": "In", "values": [namespace]}]}
+
+
+def policies(chart, namespace, **values):
+    """The objects of the policies alone: the scheduler itself is not enabled."""
+    selected = {"namespaceSelector": only(namespace), **values}
+    rendered = chart.rendered({"scheduler": {"policies": selected}}, release=namespace)
+    names = ("Policy", "PolicyBinding")
+    return kinds(
+        rendered,
+        *(f"{kind}Admission{name}" for kind in ("Validating", "Mutating") for name in names),
+    )
+
+
+def a_pod(limits, *, init=None, privileged=False, env=(), labels=None, **spec):
+    """A pod of one container; ``limits`` are names after ``nvidia.com/``."""
+
+    def asked(names):
+        return {f"nvidia.com/{name}": amount for name, amount in names.items()}
+
+    pod = objects.pod("p", "", limits=asked(limits), **spec)
+    (container,) = pod["spec"]["containers"]
+    container["name"] = "main"
+    container["env"] = list(env)
+    if privileged:
+        container["securityContext"] = {"privileged": True}
+    if init is not None:
+        limits = {"limits": asked(init)}
+        pod["spec"]["initContainers"] = [{"name": "fetch", "image": "x", "resources": limits}]
+    pod["metadata"]["labels"] = labels or {}
+    return pod
+
+
+class Admission:
+    """Creates pods in a namespace with the policies, without storing them."""
+
+    def __init__(self, client, namespace):
+        self.client, self.namespace = client, namespace
+
+    def admit(self, pod):
+        """The pod as it would be stored, or why it is refused."""
+        pod["metadata"]["namespace"] = self.namespace
+        try:
+            path = f"/api/v1/namespaces/{self.namespace}/pods"
+            return self.client.raw("POST", path, pod, dryRun="All").json()
+        except Refused as refused:
+            return str(refused)
+
+
+NUMBER = "add to resources.limits the line nvidia.com/gpu: 1"
+CORES = "add to resources.limits the line nvidia.com/gpucores: 100"
+REFUSED = (
+    (
+        a_pod({"gpumem": 1024}),
+        f"container main requests a part of a GPU and no number of GPUs: {NUMBER}",
+    ),
+    (a_pod({"gpucores": 30}), NUMBER),
+    (a_pod({"gpumem-percentage": 50}), NUMBER),
+    (a_pod({"gpu": 1, "gpumem": 1}, init={"gpumem": 1}), "container fetch requests a part"),
+    (a_pod({"gpu": 1}), f"container main requests all memory of its GPUs and no cores: {CORES}"),
+    (a_pod({"gpu": 2, "gpumem-percentage": 100}), CORES),
+    (a_pod({"gpu": 1, "gpumem": 1024}, privileged=True), "container main is privileged"),
+    (
+        a_pod({"gpu": 1, "gpumem": 1024, "priority": 1}),
+        'add to env the line - {name: CUDA_TASK_PRIORITY, value: "1"}',
+    ),
+    (a_pod({"gpu": 1, "gpumem": 1024}, nodeName="n1"), "remove the line nodeName"),
+)
+"""A pod, and what is told about it."""
+
+TAKEN = (
+    a_pod({}, privileged=True, nodeName="n1"),
+    a_pod({"gpu": 1, "gpumem": 1024}),
+    a_pod({"gpu": 1, "gpumem-percentage": 50}),
+    a_pod({"gpu": 1, "gpucores": 100}),
+    a_pod({"gpu": 0}),
+    a_pod({"gpumem": 1024}, schedulerName="hami-scheduler"),
+    a_pod({"gpumem": 1024}, labels={"hami.io/webhook": "ignore"}),
+)
+
+
+def test_a_pod_that_hamis_webhook_would_complete_is_refused_with_the_line_to_add(
+    api, api_namespace, chart
+):
+    admission = Admission(api.client, api_namespace)
+    made = install(api.client, policies(chart, api_namespace, validate=True))
+    try:
+        (pod, text), *_ = REFUSED
+        wait_until(lambda: text in str(admission.admit(pod)), "the policy is in force")
+        for pod, text in REFUSED:
+            assert text in str(admission.admit(pod)), text
+        for pod in TAKEN:
+            assert isinstance(admission.admit(pod), dict)
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
+def test_where_a_runtime_class_is_needed_it_is_asked_for(api, api_namespace, chart):
+    admission = Admission(api.client, api_namespace)
+    made = install(
+        api.client, policies(chart, api_namespace, validate=True, runtimeClassName="nvidia")
+    )
+    api.client.apply(
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nvidia"},
+            "handler": "nvidia",
+        }
+    )
+    try:
+        good = {"gpu": 1, "gpumem": 1024}
+        text = "add to spec the line runtimeClassName: nvidia"
+        wait_until(lambda: text in str(admission.admit(a_pod(good))), "the policy is in force")
+        assert isinstance(admission.admit(a_pod(good, runtimeClassName="nvidia")), dict)
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
+def test_the_type_check_of_kubernetes_finds_no_fault_with_the_expressions(control_plane, chart):
+    """A controller makes it, and writes it into the policy's status."""
+    client = control_plane.client
+    made = install(client, policies(chart, "none", validate=True, runtimeClassName="nvidia"))
+
+    def status():
+        found = client.get(made[0]).get("status", {})
+        return found if "typeChecking" in found else None
+
+    try:
+        checked = wait_until(status, "the expressions were checked")
+        assert not checked["typeChecking"].get("expressionWarnings")
+    finally:
+        for each in made:
+            client.delete(each)
+
+
+@pytest.fixture(scope="module")
+def mutating(workplace, tools):
+    """An API server that serves MutatingAdmissionPolicies, which Kubernetes 1.34 has off."""
+    with start_cluster(
+        workplace, tools, name="mutating", controllers=False, flags=SERVES_MUTATING
+    ) as cluster:
+        for document in (
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpus"}},
+            {
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": {"name": "default", "namespace": "gpus"},
+            },
+        ):
+            cluster.client.apply(document)
+        yield cluster
+
+
+def test_a_pod_is_completed_as_hamis_webhook_does_and_then_not_refused(mutating, chart):
+    admission = Admission(mutating.client, "gpus")
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+    mutating.client.apply(runtime)
+    install(
+        mutating.client,
+        policies(chart, "gpus", validate=True, mutate=True, runtimeClassName="nvidia"),
+    )
+
+    def completed(pod):
+        """Limits and requests of the containers, init containers first, and the runtime class."""
+        answer = admission.admit(pod)
+        if isinstance(answer, str):
+            return answer
+        spec = answer["spec"]
+        containers = [*spec.get("initContainers", ()), *spec["containers"]]
+        resources = [each.get("resources", {}) for each in containers]
+        for each in resources:
+            assert each.get("limits") == each.get("requests")
+        limits = [
+            {
+                name.removeprefix("nvidia.com/"): amount
+                for name, amount in each.get("limits", {}).items()
+            }
+            for each in resources
+        ]
+        return limits, spec.get("runtimeClassName")
+
+    part = {"gpumem": "1k", "gpu": "1"}
+    wait_until(
+        lambda: completed(a_pod({"gpumem": 1000})) == ([part], "nvidia"),
+        "the policies are in force",
+        context=lambda: str(completed(a_pod({"gpumem": 1000}))),
+    )
+    assert completed(a_pod({"gpu": 2})) == ([{"gpu": "2", "gpucores": "100"}], "nvidia")
+    assert completed(a_pod({"gpucores": 30})) == ([{"gpu": "1", "gpucores": "30"}], "nvidia")
+    half = {"gpu": "1", "gpumem-percentage": "50"}
+    assert completed(a_pod({"gpu": 1, "gpumem-percentage": 50})) == ([half], "nvidia")
+    whole = {"gpu": "1", "gpumem-percentage": "100", "gpucores": "100"}
+    assert completed(a_pod({"gpumem-percentage": 100})) == ([whole], "nvidia")
+    both = completed(a_pod({"gpu": 1, "gpumem": 7}, init={"gpumem": 3}))
+    assert both == ([{"gpu": "1", "gpumem": "3"}, {"gpu": "1", "gpumem": "7"}], "nvidia")
+    assert completed(a_pod({})) == ([{}], None)
+    assert "is privileged" in completed(a_pod({"gpu": 1}, privileged=True))

@@ -1,0 +1,122 @@
+"""The status page: which share has a row, its colour, and problems of any length."""
+
+import html
+import re
+
+from msgspec import structs
+
+from exporter import statuspage
+from exporter.allocations import AllocationTotals
+from exporter.problems import conflict_text
+from exporter.view import Attribution, ExporterView, GpuRow, ShareRow
+from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
+from vgpu.facts import Gpu
+from vgpu.ledger import ConflictKind, Holding, Ledger
+from vgpu.model import Phase, PodRef, Scheme, Share, Source
+from vgpu.units import GIB
+
+SHARES = (
+    ("anna", "GPU-0"),
+    ("bao", "GPU-0"),
+    ("bao", "GPU-1"),
+    ("chen", "GPU-1"),
+    ("dilek", "GPU-1"),
+)
+KEY = re.compile(r'<span class="key [a-z]*" style="background:([^"]+)"></span>([^<]+)')
+PIECE = re.compile(r'<i class="" style="width:[^;]+;background:([^"]+)" title="([^"]+)"')
+NOTHING = ExporterView(
+    timestamp=0.0,
+    node="n",
+    interval=15.0,
+    attribution=Attribution(),
+    collectors=(),
+    calls={},
+    xids=(),
+    build={},
+    own={},
+)
+
+
+def share_row(pod, device):
+    return ShareRow(
+        pod_uid=f"uid-{pod}",
+        container="main",
+        device=device,
+        namespace="team",
+        pod=pod,
+        limit_bytes=GIB,
+    )
+
+
+def view_of(shares, *holdings):
+    gpus = tuple(
+        GpuRow(Gpu(uuid, place, {"name": "NVIDIA A10"}, {("memory_total_bytes",): 24.0 * GIB}))
+        for place, uuid in enumerate(("GPU-0", "GPU-1"))
+    )
+    rows = tuple(share_row(*share) for share in shares)
+    totals = AllocationTotals(Ledger("n", ()), holdings=holdings)
+    return structs.replace(
+        NOTHING, attribution=Attribution(gpus=gpus, shares=rows), allocations=totals
+    )
+
+
+def reserved(pod, device, phase=Phase.ASSUMED, container="main"):
+    share = Share(device, 2 * GIB)
+    ref = PodRef(f"uid-{pod}", "team", pod)
+    source = Source.ANNOTATIONS
+    return Holding(ref, container, share, Scheme.GPUSHARE, phase, source, (source,))
+
+
+def sections(view):
+    """The text of each GPU's table, tags included."""
+    page = html.unescape(statuspage.render(view, 0.0, "/metrics").decode())
+    return {
+        uuid: next(part for part in page.split("<section>") if uuid in part)
+        for uuid in ("GPU-0", "GPU-1")
+    }
+
+
+def colours(section):
+    found = re.findall(
+        r'<span class="key [a-z]*" style="background:([^"]+)"></span>([^<]+)', section
+    )
+    return {name: colour for colour, name in found}
+
+
+def test_a_container_has_one_colour_on_all_its_gpus_and_its_neighbours_have_others():
+    first, second = map(colours, sections(view_of(SHARES)).values())
+    assert first.keys() == {"team/anna/main", "team/bao/main"}
+    assert second.keys() == {"team/bao/main", "team/chen/main", "team/dilek/main"}
+    assert first["team/bao/main"] == second["team/bao/main"]
+    assert all(len(set(each.values())) == len(each) for each in (first, second))
+
+
+def test_a_bar_and_its_table_have_the_same_colours():
+    for section in sections(view_of(SHARES)).values():
+        bar = re.findall(
+            r'<i class="" style="width:[^;]+;background:([^"]+)" title="([^"]+)"', section
+        )
+        assert {name: colour for colour, name in bar} == colours(section)
+
+
+def test_a_share_that_waits_for_its_container_has_a_row_and_a_piece():
+    view = view_of(SHARES, reserved("eva", "GPU-0"), reserved("fay", "GPU-1", Phase.ASSIGNED))
+    first, second = sections(view).values()
+    assert "team/eva/main" in colours(first)
+    assert "2.0 GiB reserved" in first
+    assert 'title="team/eva/main, reserved"' in first
+    assert "2.0 GiB allocated" in second
+
+
+def test_a_share_that_the_node_reports_has_one_row():
+    held = [reserved(pod, device) for pod, device in SHARES]
+    whole_pods = [structs.replace(holding, container="") for holding in held]
+    assert sections(view_of(SHARES, *held, *whole_pods)) == sections(view_of(SHARES))
+
+
+def test_a_conflict_of_any_size_is_a_sentence_that_fits_a_phone():
+    conflicts = long_conflicts()
+    assert {conflict.kind for conflict in conflicts} == set(ConflictKind)
+    texts = [conflict_text(conflict, {}, {}) for conflict in conflicts]
+    assert [text for text in texts if len(text) > LONGEST_TEXT] == []
+    assert all(" more" in text for text in texts)

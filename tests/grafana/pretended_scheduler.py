@@ -1,0 +1,103 @@
+"""Pages of schedulers: the scheduler's own metrics over made-up counts.
+
+What was asked, answered and rejected is a function of the seconds since it began.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from scheduler.metrics import TABLES, Outcome, SchedulerView, Verb
+from scheduler.reasons import BindFailure
+from vgpu.placement.result import PlacementReason
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.server import WebServer
+
+JOB = "vgpu-scheduler"
+
+KINDS = ("pods", "nodes", "configmaps of kube-system")
+
+SECONDS = {Verb.FILTER: 0.0008, Verb.PRIORITIZE: 0.0004, Verb.BIND: 0.012}
+"""Seconds that each verb takes."""
+
+Seen = Callable[[float], SchedulerView]
+
+
+def view_of(t: float, **fields: object) -> SchedulerView:
+    """A scheduler that has answered for so many seconds."""
+    pods = 40 + int(t / 2)
+    requests = {
+        (verb, Outcome.SUCCESS): (pods * (3 if verb is Verb.FILTER else 1), pods * seconds)
+        for verb, seconds in SECONDS.items()
+    }
+    return SchedulerView(
+        **{
+            "ready": True,
+            "ages": dict.fromkeys(KINDS, t % 20),
+            "nodes": 20,
+            "pods": 60 + pods % 7,
+            "reservations": pods % 3,
+            "rejected": 2 + pods % 4,
+            "woken": pods // 5,
+            "requests": {**requests, (Verb.BIND, Outcome.ERROR): (1 + pods // 20, 0.1)},
+            "rejections": {
+                PlacementReason.MEMORY: pods * 2,
+                PlacementReason.CORES: pods // 2,
+                PlacementReason.UNHEALTHY: pods // 4,
+            },
+            "bind_failures": {BindFailure.GONE: 1 + pods // 20},
+            "api_requests": {
+                ("create", "201"): pods,
+                ("update", "200"): pods,
+                ("update", "409"): 3,
+            },
+            **fields,
+        }
+    )
+
+
+def answering(t: float) -> SchedulerView:
+    """One that places pods."""
+    return view_of(t)
+
+
+def failing(t: float) -> SchedulerView:
+    """One that sees nothing any more, and whose answers are errors and take long."""
+    now = int(t) + 5
+    return view_of(
+        t,
+        ready=False,
+        ages=dict.fromkeys(KINDS, 400.0 + t),
+        requests={
+            (Verb.FILTER, Outcome.SUCCESS): (now, now * 2.5),
+            (Verb.BIND, Outcome.ERROR): (now, now * 3.5),
+        },
+        bind_failures={BindFailure.REFUSED: now, BindFailure.LEASE_UNREADABLE: now},
+        api_requests={("list", "0"): now, ("create", "403"): now},
+    )
+
+
+def stuck(t: float) -> SchedulerView:
+    """One with reservations that do not end, and that nobody asks to bind."""
+    return view_of(t, ready=False, reservations=3, requests={})
+
+
+class PretendedScheduler:
+    """Serves the page of what is ``seen`` of it."""
+
+    def __init__(self, seen: Seen) -> None:
+        start = time.time()
+        metrics = LiveMetrics(TABLES, lambda: seen(time.time() - start))
+        self._server = WebServer({"/metrics": metrics_page(metrics.body)}, ["127.0.0.1:0"])
+
+    @property
+    def target(self) -> str:
+        """Where Prometheus finds it."""
+        return self._server.addresses[0]
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()

@@ -1,0 +1,226 @@
+"""Locks of nodes for original plugins: one pod at a time, and never taken from one being served."""
+
+import json
+
+import pytest
+from msgspec import structs
+
+from scheduler.binder import PodBinder
+from scheduler.cache import SchedulerCache
+from scheduler.node_lock import EXPIRY_SECONDS, NodeLocker
+from scheduler.reasons import BindError, BindFailure
+from tests.scheduler.test_binder_machine import SCHEMES, ModelApi
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import PodRef
+
+NOW = 1_000_000.0
+LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
+SINCE = "1970-01-12T13:46:40Z"  # NOW
+GPU = {
+    "id": "GPU-0",
+    "count": 10,
+    "devmem": 16384,
+    "devcore": 100,
+    "type": "NVIDIA",
+    "health": True,
+}
+REGISTERS = {
+    "hami": {"hami.io/node-nvidia-register": json.dumps([GPU])},
+    "volcano": {"volcano.sh/node-vgpu-register": "GPU-0,10,16384,NVIDIA,true,hami-core:"},
+}
+REQUESTS = {
+    "hami": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},
+    "volcano": {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024},
+}
+
+
+class LockingApi(ModelApi):
+    """The model with one node; ``intrusions`` change it before the next patches."""
+
+    def __init__(self, system="hami"):
+        super().__init__()
+        self.stored = Node("n1", "1", annotations=REGISTERS[system])
+        self.intrusions, self.patches = 0, 0
+        self.locks_at_bind = []
+
+    def node(self, name):
+        if self.fault == "down":
+            raise ClusterError(0, "Unreachable", "no answer")
+        return self.stored
+
+    def patch_node(self, name, version, annotations):
+        self.patches += 1
+        if self.intrusions:
+            self.intrusions -= 1
+            self.annotate({})
+        if version != self.stored.resource_version:
+            raise ClusterError(409, "Conflict", name)
+        self.annotate(annotations)
+
+    def annotate(self, annotations):
+        merged = {**self.stored.annotations, **annotations}
+        kept = {key: text for key, text in merged.items() if text is not None}
+        version = str(next(self.versions))
+        self.stored = structs.replace(self.stored, annotations=kept, resource_version=version)
+
+    def bind(self, ref, version, node, annotations):
+        self.locks_at_bind.append(self.stored.annotations)
+        super().bind(ref, version, node, annotations)
+
+
+class LockedNode:
+    def __init__(self, system="hami"):
+        self.system, self.key = system, LOCKS[system]
+        self.now = NOW
+        self.api = LockingApi(system)
+        self.cache = SchedulerCache(SCHEMES, lambda: self.now)
+        self.cache.set_node("n1", self.api.stored)
+        self.labels = []
+        self.binder = PodBinder(
+            self.api,
+            self.cache,
+            lambda: self.now,
+            locker=NodeLocker(self.api, lambda: self.now),
+            label=self.labels.append,
+        )
+
+    def pod(self, name, **fields):
+        container = Container("main", REQUESTS[self.system])
+        ref = PodRef(f"uid-{name}", "ns", name)
+        return self.api.store(
+            Pod(ref, containers=(container,), **{"phase": "Pending"} | fields)
+        ).ref
+
+    def bind(self, name, fault="none"):
+        self.api.fault = fault
+        try:
+            self.binder.bind(self.api.pods[name].ref, "n1")
+        finally:
+            self.api.fault = "none"
+
+    def refused(self, name, fault="none"):
+        with pytest.raises(BindError) as error:
+            self.bind(name, fault)
+        return error.value.reason
+
+    @property
+    def lock(self):
+        return self.api.stored.annotations.get(self.key)
+
+
+@pytest.fixture(params=sorted(LOCKS))
+def locked(request):
+    return LockedNode(request.param)
+
+
+@pytest.fixture
+def hami():
+    return LockedNode("hami")
+
+
+def test_the_node_is_locked_before_the_binding_until_the_plugin_releases_it(locked):
+    locked.pod("a")
+    locked.pod("b")
+    locked.bind("a")
+    assert locked.lock == (f"{SINCE},ns,a" if locked.system == "hami" else SINCE)
+    assert [annotations[locked.key] for annotations in locked.api.locks_at_bind] == [locked.lock]
+    assert locked.refused("b") is BindFailure.NODE_LOCKED
+    assert len(locked.api.locks_at_bind) == 1
+    locked.api.annotate({locked.key: None})  # the plugin has answered Allocate
+    locked.bind("b")
+
+
+def test_a_binding_that_was_surely_refused_releases_the_lock(locked):
+    locked.pod("a")
+    assert locked.refused("a", "refused") is BindFailure.REFUSED
+    assert locked.lock is None
+    locked.cache.set_node("n1", structs.replace(locked.api.stored, annotations={}))
+    assert locked.refused("a") == "no_gpus"
+    assert locked.lock is None
+
+
+def test_a_binding_without_an_answer_keeps_the_lock(locked):
+    """It may still be written, and then the plugin needs the lock."""
+    locked.pod("a")
+    assert locked.refused("a", "late") is BindFailure.UNREACHABLE
+    kept = locked.lock
+    assert kept
+    if locked.system == "hami":
+        assert locked.refused("a", "refused") is BindFailure.REFUSED
+    else:  # Volcano's lock does not name its pod
+        assert locked.refused("a") is BindFailure.NODE_LOCKED
+    assert locked.lock == kept
+
+
+def test_a_lock_that_changed_hands_is_not_released(locked):
+    locked.pod("a")
+
+    def taken(*_):
+        locked.api.annotate({locked.key: "2026-01-01T00:00:00Z,ns,other"})
+        raise ClusterError(403, "Forbidden", "no")
+
+    locked.api.bind = taken
+    assert locked.refused("a") is BindFailure.REFUSED
+    assert locked.lock == "2026-01-01T00:00:00Z,ns,other"
+
+
+def test_a_node_that_changes_meanwhile_is_locked_all_the_same(locked):
+    locked.pod("a")
+    locked.api.intrusions = 2
+    locked.bind("a")
+    assert locked.api.patches == 3
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_void"),
+    [
+        (None, True),  # gone
+        ({"node": "n1", "phase": "Pending"}, False),  # Allocate may still come
+        ({"node": "n1", "phase": "Running"}, True),
+        ({"node": "n1", "phase": "Failed"}, True),
+        ({"node": "n2", "phase": "Pending"}, True),
+    ],
+)
+def test_a_named_lock_is_taken_over_only_from_a_pod_that_is_not_being_served(hami, owner, is_void):
+    hami.api.annotate({hami.key: "1970-01-01T00:00:00Z,ns,owner"})
+    hami.pod("a")
+    if owner is not None:
+        hami.pod("owner", **owner)
+    if is_void:
+        hami.bind("a")
+    else:
+        assert hami.refused("a") is BindFailure.NODE_LOCKED
+
+
+def test_a_lock_whose_pod_was_never_bound_ends_when_no_binding_can_come(hami):
+    hami.pod("a")
+    hami.pod("owner")
+    hami.api.annotate({hami.key: f"{SINCE},ns,owner"})
+    assert hami.refused("a") is BindFailure.NODE_LOCKED
+    hami.now += EXPIRY_SECONDS
+    hami.bind("a")
+
+
+def test_a_lock_that_names_nobody_ends_with_its_time_and_not_if_it_cannot_be_read():
+    volcano = LockedNode("volcano")
+    volcano.pod("a")
+    volcano.api.annotate({volcano.key: "yesterday"})
+    volcano.now += 10 * EXPIRY_SECONDS
+    assert volcano.refused("a") is BindFailure.NODE_LOCKED
+    volcano.api.annotate({volcano.key: SINCE})
+    volcano.bind("a")
+
+
+def test_a_node_that_cannot_be_read_binds_nothing(locked):
+    locked.pod("a")
+    locked.cache.set_pod("ns/a", locked.api.pods["a"])
+    assert locked.refused("a", "down") is BindFailure.UNREACHABLE
+    assert not locked.api.locks_at_bind
+
+
+def test_a_bound_pod_of_hami_has_its_label_and_no_other_pod_has_one(locked):
+    ref = locked.pod("a")
+    locked.bind("a")
+    expected = [(ref, "hami.io/vgpu-node", "n1")] if locked.system == "hami" else []
+    assert [(label.pod, label.key, label.node) for label in locked.labels] == expected

@@ -1,0 +1,132 @@
+"""The original plugins serve what our scheduler promises (I12), in the order of the bindings.
+
+The plugins are the stand-ins of the cluster tests, on pods as the API server would have them.
+"""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from scheduler.binder import PodBinder
+from scheduler.cache import SchedulerCache
+from scheduler.reasons import BindError
+from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, GPU_GIB, KINDS, UNIT_MIB
+from tests.cluster.plugin_originals import original_of
+from tests.scheduler.test_binder_machine import ModelApi
+from vgpu.kube.kinds import PODS
+from vgpu.kube.objects import Node
+from vgpu.placement.dialects import scheduler_schemes
+from vgpu.units import GIB, MIB
+
+UUIDS = ("GPU-0", "GPU-1")
+SCHEMES = scheduler_schemes({"volcano": UNIT_MIB * MIB})
+NOW = 1_700_000_000.0
+
+
+def node(system):
+    """A node with two GPUs, as the plugin registers it."""
+    offered = KINDS[system].offered
+    capacity = {name: amount * len(UUIDS) for name, amount in offered.items()}
+    if system == "gpushare":
+        capacity["aliyun.com/gpu-count"] = len(UUIDS)
+    mib = GPU_GIB * 1024
+    annotations = {
+        "volcano": {
+            "volcano.sh/node-vgpu-register": "".join(
+                f"{uuid},20,{mib // UNIT_MIB},NVIDIA,true,hami-core:" for uuid in UUIDS
+            )
+        },
+        "hami": {
+            "hami.io/node-nvidia-register": json.dumps(
+                [
+                    {
+                        "id": uuid,
+                        "count": 20,
+                        "devmem": mib,
+                        "devcore": 100,
+                        "type": "NVIDIA",
+                        "health": True,
+                        "index": number,
+                    }
+                    for number, uuid in enumerate(UUIDS)
+                ]
+            )
+        },
+    }
+    return Node("n1", annotations=annotations.get(system, {}), capacity=capacity)
+
+
+def limits(system, gib):
+    return {
+        "volcano": {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": gib * 1024 // UNIT_MIB},
+        "hami": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": gib * 1024},
+        "gpushare": {"aliyun.com/gpu-mem": gib},
+        "gaia": {"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": gib * BLOCKS_IN_GIB},
+    }[system]
+
+
+class PluginView:
+    """The API server and the node as a stand-in uses them."""
+
+    def __init__(self, folder):
+        self.name = "n1"
+        self.pods = {}
+        self._folder = folder
+
+    def path(self, path):
+        return self._folder / path.lstrip("/")
+
+    def list(self, _, **__):
+        return list(self.pods.values())
+
+    def patch(self, pod, body):
+        annotations = self.pods[pod["metadata"]["name"]]["metadata"]["annotations"]
+        annotations |= body["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("system", sorted(KINDS))
+@settings(deadline=None)
+@given(data=st.data())
+def test_a_plugin_of_the_system_serves_each_pod_as_it_was_promised(system, data, tmp_path_factory):
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
+    view, api = PluginView(tmp_path_factory.mktemp("node")), ModelApi()
+    plugin = SimpleNamespace(node=view, client=view, uuids=UUIDS)
+    original = original_of(KINDS[system], plugin)
+    cache = SchedulerCache(SCHEMES, lambda: NOW)
+    cache.set_node("n1", node(system))
+    binder = PodBinder(api, cache, lambda: NOW)
+    for number, gib in enumerate(data.draw(st.lists(st.integers(1, GPU_GIB), max_size=8))):
+        name = f"p{number}"
+        asked = {key: str(amount) for key, amount in limits(system, gib).items()}
+        sent = {
+            "metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
+            "status": {"phase": "Pending"},
+        }
+        ref = api.store(PODS.one(json.dumps(sent).encode())).ref
+        try:
+            binder.bind(ref, "n1")
+        except BindError:
+            continue
+        bound = api.pods[name]
+        sent["metadata"]["annotations"] = dict(bound.annotations)
+        sent["spec"]["nodeName"] = "n1"
+        view.pods[name] = sent
+        (allocation,) = scheme.codec.claim(bound).allocations
+        (share,) = allocation.shares
+        ids = [f"id-{each}" for each in range(int(asked[KINDS[system].resource]))]
+        env = dict(original._allocate(ids).envs)
+        assert original.served[-1] == ref.uid
+        uuid = UUIDS[int(share.device)] if share.device.isdecimal() else share.device
+        assert env["NVIDIA_VISIBLE_DEVICES"] in (uuid, share.device)
+        assert share.memory_bytes == gib * GIB
+        if "CUDA_DEVICE_MEMORY_LIMIT_0" in env:
+            assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{gib * 1024}m"
+        annotations = view.pods[name]["metadata"]["annotations"]
+        served = structs.replace(bound, annotations=annotations, phase="Running")
+        view.pods[name]["status"]["phase"] = "Running"
+        cache.set_pod(f"ns/{name}", served)
