@@ -214,12 +214,16 @@ def test_a_pod_is_completed_as_hamis_webhook_does_and_then_not_refused(mutating,
         ]
         return limits, spec.get("runtimeClassName")
 
+    def refused():
+        return "is privileged" in completed(a_pod({"gpu": 1}, privileged=True))
+
     part = {"gpumem": "1k", "gpu": "1"}
     wait_until(
         lambda: completed(a_pod({"gpumem": 1000})) == ([part], "nvidia"),
-        "the policies are in force",
+        "the policy that completes is in force",
         context=lambda: str(completed(a_pod({"gpumem": 1000}))),
     )
+    wait_until(refused, "the policy that refuses is in force")
     assert completed(a_pod({"gpu": 2})) == ([{"gpu": "2", "gpucores": "100"}], "nvidia")
     assert completed(a_pod({"gpucores": 30})) == ([{"gpu": "1", "gpucores": "30"}], "nvidia")
     half = {"gpu": "1", "gpumem-percentage": "50"}
@@ -229,4 +233,3 @@ def test_a_pod_is_completed_as_hamis_webhook_does_and_then_not_refused(mutating,
     both = completed(a_pod({"gpu": 1, "gpumem": 7}, init={"gpumem": 3}))
     assert both == ([{"gpu": "1", "gpumem": "3"}, {"gpu": "1", "gpumem": "7"}], "nvidia")
     assert completed(a_pod({})) == ([{}], None)
-    assert "is privileged" in completed(a_pod({"gpu": 1}, privileged=True))

@@ -236,7 +236,10 @@ class Replay:
             check(self.bed, list(self.pods.values()))
             if enough(self.pods.values()):
                 return
-        raise AssertionError(f"the watch ended too early: {len(self.pods)} pods")
+        names = sorted(pod["metadata"]["name"] for pod in self.pods.values() if bound(pod))
+        raise AssertionError(
+            f"the watch ended too early: {len(self.pods)} pods, bound {names}\n{self.bed.state()}"
+        )
 
 
 def all_that_fit(bed, pods):
@@ -308,7 +311,7 @@ def test_pods_that_are_bound_in_another_order_than_decided_fit(bed):
             return Fault()
         with lock:
             gate = gates.setdefault(body["PodUID"], threading.Event())
-            if len(gates) == 8:
+            if len(gates) >= 8:  # the ninth arrives too, where one of the eight was given up
                 waiting = list(gates.values())
                 random.Random(1).shuffle(waiting)
                 for each in waiting:
