@@ -18,7 +18,8 @@ import msgspec
 
 from scheduler.cluster_state import ClusterState
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_cache import PodPlacement, PodReservation, ScoredPlacement, pod_key
+from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, ShapeKey
+from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.preempted import HeldShares, Preemptions
 from scheduler.rejected import RejectedPod, RejectedPods
@@ -30,12 +31,20 @@ from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
+from vgpu.placement.result import (
+    Placement,
+    PlacementReason,
+    PlacementRefusal,
+    PlacementResult,
+)
 from vgpu.schemes.codec import ClaimError
 
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
 
+MOST_ASKED: Final = 32
+"""Maximum number of nodes that compute whether they take a pod beside pods under way, for one
+filter. Pods go to the best nodes first, and a bind decides anew."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
@@ -74,7 +83,9 @@ class SchedulerCache:
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
-        self._state = ClusterState(self.schemes, clock, changed, self._settled)
+        self._known = NodeAnswers()
+        self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
+        self._state = ClusterState(self.schemes, clock, changed, self._settled, self._known.forget)
 
     # ------------------------------------------------------------ events
 
@@ -118,7 +129,7 @@ class SchedulerCache:
     # ------------------------------------------------------------ filter and prioritize
 
     def filter(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
@@ -127,31 +138,11 @@ class SchedulerCache:
         """
         now = self._clock()
         uid = demand.pod.uid
-        fitting: list[str] = []
-        refused: dict[str, PlacementRefusal] = {}
-        nodes = self._state.nodes
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            key = (shape.number,)
-            for name in names:
-                cached = nodes.get(name)
-                placement = None
-                if (
-                    cached is not None
-                    and uid not in cached.reservations
-                    and not cached.promises
-                    and not cached.held
-                ):
-                    placement = cached.known(key, now)
-                if placement is None:
-                    placement = self._place(name, shape, demand, now)
-                if isinstance(placement.result, PlacementRefusal):
-                    refused[name] = placement.result
-                else:
-                    fitting.append(name)
+            fitting, refused = self._sorted(names, shape, demand, now)
             chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
-            left_out = set(fitting) - set(chosen)
-            refused |= dict.fromkeys(left_out, _TAKEN)
+            refused |= dict.fromkeys(set(fitting).difference(chosen), _TAKEN)
             if chosen:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
@@ -160,13 +151,14 @@ class SchedulerCache:
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
     ) -> list[tuple[str, int]]:
         """The score of each node."""
         now = self._clock()
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            return [(name, self._place(name, shape, demand, now).score) for name in names]
+            answers = self._answers(names, shape, demand, now)
+            return [(name, answer.score) for name, answer in zip(names, answers, strict=True)]
 
     def explain(
         self, scheme: SchedulerScheme, demand: PodDemand
@@ -174,12 +166,11 @@ class SchedulerCache:
         """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
         now = self._clock()
         with self._lock:
-            shape = self._shapes.of(scheme, demand)
             explained = []
             for name in sorted(self._state.nodes):
                 cached = self._state.nodes[name]
                 if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
-                    result = self._place(name, shape, demand, now).result
+                    result = self._place(name, scheme, demand, now)
                     refusal = result if isinstance(result, PlacementRefusal) else None
                     explained.append((name, cached.view(now), refusal))
             return explained
@@ -217,13 +208,9 @@ class SchedulerCache:
         now = self._clock()
 
         def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
-            before: list[tuple[DemandShape, PodDemand]] = []
-            while len(before) < min(most, MOST_WOKEN):
-                result = self._place(name, shape, demand, now, *before).result
-                if isinstance(result, PlacementRefusal):
-                    break
-                before.append((shape, demand))
-            return len(before)
+            found = self._found_by(demand, name)
+            scheme = self._by_name[shape.scheme]
+            return 0 if found is None else found.count(scheme, demand, now, min(most, MOST_WOKEN))
 
         with self._lock:
             return self._rejected.take(name, fitting)
@@ -252,10 +239,9 @@ class SchedulerCache:
             cached = self._state.nodes.get(name)
             if cached is None:
                 return None
-            shape = self._shapes.of(scheme, demand)
 
             def place(gone: AbstractSet[str]) -> Placement | None:
-                result = cached.as_found_by(demand, gone).place(shape, demand, now).result
+                result = cached.as_found_by(demand, gone).place(scheme, demand, now)
                 return result if isinstance(result, Placement) else None
 
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
@@ -305,7 +291,7 @@ class SchedulerCache:
             if reservation is None or not reservation.is_for(shape):
                 if reservation is not None:
                     self._state.drop(uid, name)
-                result = self._place(name, shape, demand, now).result
+                result = self._place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     return result
                 reservation = PodReservation(
@@ -409,36 +395,115 @@ class SchedulerCache:
         self._state.reserve(name, held)
         return held, name
 
+    def _found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
+        """The node as the pod finds it; None if nothing is known of it."""
+        cached = self._state.nodes.get(name)
+        return None if cached is None else cached.as_found_by(demand)
+
     def _place(
+        self, name: str, scheme: SchedulerScheme, demand: PodDemand, now: float
+    ) -> PlacementResult:
+        found = self._found_by(demand, name)
+        return _UNKNOWN if found is None else found.place(scheme, demand, now)
+
+    def _answers(
         self,
-        name: str,
+        names: Sequence[str],
         shape: DemandShape,
         demand: PodDemand,
         now: float,
-        *before: tuple[DemandShape, PodDemand],
-    ) -> ScoredPlacement:
-        cached = self._state.nodes.get(name)
-        if cached is None:
-            return _UNKNOWN
-        if demand.pod.uid in cached.reservations or cached.promises or cached.held:
-            cached = cached.as_found_by(demand)
-        return cached.place(shape, demand, now, *before)
+        before: Sequence[UnderWay] = (),
+    ) -> list[NodeAnswer]:
+        """Whether each node takes the demand after those of ``before``, and its score.
+
+        What a node answers is the same for all pods of a shape, unless something is kept on it for
+        a pod: then it is asked each time.
+        """
+        known = self._known.of(_key(shape, before))
+        nodes, own = self._state.nodes, self._state.reserved_on(demand.pod.uid)
+        demands = [pod.demand for pod in before]
+        scheme = self._by_name[shape.scheme]
+
+        def ask(name: str) -> NodeAnswer:
+            cached = nodes.get(name)
+            if cached is None:
+                return UNKNOWN
+            found = cached.as_found_by(demand)
+            answer = self._known.shared(found.answer(scheme, demand, now, demands))
+            if found is cached and not cached.is_kept():
+                known[cached.name] = answer
+            return answer
+
+        get = known.get if not own else {**known, **dict.fromkeys(own)}.get
+        return [answer or ask(name) for name, answer in zip(names, map(get, names), strict=True)]
+
+    def _sorted(
+        self,
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+        before: Sequence[UnderWay] = (),
+    ) -> tuple[list[str], dict[str, PlacementRefusal]]:
+        """The nodes that take the demand after those of ``before``, and why the others do not."""
+        fitting: list[str] = []
+        refused: dict[str, PlacementRefusal] = {}
+        answers = self._answers(names, shape, demand, now, before)
+        for name, answer in zip(names, answers, strict=True):
+            if answer.refusal is None:
+                fitting.append(name)
+            else:
+                refused[name] = answer.refusal
+        return fitting, refused
 
     def _beside_those_under_way(
-        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+        self,
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
     ) -> list[str]:
         """The nodes that take the pod beside those that passed filter shortly before it."""
         newest = self._under_way.newest(demand.pod.uid, now)
         if not newest:
             return list(names)
-        fitting = []
-        for name in names:
-            before = [(pod.shape, pod.demand) for pod in newest if name in pod.nodes]
-            placement = self._place(name, shape, demand, now, *before)
-            if isinstance(placement.result, Placement):
-                fitting.append(name)
-        return fitting
+        groups: list[tuple[tuple[UnderWay, ...], Sequence[str]]] = [((), names)]
+        for pod in newest:
+            groups = [
+                split
+                for before, group in groups
+                for split in (
+                    (before, [name for name in group if name not in pod.nodes]),
+                    ((*before, pod), [name for name in group if name in pod.nodes]),
+                )
+            ]
+        fitting: set[str] = set()
+        scores = self._known.of((shape.number,))
+        for before, group in groups:
+            asked, unasked = self._best(group, scores, shape, before)
+            fitting.update(self._sorted(asked, shape, demand, now, before)[0], unasked)
+        return [name for name in names if name in fitting]
+
+    def _best(
+        self,
+        names: Sequence[str],
+        scores: Mapping[str, NodeAnswer],
+        shape: DemandShape,
+        before: Sequence[UnderWay],
+    ) -> tuple[Sequence[str], Sequence[str]]:
+        """The nodes to ask, and the rest: of those that have to compute, the best few are asked."""
+        known = self._known.of(_key(shape, before))
+        new = [name for name in names if name not in known]
+        if len(new) <= MOST_ASKED:
+            return names, ()
+        new.sort(key=lambda name: -scores.get(name, UNKNOWN).score)
+        unasked = set(new[MOST_ASKED:])
+        return [name for name in names if name not in unasked], tuple(unasked)
 
 
-_UNKNOWN: Final = ScoredPlacement(PlacementRefusal.of(PlacementReason.UNKNOWN_NODE))
+def _key(shape: DemandShape, before: Sequence[UnderWay]) -> ShapeKey:
+    return (*(pod.shape.number for pod in before), shape.number)
+
+
+_UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
 _TAKEN: Final = PlacementRefusal.of(PlacementReason.UNDER_WAY)
