@@ -16,7 +16,13 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import CandidateView, ForeignPromise, Reservation, node_view
+from vgpu.placement.node_view import (
+    CandidateView,
+    ForeignPromise,
+    Reservation,
+    ViewParts,
+    node_view,
+)
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
@@ -86,6 +92,7 @@ class CachedNode:
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
         self._view: CandidateView | None = None
+        self._parts = ViewParts()
         self._on_change = changed
         self._held: tuple[PodReservation, ...] | None = None
         self._least_priority: int | None = None
@@ -136,7 +143,7 @@ class CachedNode:
             return self
         other = CachedNode(self.name)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
-        other.unreadable = self.unreadable
+        other.unreadable, other._parts = self.unreadable, self._parts
         other.pods = (
             {name: each for name, each in self.pods.items() if each.ref.uid not in gone}
             if gone
@@ -169,6 +176,7 @@ class CachedNode:
                 reservations,
                 now=now,
                 unhealthy=self.unhealthy,
+                parts=self._parts,
             )
             for detail in self.unreadable.values():
                 reason = PlacementReason.UNREADABLE
