@@ -9,6 +9,7 @@ it can hold, whatever the order of requests and events:
 Every method may be called by any thread; the lock is never held during a request.
 """
 
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -42,7 +43,7 @@ from vgpu.schemes.codec import ClaimError
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
 
-MOST_ASKED: Final = 32
+MOST_ASKED: Final = 16
 """Maximum number of nodes that compute whether they take a pod beside pods under way, for one
 filter. Pods go to the best nodes first, and a bind decides anew."""
 
@@ -469,14 +470,13 @@ class SchedulerCache:
             return list(names)
         groups: list[tuple[tuple[UnderWay, ...], Sequence[str]]] = [((), names)]
         for pod in newest:
-            groups = [
-                split
-                for before, group in groups
-                for split in (
-                    (before, [name for name in group if name not in pod.nodes]),
-                    ((*before, pod), [name for name in group if name in pod.nodes]),
-                )
-            ]
+            split: list[tuple[tuple[UnderWay, ...], Sequence[str]]] = []
+            for before, group in groups:
+                there = [name for name in group if name in pod.nodes]
+                split.append(((*before, pod), there))
+                if len(there) < len(group):
+                    split.append((before, [name for name in group if name not in pod.nodes]))
+            groups = split
         fitting: set[str] = set()
         scores = self._known.of((shape.number,))
         for before, group in groups:
@@ -496,8 +496,8 @@ class SchedulerCache:
         new = [name for name in names if name not in known]
         if len(new) <= MOST_ASKED:
             return names, ()
-        new.sort(key=lambda name: -scores.get(name, UNKNOWN).score)
-        unasked = set(new[MOST_ASKED:])
+        best = heapq.nlargest(MOST_ASKED, new, key=lambda name: scores.get(name, UNKNOWN).score)
+        unasked = set(new).difference(best)
         return [name for name in names if name not in unasked], tuple(unasked)
 
 
