@@ -23,9 +23,11 @@ from tests.cluster.extending import (
     make_node,
     priority_class,
     remove_nodes,
+    request,
 )
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
+from tests.support.web_helpers import Pki, fetch
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import held_shares, node_view, scheme_of
@@ -663,6 +665,43 @@ def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
     ours = bed.start("ours", bed.namespace, "gpushare", 1)
     bed.client.wait_for(ours, condition_message, "is not scheduled")
     assert not bound(bed.client.get(ours))
+
+
+def test_client_certificates_are_required_of_kube_scheduler_and_not_of_the_probes(bed, tmp_path):
+    pki = Pki(tmp_path, "vgpu")
+    certificate, key = pki.issue("extender")
+    client, client_key = pki.issue("kube-scheduler")
+    config = tmp_path / "web-config.yaml"
+    tls = {
+        "cert_file": str(certificate),
+        "key_file": str(key),
+        "client_ca_file": str(pki.ca),
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+    config.write_text(json.dumps({"tls_server_config": tls}))
+    bed.node("gpushare", "gpushare-c")
+    with Extender(bed.api, tmp_path, f"--web.config.file={config}", is_locked=True) as extender:
+        address = f"127.0.0.1:{extender.port}"
+        for path in ("/filter", "/bind", "/metrics", "/"):
+            assert request(extender.probe_port, path, b"{}" if "i" in path else None)[0] == 404
+        with pytest.raises(OSError, match=r"(?i)reset|alert|closed|eof"):
+            fetch(address, "/-/ready", tls=pki.client())
+        assert fetch(address, "/-/ready", tls=pki.client((client, client_key)))[0] == 200
+        with kube_scheduler(
+            bed.api,
+            tmp_path,
+            "locked",
+            extender.port,
+            urlPrefix=f"https://{address}",
+            enableHTTPS=True,
+            tlsConfig={
+                "caFile": str(pki.ca),
+                "certFile": str(client),
+                "keyFile": str(client_key),
+            },
+        ):
+            bed.start("through", bed.namespace, "gpushare", 4, schedulerName="locked")
+            check(bed, bed.wait_bound(bed.namespace, 1))
 
 
 def test_the_gauges_of_the_original_schedulers_have_what_is_bound(bed):
