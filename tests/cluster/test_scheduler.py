@@ -35,6 +35,7 @@ from vgpu.placement.result import PlacementRefusal
 from vgpu.units import MIB
 
 SCHEMES = scheduler_schemes({})
+(HAMI_SCHEME,) = (scheme for scheme in SCHEMES if scheme.row.name == "hami")
 
 HAMI_REGISTER = json.dumps(
     [
@@ -583,6 +584,42 @@ def test_a_request_for_hamis_priority_keeps_no_pod_pending(bed):
     assert held_shares(scheme, alone, ()) is None
 
 
+def test_hamis_preferences_of_numa_nodes_and_links_choose_gpus_and_mig_mode_takes_none(bed):
+    """GPU 0 and 2 are connected, 0 and 1 are of one NUMA node, and GPU 3 is in MIG mode."""
+    gpus = [
+        {**gpu, "numa": number // 2, "id": f"GPU-p-{number}", "mode": mode}
+        for number, (gpu, mode) in enumerate(
+            zip(json.loads(HAMI_REGISTER) * 2, ["hami-core"] * 3 + ["mig"], strict=True)
+        )
+    ]
+    scores = [
+        {"uuid": "GPU-p-0", "score": {"GPU-p-1": 10, "GPU-p-2": 100}},
+        {"uuid": "GPU-p-1", "score": {"GPU-p-0": 10, "GPU-p-2": 10}},
+        {"uuid": "GPU-p-2", "score": {"GPU-p-0": 100, "GPU-p-1": 10}},
+    ]
+    annotations = {
+        "hami.io/node-nvidia-register": json.dumps(gpus),
+        "hami.io/node-nvidia-score": json.dumps(scores),
+    }
+    bed.nodes.append("hami-p")
+    make_node(bed.api, "hami-p", {"nvidia.com/gpu": 40}, annotations)
+
+    def devices(name, policy, count, **more):
+        asked = {"nvidia.com/gpu": count, "nvidia.com/gpumem": 4096}
+        pod = objects.pod(name, bed.namespace, limits=asked, schedulerName=bed.name)
+        pod["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": policy, **more}
+        pod = bed.client.wait_for(bed.client.create(pod), bound, "is bound")
+        return {share.device for share in held_shares(HAMI_SCHEME, as_pod(pod), ())}
+
+    assert devices("linked", "topology-aware", 2) == {"GPU-p-0", "GPU-p-2"}
+    assert devices("single", "topology-aware", 1) == {"GPU-p-1"}
+    assert devices("numa", "numa,spread", 1) == {"GPU-p-2"}
+    assert devices("all", "spread", 3) == {"GPU-p-0", "GPU-p-1", "GPU-p-2"}
+    mig = objects.pod("mig", bed.namespace, limits=limits("hami", 1), schedulerName=bed.name)
+    mig["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": "mig"}
+    bed.wait_refused(bed.client.create(mig), "the GPUs are shared in another mode than the pod")
+
+
 def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
     """I8, S5: kube-scheduler sees no event of the ConfigMap."""
     bed.node("gpushare", "gpushare-h")
@@ -670,7 +707,7 @@ def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
 def test_client_certificates_are_required_of_kube_scheduler_and_not_of_the_probes(bed, tmp_path):
     pki = Pki(tmp_path, "vgpu")
     certificate, key = pki.issue("extender")
-    client, client_key = pki.issue("kube-scheduler")
+    client, client_key = pki.issue("client")
     config = tmp_path / "web-config.yaml"
     tls = {
         "cert_file": str(certificate),

@@ -23,9 +23,12 @@ class PlacementWishes(msgspec.Struct, frozen=True):
         use_uuids, avoid_uuids: GPUs.
         group: its PodGroup as ``<namespace>/<name>``.
         alone_in_group: whether it shares no GPU with another pod of its group.
-        gpu_policy, node_policy: ``binpack`` or ``spread``; "" is the cluster's.
+        gpu_order: which GPUs come first: ``binpack``, ``spread`` and ``numa``, of which the first
+            one that makes a difference counts; () is the cluster's.
+        node_policy: ``binpack`` or ``spread``; "" is the cluster's.
         idle_gpus: whether it takes only GPUs that no share is on.
         one_numa_node: whether the GPUs of a container are all of one NUMA node.
+        best_connected: whether a container gets those of the fitting GPUs that are connected best.
     """
 
     mode: str | None = None
@@ -35,10 +38,11 @@ class PlacementWishes(msgspec.Struct, frozen=True):
     avoid_uuids: tuple[str, ...] = ()
     group: str = ""
     alone_in_group: bool = False
-    gpu_policy: str = ""
+    gpu_order: tuple[str, ...] = ()
     node_policy: str = ""
     idle_gpus: bool = False
     one_numa_node: bool = False
+    best_connected: bool = False
 
 
 NO_WISHES: Final = PlacementWishes()
@@ -68,6 +72,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
         mig_slots: group and position of the MIG slots in use.
         cordoned: whether new shares are kept off it on purpose.
         numa: its NUMA node.
+        mode: how it is shared; "" is the mode of its node.
     """
 
     device: Device
@@ -79,6 +84,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
     mig_slots: frozenset[tuple[str, int]] = frozenset()
     cordoned: bool = False
     numa: int = 0
+    mode: str = ""
 
     @property
     def capacity_bytes(self) -> int:
@@ -126,12 +132,17 @@ class UsedGpu(msgspec.Struct, frozen=True):
         )
 
 
+GpuLinks = Mapping[str, Mapping[str, int]]
+"""How well a GPU is connected to each other one, by their UUIDs; a higher score is better."""
+
+
 class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str
     gpus: tuple[UsedGpu, ...]
     mode: str = SOFTWARE
+    links: GpuLinks = {}
 
 
 def with_shares(

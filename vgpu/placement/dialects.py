@@ -10,7 +10,13 @@ import msgspec
 
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind, PodRef, Request
-from vgpu.placement.candidate import NO_WISHES, SOFTWARE, PlacementWishes, PodDemand
+from vgpu.placement.candidate import (
+    NO_WISHES,
+    SOFTWARE,
+    GpuLinks,
+    PlacementWishes,
+    PodDemand,
+)
 from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
 from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
@@ -23,8 +29,8 @@ from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
-from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
-from vgpu.schemes.volcano.node import lock_text, registrations
+from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO
+from vgpu.schemes.volcano.node import lock_text, pair_scores, registrations
 from vgpu.units import MIB
 
 HAMI_CORDON: Final = "hami.io/device-cordon"
@@ -36,6 +42,13 @@ class PlacementPolicies(msgspec.Struct, frozen=True):
 
     node: str = BINPACK
     gpu: str = ""
+
+
+class GpuTraits(msgspec.Struct, frozen=True):
+    """The NUMA node of a GPU, and how it is shared; ``mode`` "" is as the node's GPUs are."""
+
+    numa: int = 0
+    mode: str = ""
 
 
 class DialectRow(msgspec.Struct, frozen=True):
@@ -51,9 +64,10 @@ class DialectRow(msgspec.Struct, frozen=True):
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
         lists_unserved: whether annotations list what Allocate has still to allocate.
-        mode: how the node's GPUs are shared. Raises ClaimError.
+        mode: how all of the node's GPUs are shared. Raises ClaimError.
         cordoned: names of the node's GPUs that take no new shares.
-        numa: the NUMA node of the node's GPUs, by UUID. Raises ClaimError.
+        traits: more about the node's GPUs, by UUID. Raises ClaimError.
+        links: how well the node's GPUs are connected.
         label: the label that a bound pod has, with the name of its node; "" if none.
         lock: the node's annotation by which the original's plugin knows the pod; "" if none.
         lock_text: the text of that annotation, from unix seconds and the pod.
@@ -69,7 +83,8 @@ class DialectRow(msgspec.Struct, frozen=True):
     lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
     cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
-    numa: Callable[[Node], Mapping[str, int]] = lambda _: {}
+    traits: Callable[[Node], Mapping[str, GpuTraits]] = lambda _: {}
+    links: Callable[[Node], GpuLinks] = lambda _: {}
     label: str = ""
     lock: str = ""
     lock_text: Callable[[float, PodRef], str] = lambda *_: ""
@@ -84,13 +99,16 @@ class DialectRow(msgspec.Struct, frozen=True):
         return read | dict.fromkeys(self.unread, True)
 
 
-def _mode(key_set: KeySet) -> Callable[[Node], str]:
-    def mode(node: Node) -> str:
-        """The mode of all GPUs; of several modes one that is not the library's."""
-        modes = {gpu.mode or SOFTWARE for gpu in registrations(node, key_set)}
-        return max(modes - {SOFTWARE}, default=SOFTWARE)
+def _volcano_mode(node: Node) -> str:
+    """The mode of all GPUs; of several modes one that is not the library's."""
+    modes = {gpu.mode or SOFTWARE for gpu in registrations(node, VOLCANO)}
+    return max(modes - {SOFTWARE}, default=SOFTWARE)
 
-    return mode
+
+def _hami_traits(node: Node) -> dict[str, GpuTraits]:
+    return {
+        gpu.uuid: GpuTraits(gpu.numa, gpu.mode or SOFTWARE) for gpu in registrations(node, HAMI)
+    }
 
 
 def _cordoned(node: Node) -> frozenset[str]:
@@ -111,7 +129,7 @@ ROWS: Final = (
         only_counted=(VOLCANO.percentage,),
         wishes=volcano_wishes,
         lists_unserved=True,
-        mode=_mode(VOLCANO),
+        mode=_volcano_mode,
         lock=VOLCANO.locks[0],
         lock_text=lambda now, _: lock_text(now, None),
     ),
@@ -124,9 +142,9 @@ ROWS: Final = (
         unread=(PRIORITY,),
         wishes=hami_wishes,
         lists_unserved=True,
-        mode=_mode(HAMI),
         cordoned=_cordoned,
-        numa=lambda node: {gpu.uuid: gpu.numa for gpu in registrations(node, HAMI)},
+        traits=_hami_traits,
+        links=pair_scores,
         label=HAMI.node,
         lock=HAMI.locks[0],
         lock_text=lock_text,

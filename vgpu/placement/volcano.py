@@ -149,13 +149,14 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         node: CandidateNode,
     ) -> str | PlacementReason:
         """The GPU's UUID, or the name of one of its MIG slots."""
+        is_mig = (gpu.mode or node.mode) == MIG
+        if is_mig and not gpu.geometries:
+            return PlacementReason.MIG_GEOMETRY
         for reason, applies in self._checks(gpu, request, memory or 0, demand.wishes):
             if applies:
                 return reason
-        if node.mode != MIG:
+        if not is_mig:
             return gpu.device.uuid
-        if not gpu.geometries:
-            return PlacementReason.MIG_GEOMETRY
         slot = choose(gpu.geometries, gpu.mig_slots, memory or 0)
         if slot is None:
             return PlacementReason.MIG_SLOT
