@@ -140,7 +140,7 @@ def placing(api, tmp_path_factory):
     """One extender and one kube-scheduler for all tests of this file."""
     folder = tmp_path_factory.mktemp("scheduler")
     with (
-        Extender(api, folder, *COMPAT) as extender,
+        Extender(api, folder, *COMPAT, "--volcano.exclusive-rule=app=train") as extender,
         ExtenderProxy(extender.port) as proxy,
         kube_scheduler(api, folder, "ours", proxy.port),
     ):
@@ -618,6 +618,25 @@ def test_hamis_preferences_of_numa_nodes_and_links_choose_gpus_and_mig_mode_take
     mig = objects.pod("mig", bed.namespace, limits=limits("hami", 1), schedulerName=bed.name)
     mig["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": "mig"}
     bed.wait_refused(bed.client.create(mig), "the GPUs are shared in another mode than the pod")
+
+
+def test_pods_of_an_exclusive_rule_of_volcano_share_no_gpu_with_each_other(bed):
+    bed.node("volcano", "volcano-e")
+
+    def start(name, **labels):
+        pod = bed.pod(name, bed.namespace, "volcano", 1)
+        pod["metadata"]["labels"] = labels
+        return bed.client.create(pod)
+
+    for name in ("one", "two"):
+        start(name, app="train", other=name)
+    pods = bed.wait_bound(bed.namespace, 2)
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == "volcano")
+    used = [share.device for pod in pods for share in held_shares(scheme, as_pod(pod), ())]
+    assert sorted(used) == ["GPU-volcano-0", "GPU-volcano-1"]
+    bed.wait_refused(start("third", app="train"), "or of an exclusive rule, uses the GPUs")
+    start("free", app="serve")
+    check(bed, bed.wait_bound(bed.namespace, 3))
 
 
 def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):

@@ -18,6 +18,7 @@ from vgpu.placement.candidate import (
     PodDemand,
 )
 from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
+from vgpu.placement.exclusive import ExclusiveRule, with_rules
 from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.hami import HamiDialect, hami_wishes
@@ -38,10 +39,16 @@ HAMI_CORDON: Final = "hami.io/device-cordon"
 
 
 class PlacementPolicies(msgspec.Struct, frozen=True):
-    """The cluster's policies, ``binpack`` or ``spread``; "" of GPUs is each system's default."""
+    """The cluster's policies.
+
+    Attributes:
+        node, gpu: ``binpack`` or ``spread``; "" of GPUs is each system's default.
+        exclusive: Volcano's pods that share no GPU with each other.
+    """
 
     node: str = BINPACK
     gpu: str = ""
+    exclusive: tuple[ExclusiveRule, ...] = ()
 
 
 class GpuTraits(msgspec.Struct, frozen=True):
@@ -63,6 +70,7 @@ class DialectRow(msgspec.Struct, frozen=True):
         dialect: the dialect, from the policies and the bytes of one unit of memory.
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
+        has_exclusive_rules: whether the cluster's exclusive rules are for its pods.
         lists_unserved: whether annotations list what Allocate has still to allocate.
         mode: how all of the node's GPUs are shared. Raises ClaimError.
         cordoned: names of the node's GPUs that take no new shares.
@@ -80,6 +88,7 @@ class DialectRow(msgspec.Struct, frozen=True):
     only_counted: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
+    has_exclusive_rules: bool = False
     lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
     cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
@@ -128,6 +137,7 @@ ROWS: Final = (
         places=_APPS,
         only_counted=(VOLCANO.percentage,),
         wishes=volcano_wishes,
+        has_exclusive_rules=True,
         lists_unserved=True,
         mode=_volcano_mode,
         lock=VOLCANO.locks[0],
@@ -167,7 +177,7 @@ ROWS: Final = (
 class SchedulerScheme(msgspec.Struct, frozen=True):
     """A sharing system with its operator's settings, ready to place.
 
-    ``unit_bytes`` are the bytes of one unit of its memory.
+    ``unit_bytes`` are the bytes of one unit of its memory, ``rules`` the exclusive rules.
     """
 
     row: SchemeRow
@@ -175,6 +185,11 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
     codec: SchemeCodec
     dialect: PlacementDialect
     unit_bytes: int = MIB
+    rules: tuple[ExclusiveRule, ...] = ()
+
+    def wishes(self, pod: Pod) -> PlacementWishes:
+        """The wishes in the pod's annotations, and the rules that are for it."""
+        return with_rules(self.dialect_row.wishes(pod), pod.labels, self.rules)
 
     def is_asked(self, pod: Pod) -> bool:
         """Whether the pod requests the system's resources."""
@@ -196,7 +211,8 @@ def scheduler_schemes(
         row = rows[dialect_row.name]
         unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
         dialect = dialect_row.dialect(policies, unit)
-        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit))
+        rules = policies.exclusive if dialect_row.has_exclusive_rules else ()
+        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit, rules))
     return tuple(schemes)
 
 
@@ -216,7 +232,7 @@ def demand_of(
     except ClaimError as error:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
     places = scheme.dialect_row.places
-    demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod), pod.priority)
+    demand = PodDemand(pod.ref, requests, scheme.wishes(pod), pod.priority)
     if not requests:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]

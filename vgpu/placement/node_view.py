@@ -24,10 +24,10 @@ RESERVED_SECONDS: Final = 300.0
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Shares of a pod that a scheduler has decided on; ``group`` is its PodGroup."""
+    """Shares of a pod that a scheduler has decided on; ``groups`` are its groups."""
 
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class ForeignPromise(msgspec.Struct, frozen=True):
@@ -97,7 +97,7 @@ def node_view(
         )
     for reservation in reservations:
         shares = effective_shares(reservation.allocations)
-        gpus = with_shares(gpus, shares, reservation.group)
+        gpus = with_shares(gpus, shares, reservation.groups)
     candidate = CandidateNode(node.name, gpus, mode, links)
     if waiting is not None:
         detail = f"pod {waiting.ref.namespace}/{waiting.ref.name} has no GPU yet"
@@ -163,7 +163,7 @@ def _in_use(
     for pod in bound:
         shares = held_shares(scheme, pod, devices)
         if shares is not None:
-            gpus = with_shares(gpus, shares, scheme.dialect_row.wishes(pod).group)
+            gpus = with_shares(gpus, shares, scheme.wishes(pod).groups)
         elif scheme.is_asked(pod):
             waiting = pod
     return gpus, waiting

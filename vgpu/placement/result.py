@@ -54,7 +54,7 @@ class PlacementReason(Explained):
     CORDONED = "cordoned", "the GPUs are cordoned"
     UNKNOWN_SIZE = "unknown_size", "the memory of the GPUs is unknown"
     SLOTS = "slots", "no share of a GPU is free"
-    POD_GROUP = "pod_group", "another pod of the pod group uses the GPUs"
+    POD_GROUP = "pod_group", "another pod of the pod group, or of an exclusive rule, uses the GPUs"
     MEMORY = "memory", "no GPU has enough free memory"
     CORES = "cores", "no GPU has enough free cores"
     EXCLUSIVE = "exclusive", "no GPU is idle"
