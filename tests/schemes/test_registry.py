@@ -180,7 +180,7 @@ def names_of_schemes(file):
 def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
     found = [
         f"{name}: {text}"
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
         for file in sorted((ROOT / top).rglob("*.py"))
         if not (name := str(file.relative_to(ROOT))).startswith((*HOME, *OF_ONE_ORIGINAL))
         for text in names_of_schemes(file)
@@ -192,7 +192,7 @@ def test_nobody_asks_which_class_a_codec_is():
     asks = re.compile(r"isinstance\([^)]*codec")
     files = (
         file
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
         for file in (ROOT / top).rglob("*.py")
     )
     assert [str(file) for file in files if asks.search(file.read_text())] == []
