@@ -23,7 +23,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _LENGTH: Final = 5
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class PlacementNode(msgspec.Struct, frozen=True):
     """A node with its use.
 
     Attributes:
@@ -60,7 +60,7 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 def choose_place(
-    share_pod: SharePod, nodes: Sequence[NodeView], algorithm: KubeShareAlgorithm
+    share_pod: SharePod, nodes: Sequence[PlacementNode], algorithm: KubeShareAlgorithm
 ) -> VirtualGpuChoice | Unplaced:
     """Where a SharePod goes; its GPUID is None for a new virtual GPU, "" if it requests no GPU."""
     reasons: dict[str, UnplacedReason] = {}
@@ -94,7 +94,7 @@ def choose_place(
     return Unplaced(Counter([*reasons.values(), *([last] * len(fitting))]), len(nodes))
 
 
-def _refusal(share_pod: SharePod, view: NodeView) -> UnplacedReason | None:
+def _refusal(share_pod: SharePod, view: PlacementNode) -> UnplacedReason | None:
     refusal = node_refusal(view.node, share_pod.needs, view.used, share_pod.node)
     if refusal is not None or share_pod.request is None:
         return refusal
@@ -103,7 +103,7 @@ def _refusal(share_pod: SharePod, view: NodeView) -> UnplacedReason | None:
     return None if view.node.gpu_bytes else UnplacedReason.UNKNOWN_SIZE
 
 
-def _cpu_left(view: NodeView) -> tuple[int, str]:
+def _cpu_left(view: PlacementNode) -> tuple[int, str]:
     return view.node.allocatable.cpu_milli - view.used.cpu_milli, view.node.name
 
 

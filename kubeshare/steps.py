@@ -107,7 +107,7 @@ class TenantView(msgspec.Struct, frozen=True):
 
 
 def tenant_step(view: TenantView) -> Step | None:
-    """The next write for a SharePod that a scheduler or a user has given its place; or None."""
+    """The next write for a SharePod that has a place; None if none is due."""
     share_pod, pod = view.share_pod, view.own_pod
     if share_pod.pod.deleted_at is not None or share_pod.needs_place:
         return None  # its pod goes by its owner reference; or the placement writes next

@@ -19,8 +19,7 @@ ENTRY_POINTS = frozenset(
 FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that are to come"
 
 UNREACHED = {
-    "kubeshare": FOR_KUBESHARE,
-    "kubeshare.cluster_state": FOR_KUBESHARE,
+    "kubeshare.share_pod_cluster": FOR_KUBESHARE,
     "kubeshare.model": FOR_KUBESHARE,
     "kubeshare.node_fit": FOR_KUBESHARE,
     "kubeshare.placing": FOR_KUBESHARE,
@@ -93,7 +92,6 @@ UNUSED = {
     "vgpu.program.host:program_flags": FOR_PROGRAMS,
     "vgpu.schemes.kubeshare.codec:manager_env": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.node:holder_labels": FOR_KUBESHARE,
-    "vgpu.schemes.kubeshare.node:holder_name": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
     "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
     "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,

@@ -2,7 +2,7 @@
 
 import itertools
 
-from kubeshare.cluster_state import ClusterState
+from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.model import FALSE, ConditionType
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
@@ -19,7 +19,7 @@ class Controllers:
     """One process of the controllers: its view of the cluster, and its steps."""
 
     def __init__(self, cluster, keep_idle=0, algorithm=KubeShareAlgorithm.PAPER):
-        self.cluster, self.state, self.keep_idle = cluster, ClusterState(), keep_idle
+        self.cluster, self.state, self.keep_idle = cluster, SharePodCluster(), keep_idle
         self.algorithm = algorithm
         self.letters = itertools.cycle("abcdefghijklmnopqrstuvwxyz" * 5 + "zyxw")
         cluster.read_all(self.state)
@@ -103,7 +103,7 @@ def settle(cluster, controllers):
 
 def require_invariants(cluster):
     """What A5 of the reference asks for, of the objects alone."""
-    state = ClusterState()
+    state = SharePodCluster()
     events, cluster.events = cluster.events, []
     cluster.read_all(state)
     cluster.events = events
@@ -126,7 +126,7 @@ def require_invariants(cluster):
 
 def require_settled(cluster):
     """Each SharePod is finished, runs with its own GPU, or has a reason; no GPU is idle."""
-    state = ClusterState()
+    state = SharePodCluster()
     cluster.read_all(state)
     for key, each in state.share_pods.items():
         pod = cluster.pods.get(key)

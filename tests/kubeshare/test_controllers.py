@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 import kubeshare.steps
-from kubeshare.cluster_state import ClusterState
+from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds, Taint, VirtualGpuName
 from kubeshare.node_fit import node_refusal
 from kubeshare.reasons import SharePodReason, UnplacedReason
@@ -354,7 +354,7 @@ class MortalControllers(Controllers):
         is_written = super().send(step)
         self.writes += is_written
         if self.writes == self.dies_after:
-            self.state = ClusterState()
+            self.state = SharePodCluster()
             self.cluster.read_all(self.state)
         return is_written
 
@@ -399,7 +399,7 @@ def _plant_a_lost_gpu(monkeypatch):
 
 
 def _plant_one_port(monkeypatch):
-    monkeypatch.setattr("kubeshare.cluster_state.next_port", lambda taken, last: 50051)
+    monkeypatch.setattr("kubeshare.share_pod_cluster.next_port", lambda taken, last: 50051)
 
 
 def _plant_a_move_of_living_pods(monkeypatch):

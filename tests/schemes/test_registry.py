@@ -147,6 +147,7 @@ HOME = ("vgpu/schemes/", "deviceplugin/adapters/", "deviceplugin/builders/", "de
 
 OF_ONE_ORIGINAL = {
     "vgpu/simulator/": "makes files and objects as each original does",
+    "kubeshare/": "is the controllers of one original",
     "vgpu/placement/": "computes what each original's scheduler chooses",
     "exporter/compat/": "has each original's metrics",
     "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",

@@ -3,7 +3,7 @@
 Every change returns what it affects: SharePods by key, and virtual GPUs by name. A SharePod and the
 pod that was created for it have one key, ``<namespace>/<name>``, since they have one name.
 
-A write that the API server has answered counts at once (:meth:`ClusterState.assume`), and events of
+A write that the API server has answered counts at once (:meth:`SharePodCluster.assume`), and events of
 earlier versions do not undo it.
 """
 
@@ -21,7 +21,7 @@ from kubeshare.model import (
     SharePod,
     VirtualGpuName,
 )
-from kubeshare.placing import NodeView
+from kubeshare.placing import PlacementNode
 from kubeshare.steps import TenantView
 from kubeshare.virtual_gpu import GpuUser, VirtualGpuState, next_port, taken_ports
 from vgpu.kube.objects import MalformedObject, holds_devices
@@ -40,7 +40,7 @@ class Affected(msgspec.Struct, frozen=True):
     frees: bool = False
 
 
-class ClusterState:
+class SharePodCluster:
     """The objects of a cluster. For one thread at a time."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class ClusterState:
             may_create,
         )
 
-    def node_views(self) -> list[NodeView]:
+    def node_views(self) -> list[PlacementNode]:
         """All nodes with their use, by name."""
         return [self._node_view(node) for _, node in sorted(self.nodes.items())]
 
@@ -192,12 +192,12 @@ class ClusterState:
 
     # ------------------------------------------------------------ indexes
 
-    def _node_view(self, node: ClusterNode) -> NodeView:
+    def _node_view(self, node: ClusterNode) -> PlacementNode:
         gpus = tuple(self.virtual_gpu(name) for name in sorted(self._of_node[node.name]))
         to_be_held = sum(not _has_gpu(gpu) for gpu in gpus)
         used = self.used(node.name)
         free = node.allocatable.gpus - used.gpus - to_be_held
-        return NodeView(node, used, gpus, max(0, free))
+        return PlacementNode(node, used, gpus, max(0, free))
 
     def _next_port(self, node: str) -> int | None:
         if node not in self._last_ports:
