@@ -3,8 +3,8 @@
 Every change returns what it affects: SharePods by key, and virtual GPUs by name. A SharePod and the
 pod that was created for it have one key, ``<namespace>/<name>``, since they have one name.
 
-A write that the API server has answered counts at once (:meth:`SharePodCluster.assume`), and events of
-earlier versions do not undo it.
+A write that the API server has answered counts at once (:meth:`SharePodCluster.assume`), and
+events of earlier versions do not undo it.
 """
 
 from collections import defaultdict

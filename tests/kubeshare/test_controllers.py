@@ -4,10 +4,10 @@ import pytest
 from msgspec import structs
 
 import kubeshare.steps
-from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds, Taint, VirtualGpuName
 from kubeshare.node_fit import node_refusal
 from kubeshare.reasons import SharePodReason, UnplacedReason
+from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.virtual_gpu import HOLDER_SECONDS, next_port
 from tests.kubeshare.model_cluster import ModelCluster, labelled, node, share_pod
 from tests.kubeshare.model_controllers import (
