@@ -296,7 +296,7 @@ class SchedulerCache:
                 if isinstance(result, PlacementRefusal):
                     return result
                 reservation = PodReservation(
-                    result.allocations, demand.wishes.group, pod=demand.pod, shape=shape, since=now
+                    result.allocations, demand.wishes.groups, pod=demand.pod, shape=shape, since=now
                 )
                 self._state.reserve(name, reservation)
             view = cached.view(now)
@@ -325,7 +325,7 @@ class SchedulerCache:
             shape = self._shapes.of(scheme, request)
             reservation = PodReservation(
                 claim.allocations,
-                request.wishes.group,
+                request.wishes.groups,
                 pod=pod.ref,
                 shape=shape,
                 since=self._clock(),
@@ -387,7 +387,7 @@ class SchedulerCache:
             return None
         held = PodReservation(
             freed.allocations,
-            freed.group,
+            freed.groups,
             pod=ref,
             since=now,
             is_held=True,

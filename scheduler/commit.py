@@ -155,7 +155,7 @@ class LeaseCommitter:
                     if known is not None:
                         continue  # another replica may have ended a claim
                     return placement
-                claim = NodeClaim(ref, placement.allocations, demand.wishes.group, self._clock())
+                claim = NodeClaim(ref, placement.allocations, demand.wishes.groups, self._clock())
                 try:
                     if self._write(node, version, {**claims, ref.uid: claim}):
                         return placement
@@ -179,7 +179,7 @@ class LeaseCommitter:
                     claim = NodeClaim(
                         ref,
                         held.allocations,
-                        held.group,
+                        held.groups,
                         self._clock(),
                         is_held=True,
                         priority=held.priority,

@@ -14,8 +14,8 @@ from msgspec import structs
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, ContainerKind, Device, PodRef, Share
-from vgpu.placement.candidate import CandidateNode, UsedGpu, with_all_shares
-from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.candidate import CandidateNode, GpuLinks, UsedGpu, with_all_shares
+from vgpu.placement.dialects import GpuTraits, SchedulerScheme
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError
 
@@ -27,10 +27,10 @@ _SPARE: Final = 16
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Shares of a pod that a scheduler has decided on; ``group`` is its PodGroup."""
+    """Shares of a pod that a scheduler has decided on; ``groups`` are its groups."""
 
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class ForeignPromise(msgspec.Struct, frozen=True):
@@ -73,18 +73,22 @@ def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme
 
 
 class IdleGpus(msgspec.Struct, frozen=True):
-    """A node's GPUs without any share, in the order of the register; ``mode`` is how it shares."""
+    """A node's GPUs without any share, in the order of the register.
+
+    ``mode`` is how all of them are shared, ``links`` how well they are connected.
+    """
 
     devices: tuple[Device, ...]
     gpus: tuple[UsedGpu, ...]
     mode: str
+    links: GpuLinks
 
 
 class HeldByPod(msgspec.Struct, frozen=True):
     """What a bound pod holds at its peak; ``shares`` are None if nothing shows it yet."""
 
     shares: tuple[Share, ...] | None
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class ViewParts:
@@ -118,8 +122,8 @@ class ViewParts:
             known = self._held.get(pod.ref.uid)
             if known is None or known[0] is not pod:
                 shares = held_shares(scheme, pod, devices)
-                group = "" if shares is None else scheme.dialect_row.wishes(pod).group
-                known = self._held[pod.ref.uid] = pod, HeldByPod(shares, group)
+                groups = () if shares is None else scheme.wishes(pod).groups
+                known = self._held[pod.ref.uid] = pod, HeldByPod(shares, groups)
             held.append(known[1])
         return held
 
@@ -152,9 +156,9 @@ def node_view(
             PlacementReason.UNREADABLE,
             f"{error.object_name}: {error.detail}",
         )
-    in_use = [(each.shares, each.group) for each in held if each.shares]
-    in_use += [(effective_shares(each.allocations), each.group) for each in reservations]
-    candidate = CandidateNode(node.name, with_all_shares(idle.gpus, in_use), idle.mode)
+    in_use = [(each.shares, each.groups) for each in held if each.shares]
+    in_use += [(effective_shares(each.allocations), each.groups) for each in reservations]
+    candidate = CandidateNode(node.name, with_all_shares(idle.gpus, in_use), idle.mode, idle.links)
     for pod, each in zip(bound, held, strict=True):
         if each.shares is None and scheme.is_asked(pod):
             detail = f"pod {pod.ref.namespace}/{pod.ref.name} has no GPU yet"
@@ -201,16 +205,14 @@ def held_shares(
 def _idle(scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
     """The GPUs without any share. Raises ClaimError."""
     devices = scheme.codec.with_health(scheme.codec.devices(node), unhealthy, node.name)
-    cordoned, numa = scheme.dialect_row.cordoned(node), scheme.dialect_row.numa(node)
-    gpus = tuple(
-        UsedGpu(
-            device,
-            cordoned=not cordoned.isdisjoint(device.names),
-            numa=numa.get(device.uuid, 0),
-        )
-        for device in devices
-    )
-    return IdleGpus(devices, gpus, scheme.dialect_row.mode(node))
+    cordoned, traits = scheme.dialect_row.cordoned(node), scheme.dialect_row.traits(node)
+    gpus = []
+    for device in devices:
+        of_gpu = traits.get(device.uuid, GpuTraits())
+        is_cordoned = not cordoned.isdisjoint(device.names)
+        gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
+    mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
+    return IdleGpus(devices, tuple(gpus), mode, links)
 
 
 def _held_back(
