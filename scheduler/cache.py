@@ -45,7 +45,7 @@ MOST_WOKEN: Final = 16
 
 MOST_ASKED: Final = 16
 """Maximum number of nodes that compute whether they take a pod beside pods under way, for one
-filter. Pods go to the best nodes first, and a bind decides anew."""
+filter. Pods go to the best nodes first, and a bind decides for itself."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import urllib3
 
-from vgpu.kube.access import Access
+from vgpu.kube.access import CONNECTIONS, Access
 from vgpu.kube.tls import without_strict_extensions
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -22,7 +22,7 @@ TOKEN_SECONDS: Final = 60.0
 it before it expires."""
 
 
-def as_pod(environ: Mapping[str, str], account: str, connections: int) -> Access:
+def as_pod(environ: Mapping[str, str], account: str, connections: int = CONNECTIONS) -> Access:
     """The cluster of a pod, as its ServiceAccount, without any proxy.
 
     ``connections`` are kept open.
