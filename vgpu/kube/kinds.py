@@ -21,6 +21,7 @@ from vgpu.kube.projection import (
     project_named_config_map,
     project_namespace,
     project_node,
+    project_resource_quota,
 )
 
 PODS: Final = ApiKind(
@@ -66,6 +67,14 @@ NAMESPACES: Final = ApiKind(
     namespaced=False,
 )
 
+RESOURCE_QUOTAS: Final = ApiKind(
+    "ResourceQuota",
+    "v1",
+    "resourcequotas",
+    Decoders.of(wire.QuotaFields),
+    project_resource_quota,
+)
+
 KINDS: Final[tuple[ApiKind[Any], ...]] = (
     PODS,
     NODES,
@@ -75,6 +84,7 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (
     LEASES,
     SHARE_PODS,
     BUDGETS,
+    RESOURCE_QUOTAS,
 )
 """All kinds that the programs use."""
 
