@@ -52,7 +52,7 @@ class ConfigTrap(Explained):
     )
     NEVER_ADVERTISED = (
         "never_advertised",
-        "no node has this resource: with ignoredByScheduler false no pod that requests it fits",
+        "no node has this resource: without ignoredByScheduler true no pod that requests it fits",
     )
     WHOLE_NODES = (
         "whole_nodes",
@@ -202,18 +202,16 @@ def _of_resources(
     managed = extender.managed
     if not managed:
         yield ConfigFinding(ConfigTrap.ALL_PODS, field)
-    for row in _rows(extender) if managed else ():
-        for name in row.resources:
+    for row in _rows(extender):
+        for name, is_unknown_to_nodes in row.managed.items():
             resource = managed.get(name)
-            if resource is None:
+            is_ignored = resource is not None and resource.ignored_by_scheduler
+            if is_unknown_to_nodes:
+                if not is_ignored:
+                    yield ConfigFinding(ConfigTrap.NEVER_ADVERTISED, f"{field}: {name}")
+            elif managed and resource is None:
                 yield ConfigFinding(ConfigTrap.PARTLY_MANAGED, f"{field}: {name}")
-            elif name in row.only_counted and not resource.ignored_by_scheduler:
-                yield ConfigFinding(ConfigTrap.NEVER_ADVERTISED, f"{field}: {name}")
-            elif (
-                name not in row.only_counted
-                and resource.ignored_by_scheduler
-                and not _scores_all(config)
-            ):
+            elif is_ignored and not _scores_all(config):
                 yield ConfigFinding(ConfigTrap.IGNORED, f"{field}: {name}")
     ignored = any(resource.ignored_by_scheduler for resource in managed.values())
     for number, profile in enumerate(config.profiles or () if ignored else ()):

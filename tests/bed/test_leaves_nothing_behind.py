@@ -181,6 +181,12 @@ def test_what_a_killed_sweeper_left_is_swept_by_the_next(sessions, tools):
     )
     os.kill(sweeper, signal.SIGKILL)
     session.kill()
+    held = Path("/proc/net/unix")
+    wait_until(
+        lambda: f"@vgpu-bed-{session.number}\n" not in held.read_text(),
+        "nobody holds the number",
+        context=held.read_text,
+    )
     left = left_of(session.number)
     assert left["folders"]
     assert left["cgroups"]

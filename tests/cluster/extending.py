@@ -32,9 +32,9 @@ from tests.support.waiting import WAIT_SECONDS
 from vgpu.placement.dialects import ROWS
 
 RESOURCES = [
-    {"name": name, "ignoredByScheduler": name in row.only_counted}
+    {"name": name, "ignoredByScheduler": is_ignored}
     for row in ROWS
-    for name in row.resources
+    for name, is_ignored in row.managed.items()
 ]
 """What the extender manages, as docs/scheduler.md has it."""
 

@@ -142,7 +142,12 @@ class PluginNode:
             ) as answer:
                 return answer.status == 200
 
-        self.daemon.wait_until(ready, "ready", failures=(URLError, OSError))
+        try:
+            self.daemon.wait_until(ready, "ready", failures=(URLError, OSError))
+        except AssertionError as error:
+            if crash := self.daemon.log().partition("Fatal Python error")[2]:
+                error.add_note(f"Fatal Python error{crash}")  # the stack of every thread
+            raise
 
     def wait_offered(self, resource: str, count: int) -> None:
         """Until the Node has so many of a resource to give."""

@@ -95,7 +95,9 @@ REFUSED = (
 )
 """A pod, and what is told about it."""
 
+PRIORITY = {"name": "CUDA_TASK_PRIORITY", "value": "1"}
 TAKEN = (
+    a_pod({"gpu": 1, "gpumem": 1024, "priority": 1}, env=[PRIORITY]),
     a_pod({}, privileged=True, nodeName="n1"),
     a_pod({"gpu": 1, "gpumem": 1024}),
     a_pod({"gpu": 1, "gpumem-percentage": 50}),
@@ -233,3 +235,9 @@ def test_a_pod_is_completed_as_hamis_webhook_does_and_then_not_refused(mutating,
     both = completed(a_pod({"gpu": 1, "gpumem": 7}, init={"gpumem": 3}))
     assert both == ([{"gpu": "1", "gpumem": "3"}, {"gpu": "1", "gpumem": "7"}], "nvidia")
     assert completed(a_pod({})) == ([{}], None)
+    prioritized = a_pod({"gpu": 1, "gpumem": 7, "priority": 1}, env=[{"name": "A", "value": "b"}])
+    (container,) = admission.admit(prioritized)["spec"]["containers"]
+    assert container["env"] == [{"name": "A", "value": "b"}, PRIORITY]
+    kept = a_pod({"gpu": 1, "gpumem": 7, "priority": 1}, env=[PRIORITY | {"value": "0"}])
+    (container,) = admission.admit(kept)["spec"]["containers"]
+    assert container["env"] == [PRIORITY | {"value": "0"}]

@@ -562,6 +562,25 @@ def test_annotations_that_a_user_wrote_decide_nothing(bed):
     assert sorted(gpu.memory_bytes // MIB for gpu in view.candidate.gpus) == [0, 16384]
 
 
+def test_a_request_for_hamis_priority_keeps_no_pod_pending(bed):
+    """No node has the resource; beside GPUs and alone."""
+    bed.node("hami", "hami-q")
+    pods = {}
+    for name, asked in (("both", limits("hami", 1)), ("alone", {})):
+        pod = objects.pod(
+            name, bed.namespace, limits=asked | {"nvidia.com/priority": 1}, schedulerName=bed.name
+        )
+        pods[name] = bed.client.create(pod)
+    bed.wait_bound(bed.namespace, 2)
+    both, alone = (as_pod(bed.client.get(pods[name])) for name in ("both", "alone"))
+    scheme = scheme_of(
+        NODES.one(json.dumps(bed.client.get("/api/v1/nodes/hami-q")).encode()), SCHEMES
+    )
+    (share,) = held_shares(scheme, both, ())
+    assert share.memory_bytes == 4096 * MIB
+    assert held_shares(scheme, alone, ()) is None
+
+
 def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
     """I8, S5: kube-scheduler sees no event of the ConfigMap."""
     bed.node("gpushare", "gpushare-h")

@@ -9,7 +9,7 @@ from tests.support.environment import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PICTURE = PAGE.partition("## Layers")[2].split("```")[1]
-TABLE = PAGE.partition("## Where is …")[2].partition("\n## ")[0]
+TABLE = PAGE.partition("## Where to find what")[2].partition("\n## ")[0]
 
 LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 MODULE = re.compile(r"vgpu(?:\.\w+)+|\bexporter\b|\breconciler\b|\bdeviceplugin\b")

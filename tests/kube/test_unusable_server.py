@@ -50,6 +50,10 @@ PAGE = b"<html>\n<h1>\x1b[31mLog in</h1>\n</html>"
             answer(PAGE, 404),
             "HTTP 404: {}: the answer is not from Kubernetes: <html> <h1> [31mLog in</h1> </html>",
         ),
+        (
+            answer(PAGE, Content_Type="Text/HTML; charset=utf-8"),
+            "HTTP 200: {}: the answer is not from Kubernetes: <html> <h1> [31mLog in</h1> </html>",
+        ),
         (answer(b"", 500), "HTTP 500: {}: the answer is not from Kubernetes, it is empty"),
         (
             answer({"kind": "Status", "reason": "Forbidden", "message": "nodes is forbidden"}, 403),

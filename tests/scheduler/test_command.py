@@ -13,6 +13,7 @@ from scheduler.main import command, is_loopback
 from tests.support.environment import ROOT
 from vgpu.placement.dialects import ROWS
 
+GPUMEM = "nvidia.com/gpumem"
 PAGE = (ROOT / "docs" / "scheduler.md").read_text()
 STANZA = re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1]
 
@@ -69,8 +70,14 @@ def test_the_stanza_of_the_documentation_manages_every_resource_and_has_no_trap(
     assert checked(tmp_path, STANZA) == ({}, 0)
     resources = yaml.safe_load(STANZA)["extenders"][0]["managedResources"]
     assert {one["name"]: one["ignoredByScheduler"] for one in resources} == {
-        name: name in row.only_counted for row in ROWS for name in row.resources
+        name: is_ignored for row in ROWS for name, is_ignored in row.managed.items()
     }
+
+
+def all_but(name):
+    """The managed resources of the documentation without one."""
+    resources = yaml.safe_load(STANZA)["extenders"][0]["managedResources"]
+    return [one for one in resources if one["name"] != name]
 
 
 def resource(name, ignored):
@@ -103,9 +110,15 @@ def resource(name, ignored):
             0,
         ),
         (
-            changed(managedResources=resource("nvidia.com/gpumem", False)),
+            changed(managedResources=all_but(GPUMEM) + resource(GPUMEM, False)),
             "never_advertised",
-            "extenders[0].managedResources: nvidia.com/gpumem",
+            f"extenders[0].managedResources: {GPUMEM}",
+            0,
+        ),
+        (
+            changed(managedResources=all_but("nvidia.com/priority")),
+            "never_advertised",
+            "extenders[0].managedResources: nvidia.com/priority",
             0,
         ),
         (

@@ -206,7 +206,7 @@ class ApiConnection:
         self.clock_ahead = clock_ahead(response.headers.get("Date", ""), sent_at, time.time())
         tries = response.retries.history if response.retries else ()
         self._count(verb, response.status, *(tried.status or 0 for tried in tries))
-        if response.status in _SUCCESSES:
+        if response.status in _SUCCESSES and not _is_page(response):
             return response
         try:
             raise refusal(self.server, response)
@@ -216,6 +216,11 @@ class ApiConnection:
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
+
+
+def _is_page(response: urllib3.BaseHTTPResponse) -> bool:
+    """Whether it is a page for people, as a proxy's login is; no API server answers with one."""
+    return response.headers.get("Content-Type", "").lower().startswith("text/html")
 
 
 def clock_ahead(date: str, sent_at: float, received_at: float) -> float:

@@ -23,7 +23,7 @@ from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
+from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import lock_text, registrations
 from vgpu.units import MIB
 
@@ -45,6 +45,8 @@ class DialectRow(msgspec.Struct, frozen=True):
         name: the name of the system's row in :mod:`vgpu.schemes.registry`.
         resources: a pod that requests one of these is placed by this dialect.
         only_counted: those of ``resources`` that no device plugin advertises.
+        unread: further resources that pods request beside these; no device plugin advertises them,
+            and no placement depends on them.
         dialect: the dialect, from the policies and the bytes of one unit of memory.
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
@@ -62,6 +64,7 @@ class DialectRow(msgspec.Struct, frozen=True):
     dialect: Callable[[PlacementPolicies, int], PlacementDialect]
     places: frozenset[ContainerKind]
     only_counted: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
     lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
@@ -70,6 +73,15 @@ class DialectRow(msgspec.Struct, frozen=True):
     label: str = ""
     lock: str = ""
     lock_text: Callable[[float, PodRef], str] = lambda *_: ""
+
+    @property
+    def managed(self) -> Mapping[str, bool]:
+        """What ``managedResources`` of kube-scheduler's extender have to name.
+
+        The value is ``ignoredByScheduler``: True where no node has the resource.
+        """
+        read = {name: name in self.only_counted for name in self.resources}
+        return read | dict.fromkeys(self.unread, True)
 
 
 def _mode(key_set: KeySet) -> Callable[[Node], str]:
@@ -109,6 +121,7 @@ ROWS: Final = (
         lambda policies, _: HamiDialect(policies.node, gpu_policy=policies.gpu or SPREAD),
         places=frozenset({ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR}),
         only_counted=HAMI.implied_by,
+        unread=(PRIORITY,),
         wishes=hami_wishes,
         lists_unserved=True,
         mode=_mode(HAMI),

@@ -7,7 +7,6 @@ kubelet itself would accept. Both shapes are read: ``DeviceIDs`` as a map from N
 and the plain list of Kubernetes up to 1.19.
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 from vgpu.facts import Grant
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.allocate_response import WireError, environment
+from vgpu.sources.kept_results import KeptResults
 
 CHECKPOINT_LIMIT = 16 * 1024 * 1024
 """Maximum size of the file, in bytes. A plugin can register at most 4 MiB of IDs (the kubelet's
@@ -95,7 +95,7 @@ def parse_checkpoint(
     try:
         checkpoint = _DECODER.decode(content)
         data, checksum = checkpoint.data, checkpoint.checksum
-        granted = [] if data is None else [_granted(entry) for entry in data.entries or ()]
+        granted = _granted((data and data.entries) or ())
         expected = checksum
         if data is not None and verify:
             expected = fnv1a_32(_spew_data(data).encode())
@@ -114,29 +114,46 @@ def parse_checkpoint(
     return tuple(grant for grant, _, _ in granted), rejections
 
 
-def _granted(entry: CheckpointEntry) -> tuple[Grant, str, str]:
+class _EntryText(NamedTuple):
+    """An entry as it stands in the checkpoint; IDs and answer are JSON."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    device_ids: bytes
+    answer: bytes
+
+
+def _grant(entry: _EntryText) -> tuple[Grant, str, str]:
     """The grant of an entry, its place, and what is wrong with its answer. Raises DecodeError."""
     place = entry.pod_uid, entry.container, entry.resource
-    return _grant(*place, bytes(entry.device_ids_text), bytes(entry.answer_text))
-
-
-@functools.lru_cache(maxsize=1024)
-def _grant(
-    pod_uid: str, container: str, resource: str, device_ids: bytes, answer: bytes
-) -> tuple[Grant, str, str]:
-    """As :func:`_granted`: most entries are those of the checkpoint before."""
     env: Mapping[str, str] = {}
     broken = ""
-    ids = tuple(sorted(all_device_ids(_DEVICE_IDS.decode(device_ids))))
+    ids = tuple(sorted(all_device_ids(_DEVICE_IDS.decode(entry.device_ids))))
     try:
-        env = environment(decode_answer(answer))
+        env = environment(decode_answer(entry.answer))
     except WireError as error:
         broken = str(error)
-    return (
-        Grant(pod_uid, container, resource, ids, env),
-        f"{pod_uid}/{container}/{resource}",
-        broken,
-    )
+    return Grant(*place, ids, env), "/".join(place), broken
+
+
+_grants = KeptResults(_grant)
+
+
+def _granted(entries: Iterable[CheckpointEntry]) -> list[tuple[Grant, str, str]]:
+    """As :func:`_grant`, of each entry in order."""
+    texts = [
+        _EntryText(
+            entry.pod_uid,
+            entry.container,
+            entry.resource,
+            bytes(entry.device_ids_text),
+            bytes(entry.answer_text),
+        )
+        for entry in entries
+    ]
+    grants = _grants(texts)
+    return [grants[text] for text in texts]
 
 
 def _decoded(entries: Iterable[CheckpointEntry]) -> Iterator[_Verified]:

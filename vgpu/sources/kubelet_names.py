@@ -5,7 +5,6 @@
 container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains an underscore.
 """
 
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -14,14 +13,12 @@ from vgpu.facts import ContainerName
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection
 from vgpu.sources.files import list_folder, printable
+from vgpu.sources.kept_results import KeptResults
 
 T = TypeVar("T")
 
 MAX_ENTRIES = 16_384
 """Maximum number of entries read from one folder; the kubelet runs some hundred pods at most."""
-
-MAX_CACHED = 4_096
-"""Maximum number of names that are kept with their meaning: most are those of the time before."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE = rf"(?P<namespace>{_LABEL})"
@@ -32,14 +29,12 @@ _CONTAINER_LINK = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=MAX_CACHED)
 def parse_pod_folder(name: str) -> PodRef | None:
     """``<namespace>_<pod>_<uid>``; None if the name is anything else."""
     match = _POD_FOLDER.fullmatch(name)
     return match and PodRef(match["uid"], match["namespace"], match["pod"])
 
 
-@functools.lru_cache(maxsize=MAX_CACHED)
 def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
     """The container id and its names; None if the name is anything else.
 
@@ -52,15 +47,20 @@ def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
     )
 
 
+_parsed_folders = KeptResults(parse_pod_folder)
+_parsed_links = KeptResults(parse_container_link)
+
+
 def read_pod_folders(path: str) -> tuple[dict[str, PodRef], tuple[Rejection, ...]]:
     """Pod UID -> names, of every log folder below ``path``. Raises SourceError.
 
     A UID that would get two names gets none, and is a rejection.
     """
     folders, rejections = list_folder(path, MAX_ENTRIES, only_folders=True)
+    parsed = _parsed_folders([folder.name for folder in folders])
     pods: dict[str, list[tuple[str, PodRef]]] = {}
     for folder in folders:
-        if pod := parse_pod_folder(folder.name):
+        if pod := parsed[folder.name]:
             pods.setdefault(pod.uid, []).append((folder.name, pod))
         else:
             detail = "not <namespace>_<pod>_<uid>"
@@ -76,11 +76,12 @@ def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rej
     whoever writes logs too, and are passed over.
     """
     entries, rejections = list_folder(path, MAX_ENTRIES)
+    parsed = _parsed_links([entry.name for entry in entries])
     containers: dict[str, list[tuple[str, ContainerName]]] = {}
-    for entry in entries:
-        if parsed := parse_container_link(entry.name):
-            container_id, name = parsed
-            containers.setdefault(container_id, []).append((entry.name, name))
+    for link, container in parsed.items():
+        if container:
+            container_id, name = container
+            containers.setdefault(container_id, []).append((link, name))
     named, ambiguous = _unambiguous(containers, path, "links of container")
     return named, rejections + ambiguous
 

@@ -24,8 +24,9 @@ MAX_CGROUP_BYTES = 16_384
 MAX_FOLDERS = 8_192
 """Bounds of one /proc/<pid>/cgroup, and of one folder of the cgroup tree."""
 
-MAX_PARSED = 4_096
-"""Maximum number of contents of /proc/<pid>/cgroup that are kept with their owner."""
+MAX_PARSED = 512
+"""Maximum number of contents of /proc/<pid>/cgroup that are kept with their owner, and of names of
+cgroups with their pod: more than a node usually runs, and little memory for what has gone."""
 
 SAMPLES_OF_TRUST = 20
 """Number of samples after which the cgroup of a living process is read again."""
@@ -81,7 +82,7 @@ def parse_cgroup_path(path: str) -> ProcessOwner | None:
     return None
 
 
-@functools.lru_cache(maxsize=MAX_FOLDERS)
+@functools.lru_cache(maxsize=MAX_PARSED)
 def pod_uid(name: str, in_kubernetes: bool) -> str:
     """The UID in the name of a pod's cgroup; "" for any other name.
 

@@ -57,6 +57,8 @@ class Workplace:
                 break
         else:
             raise RuntimeError("all test beds of this machine are in use")
+        if _folder(number).exists():  # its sweeper was killed since the leftovers were swept
+            _sweep(number, _folder(number))
         self.number, self.bridge, self.folder = number, _bridge(number), _folder(number)
         self.address = f"{self._subnet}.0.1"
         self._nodes = set(NODES)

@@ -18,6 +18,10 @@ PERCENT_UNSET: Final = 101
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 
+PRIORITY: Final = "nvidia.com/priority"
+"""HAMi's resource that its webhook copies into the variable CUDA_TASK_PRIORITY, and that neither
+its scheduler nor its device plugin reads."""
+
 
 class ShimPaths(msgspec.Struct, frozen=True):
     """Where the library and its files are, on the host and in the container.

@@ -20,7 +20,7 @@ from vgpu.schemes.text import number
 from vgpu.schemes.volcano import legacy
 from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
+from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
 from vgpu.schemes.volcano.unsized import UnsizedVolcano
@@ -138,7 +138,7 @@ HAMI_ROW: Final = SchemeRow(
     keys=KeyPrefixes(
         resources=(
             "nvidia.com/gpu",  # gpumem, gpucores and gpumem-percentage too
-            "nvidia.com/priority",
+            PRIORITY,
         ),
         marks=("hami.io/vgpu-",),
         kept=(

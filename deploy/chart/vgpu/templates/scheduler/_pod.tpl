@@ -120,4 +120,5 @@ extenders:
       - {name: nvidia.com/gpumem, ignoredByScheduler: true}
       - {name: nvidia.com/gpumem-percentage, ignoredByScheduler: true}
       - {name: nvidia.com/gpucores, ignoredByScheduler: true}
+      - {name: nvidia.com/priority, ignoredByScheduler: true}
 {{- end }}

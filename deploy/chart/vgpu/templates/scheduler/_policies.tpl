@@ -42,6 +42,12 @@ quantity(string(c.?resources.?limits[?'nvidia.com/gpu'].orValue('0'))).isGreater
 quantity(string(c.resources.limits[?'nvidia.com/gpumem-percentage'].orValue('100'))).compareTo(quantity('100')) == 0
 {{- end }}
 
+{{/* Whether a container c requests a task priority of HAMi, and has none in its environment, in CEL. */}}
+{{- define "vgpu.policies.lacksPriority" -}}
+'nvidia.com/priority' in c.?resources.?limits.orValue({}) &&
+!c.?env.orValue([]).exists(e, e.name == 'CUDA_TASK_PRIORITY')
+{{- end }}
+
 {{/* API version of MutatingAdmissionPolicies that the cluster serves. */}}
 {{- define "vgpu.policies.mutatingVersion" -}}
 {{- $group := "admissionregistration.k8s.io" -}}
