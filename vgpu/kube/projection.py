@@ -90,6 +90,15 @@ def project_annotations(lease: wire.LeaseFields, _: str) -> tuple[str, Mapping[s
     return lease.metadata.resource_version, lease.metadata.annotations or _NOTHING
 
 
+def project_marks(
+    object_: wire.PodFields | wire.NamespaceFields, _: str
+) -> tuple[str, Mapping[str, str]]:
+    """An object as ``<namespace>/<name>``, with its annotations and labels; labels come first."""
+    meta = object_.metadata
+    marks = {**(meta.annotations or _NOTHING), **(meta.labels or _NOTHING)}
+    return f"{meta.namespace}/{meta.name}", marks
+
+
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:
     """A node's capacity with every resource, as it is written."""
     return {name: str(quantity) for name, quantity in (node.status.capacity or {}).items()}

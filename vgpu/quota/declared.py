@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
 from vgpu.kube.objects import Namespace, ResourceQuota
 from vgpu.kube.quantities import QUOTED, whole
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY
@@ -30,10 +31,8 @@ The value is an amount, or amounts of GPU models, joined by commas: ``200Gi, A10
 a quantity in bytes, cores are percent of a GPU.
 """
 
-GPU_QUOTA_NAMESPACE: Final = "kube-system"
-GPU_QUOTA: Final = "gpuquota"
 GPU_QUOTA_KEY: Final = "gpu_quota"
-"""The namespace, name and key of gpu-admission's ConfigMap (its defaults)."""
+"""The key of gpu-admission's ConfigMap."""
 
 _REQUESTS: Final = "requests."
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}")

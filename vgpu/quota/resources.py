@@ -13,7 +13,7 @@ Amounts of pods are kept by resource, as integers in the resource's own unit:
     ======================== ========================================================
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from vgpu.units import MIB, MILLI_PER_PERCENT, exact_size, percentage
@@ -43,12 +43,12 @@ def plus(*amounts: Amounts) -> dict[str, int]:
     return sums
 
 
-def amount_text(resource: str, amount: int) -> str:
-    """An amount for people."""
+def amount_text(resource: str, amount: int, size: Callable[[int], str] = exact_size) -> str:
+    """An amount for people; ``size`` is the text of bytes."""
     if resource == MEMORY:
-        return exact_size(amount)
+        return size(amount)
     if resource == HAMI_MEMORY:
-        return exact_size(amount * MIB)
+        return size(amount * MIB)
     if resource == CORES:
         return percentage(amount)
     if resource == HAMI_CORES:
