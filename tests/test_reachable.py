@@ -10,7 +10,7 @@ import pytest
 from tests.support.environment import ROOT
 from vgpu.cli import COMMANDS
 
-PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
 
 ENTRY_POINTS = frozenset(
     {"vgpu.cli", "vgpu.__main__", *(target.split(":")[0] for target, _ in COMMANDS.values())}
@@ -19,6 +19,13 @@ ENTRY_POINTS = frozenset(
 FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that are to come"
 
 UNREACHED = {
+    "kubeshare.share_pod_cluster": FOR_KUBESHARE,
+    "kubeshare.model": FOR_KUBESHARE,
+    "kubeshare.node_fit": FOR_KUBESHARE,
+    "kubeshare.placing": FOR_KUBESHARE,
+    "kubeshare.reasons": FOR_KUBESHARE,
+    "kubeshare.steps": FOR_KUBESHARE,
+    "kubeshare.virtual_gpu": FOR_KUBESHARE,
     "vgpu.placement.kubeshare": FOR_KUBESHARE,
     "vgpu.placement.kubeshare_gemini": FOR_KUBESHARE,
     "vgpu.placement.kubeshare_pool": FOR_KUBESHARE,
@@ -85,7 +92,6 @@ UNUSED = {
     "vgpu.program.host:program_flags": FOR_PROGRAMS,
     "vgpu.schemes.kubeshare.codec:manager_env": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.node:holder_labels": FOR_KUBESHARE,
-    "vgpu.schemes.kubeshare.node:holder_name": FOR_KUBESHARE,
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
     "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
     "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,

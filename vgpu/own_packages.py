@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+PACKAGES: Final = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
 """The top-level packages of our wheel."""
 
 MARK: Final = b'DISTRIBUTION = "vgpu"\n'

@@ -5,13 +5,12 @@ keeps a GPU under that name, then the real pod. It removes the holder with the l
 runs at that time. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from reconciler.cluster_index import FAILED, SUCCEEDED, ClusterIndex
+from reconciler.cluster_index import SUCCEEDED, ClusterIndex
 from reconciler.model import Coverage, Edit, Finding, ObjectKind, UnusedGuard
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
@@ -31,18 +30,15 @@ from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HolderPod, holder
-from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER, PREFIX
+from vgpu.schemes.kubeshare.sharepod import (
+    GPUID,
+    OWNER,
+    PREFIX,
+    is_finished,
+    is_made_up,
+)
 from vgpu.schemes.kubeshare.text import REQUEST, decimal
 from vgpu.units import WHOLE_DEVICE_MILLI, count
-
-_MADE_UP: Final = re.compile("[a-z]{5}")
-"""A GPUID by KubeShare-Sched; any other is its user's choice, and is never removed."""
-
-_FINISHED: Final[Mapping[str, frozenset[str]]] = {
-    "OnFailure": frozenset({SUCCEEDED}),
-    "Never": frozenset({SUCCEEDED, FAILED}),
-}
-"""restartPolicy -> phases in which a SharePod is over; in others its pod is recreated."""
 
 _WHOLE: Final = 1.0
 """Maximum sum of the requests of one GPU for the device manager, in float64."""
@@ -129,14 +125,9 @@ def survey(cluster_index: ClusterIndex) -> _Pool:
     share_pods: dict[str, list[Pod]] = {}
     for share_pod in cluster_index.snapshot.share_pods:
         gpuid = share_pod.annotations.get(GPUID)
-        if gpuid and not _is_finished(share_pod):
+        if gpuid and not is_finished(share_pod):
             share_pods.setdefault(gpuid, []).append(share_pod)
     return _Pool(holders, unread, hidden, users, share_pods, made)
-
-
-def _is_finished(share_pod: Pod) -> bool:
-    """Whether KubeShare-Sched does not count the SharePod any more."""
-    return share_pod.phase in _FINISHED.get(share_pod.restart_policy, ())
 
 
 # ---------------------------------------------------------------- holders
@@ -177,7 +168,7 @@ def _stuck(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
     """A SharePod that was placed, but for which the device manager does not create a pod."""
     gpuid = share_pod.annotations.get(GPUID, "")
     made = share_pod.annotations.get(SHARE_POD) or pool.made.get(share_pod.ref.uid)
-    if not gpuid or not share_pod.node or made or _is_finished(share_pod):
+    if not gpuid or not share_pod.node or made or is_finished(share_pod):
         return
     held = any(
         (holding.node, holding.gpuid) == (share_pod.node, gpuid) for holding, _ in pool.holders
@@ -191,7 +182,7 @@ def _stuck(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
     if not evidence:
         return
     place = f"virtual GPU {quoted(gpuid)} was allocated to it on node {share_pod.node}, but no pod"
-    own = not _MADE_UP.fullmatch(gpuid)
+    own = not is_made_up(gpuid)
     remark = ("the name is not one that KubeShare makes up: its user must decide",) if own else ()
     yield Finding(
         rule=Rule.KUBESHARE,
@@ -250,7 +241,7 @@ def _float_sum(share_pod: Pod, gpuid: str, pool: _Pool) -> tuple[str, ...]:
 
 def _restarting(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
     """A SharePod whose work is done, and which runs again because of its restartPolicy."""
-    if share_pod.restart_policy in _FINISHED:
+    if share_pod.restart_policy in {"OnFailure", "Never"}:
         return
     pods = (share_pod, *pool.made.get(share_pod.ref.uid, ()))
     ended = [

@@ -17,7 +17,7 @@ from tests.support.environment import ROOT
 EXCEPTIONS: Final = Path(__file__).with_name("language_exceptions.toml")
 
 PACKAGES: Final = (
-    *("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler"),
+    *("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare"),
     *("grafana", "deploy"),
 )
 PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")

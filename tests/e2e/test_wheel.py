@@ -19,7 +19,7 @@ from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("deviceplugin", "exporter", "reconciler", "scheduler", "vgpu")
+PACKAGES = ("deviceplugin", "exporter", "kubeshare", "reconciler", "scheduler", "vgpu")
 ELSEWHERE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 

@@ -147,6 +147,7 @@ HOME = ("vgpu/schemes/", "deviceplugin/adapters/", "deviceplugin/builders/", "de
 
 OF_ONE_ORIGINAL = {
     "vgpu/simulator/": "makes files and objects as each original does",
+    "kubeshare/": "is the controllers of one original",
     "vgpu/placement/": "computes what each original's scheduler chooses",
     "exporter/compat/": "has each original's metrics",
     "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",
@@ -180,7 +181,7 @@ def names_of_schemes(file):
 def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
     found = [
         f"{name}: {text}"
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
         for file in sorted((ROOT / top).rglob("*.py"))
         if not (name := str(file.relative_to(ROOT))).startswith((*HOME, *OF_ONE_ORIGINAL))
         for text in names_of_schemes(file)
@@ -192,7 +193,7 @@ def test_nobody_asks_which_class_a_codec_is():
     asks = re.compile(r"isinstance\([^)]*codec")
     files = (
         file
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler")
+        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
         for file in (ROOT / top).rglob("*.py")
     )
     assert [str(file) for file in files if asks.search(file.read_text())] == []

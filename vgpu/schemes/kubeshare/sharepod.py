@@ -38,7 +38,30 @@ EXCLUSION: Final = PREFIX + "sched_exclusion"
 OWNER: Final = "SharePod"
 """The kind that owns the real pods."""
 
+_MADE_UP: Final = re.compile("[a-z]{5}")
+
+_FINISHED: Final[Mapping[str, frozenset[str]]] = {
+    "OnFailure": frozenset({"Succeeded"}),
+    "Never": frozenset({"Succeeded", "Failed"}),
+}
+"""restartPolicy -> phases in which a SharePod is over; in others its pod is recreated."""
+
 _GPUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_made_up(gpuid: str) -> bool:
+    """Whether a scheduler has made up the GPUID: five letters. Any other is its user's choice."""
+    return _MADE_UP.fullmatch(gpuid) is not None
+
+
+def is_gpuid(text: str) -> bool:
+    """Whether the text can be the name of a virtual GPU."""
+    return _GPUID.fullmatch(text) is not None
+
+
+def is_finished(share_pod: Pod) -> bool:
+    """Whether the pod of a SharePod has ended and is not created again."""
+    return share_pod.phase in _FINISHED.get(share_pod.restart_policy, ())
 
 
 class Locality(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +122,7 @@ def claim(pod: Pod) -> Claim | None:
     if not gpuid or not pod.node:
         return None
     object_name = object_name_of(pod.ref)
-    if not _GPUID.fullmatch(gpuid):
+    if not is_gpuid(gpuid):
         raise ClaimError(object_name, GPUID, gpuid, "not the name of a virtual GPU")
     numbers = parse_numbers(pod.annotations, PREFIX, object_name)
     if numbers.request_milli is None or numbers.memory_bytes is None:
@@ -133,7 +156,7 @@ def written(
         raise ClaimError(object_name, GPUID, share.device, "a share of nothing")
     handles = resolve(share, devices, object_name, GPUID).handles
     gpuids = (share.device,) if share.device in handles else handles
-    if len(gpuids) != 1 or not _GPUID.fullmatch(gpuids[0]):
+    if len(gpuids) != 1 or not is_gpuid(gpuids[0]):
         raise ClaimError(object_name, GPUID, ",".join(gpuids), "not the name of one virtual GPU")
     return {
         PREFIX + REQUEST: decimal(share.cores_milli),

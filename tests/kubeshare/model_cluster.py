@@ -1,0 +1,259 @@
+"""A cluster in memory: what the API server, kube-scheduler and the kubelets do with objects.
+
+It applies the controllers' steps with the preconditions that the API server checks. Events wait in
+``events`` until somebody delivers them.
+"""
+
+import itertools
+
+from msgspec import structs
+
+from kubeshare.model import ClusterNode, ClusterPod, GpuRequest, NodeAmounts, SharePod
+from kubeshare.steps import (
+    CreateHolder,
+    CreateSharePodPod,
+    DeletePod,
+    EvictPod,
+    PatchSharePod,
+)
+from vgpu.kube.objects import OwnerReference, Pod
+from vgpu.model import PodRef
+from vgpu.schemes.kubeshare.node import holder_labels, holder_name
+from vgpu.schemes.kubeshare.sharepod import GPUID, Locality
+from vgpu.units import GIB
+
+CARD = 16 * GIB
+INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+class Refused(Exception):  # noqa: N818  # an answer, not a fault
+    """The API server does not do it."""
+
+
+def share_pod(name, milli=500, gib=1, *, node="", gpuid="", policy="Always", **fields):
+    """A SharePod without status; ``fields`` are of the SharePod."""
+    pod = Pod(PodRef(f"uid-{name}", "ns", name), "1", node, restart_policy=policy)
+    request = GpuRequest(milli, 1000, gib * GIB)
+    return SharePod(pod, request=request, gpuid=gpuid, **fields)
+
+
+def labelled(**locality):
+    """Locality labels."""
+    return Locality(**locality)
+
+
+def node(name, cards=1, **fields):
+    """A node with so many GPUs of 16 GiB."""
+    uuids = {f"GPU-{name}-{number}": CARD for number in range(cards)}
+    amounts = NodeAmounts(4000, 16 * GIB, cards, 110)
+    return ClusterNode(name, allocatable=amounts, gpu_bytes=uuids, **fields)
+
+
+class ModelCluster:
+    """The truth, and the events about it that nobody has read yet."""
+
+    def __init__(self, *nodes):
+        self.numbers = itertools.count(100)
+        self.share_pods, self.pods, self.nodes = {}, {}, {}
+        self.events = []
+        self.created, self.deleted, self.evicted = [], [], []
+        self.now = 1_000_000.0
+        for each in nodes:
+            self.set_node(each)
+
+    # ------------------------------------------------------------ objects
+
+    def set_node(self, each):
+        self.nodes[each.name] = each
+        self.events.append(("node", each.name, each))
+
+    def remove_node(self, name):
+        self.nodes.pop(name, None)
+        self.events.append(("node", name, None))
+
+    def store(self, found):
+        """A new version of a SharePod or pod."""
+        version = str(next(self.numbers))
+        found = structs.replace(found, pod=structs.replace(found.pod, resource_version=version))
+        kind, objects = self._kind(found)
+        key = f"{found.ref.namespace}/{found.ref.name}"
+        objects[key] = found
+        self.events.append((kind, key, found))
+        return found
+
+    def remove(self, found):
+        kind, objects = self._kind(found)
+        key = f"{found.ref.namespace}/{found.ref.name}"
+        known = objects.get(key)
+        if known is not None and known.ref.uid == found.ref.uid:
+            del objects[key]
+            self.events.append((kind, key, None))
+
+    def _kind(self, found):
+        if isinstance(found, SharePod):
+            return "share_pod", self.share_pods
+        return "pod", self.pods
+
+    def deliver(self, state, count=None):
+        """Let a state see events, in their order."""
+        affected = []
+        while self.events and count != 0:
+            kind, key, found = self.events.pop(0)
+            affected.append(getattr(state, f"set_{kind}")(key, found))
+            count = None if count is None else count - 1
+        return affected
+
+    def read_all(self, state):
+        """A state that lists everything."""
+        self.events.clear()
+        for kind, objects in (
+            ("node", self.nodes),
+            ("pod", self.pods),
+            ("share_pod", self.share_pods),
+        ):
+            for key, found in objects.items():
+                getattr(state, f"set_{kind}")(key, found)
+
+    # ------------------------------------------------------------ the API server
+
+    def apply(self, step):
+        """Apply a step; returns the new SharePod, if it is one. Raises Refused."""
+        match step:
+            case PatchSharePod():
+                return self._patch(step)
+            case CreateSharePodPod():
+                return self._create_pod(step.share_pod)
+            case CreateHolder():
+                return self._create_holder(step.name)
+            case DeletePod():
+                pod = self._exact(step.ref)
+                self.deleted.append((pod, step.reason))
+                return self.end(pod)
+            case EvictPod():
+                pod = self._exact(step.ref)
+                if pod.pod.resource_version != step.resource_version:
+                    raise Refused(step)
+                self.evicted.append((pod, step.reason))
+                return self.end(pod)
+
+    def _patch(self, step):
+        key = f"ns/{step.before.ref.name}"
+        known = self.share_pods.get(key)
+        if known is None or known.ref.uid != step.before.ref.uid:
+            raise Refused(step)
+        if known.pod.resource_version != step.before.pod.resource_version:
+            raise Refused(step)
+        return self.store(step.after)
+
+    def _create_pod(self, of):
+        key = f"ns/{of.ref.name}"
+        if key in self.pods:
+            raise Refused(of)
+        number = next(self.numbers)
+        pod = ClusterPod(
+            Pod(
+                PodRef(f"pod-{number}", "ns", of.ref.name),
+                node=of.node,
+                annotations={GPUID: of.gpuid} if of.gpuid else {},
+                owner=OwnerReference("SharePod", of.ref.name, of.ref.uid),
+                phase="Pending",
+            ),
+            request=of.request,
+            locality=of.locality,
+            port=of.port,
+            uuid=of.bound,
+            status={"phase": "Pending"},
+        )
+        self.created.append(pod)
+        return self.store(pod)
+
+    def _create_holder(self, name):
+        pod_name = holder_name(*name)
+        if f"kube-system/{pod_name}" in self.pods:
+            raise Refused(name)
+        number = next(self.numbers)
+        pod = Pod(
+            PodRef(f"holder-{number}", "kube-system", pod_name),
+            labels=holder_labels(*name),
+            phase="Pending",
+        )
+        return self.store(ClusterPod(pod, NodeAmounts(gpus=1, pods=1)))
+
+    def _exact(self, ref):
+        known = self.pods.get(f"{ref.namespace}/{ref.name}")
+        if known is None or known.ref.uid != ref.uid:
+            raise Refused(ref)
+        return known
+
+    # ------------------------------------------------------------ kube-scheduler and kubelets
+
+    def holders(self):
+        return [pod for pod in self.pods.values() if pod.ref.namespace == "kube-system"]
+
+    def real_pods(self):
+        return [pod for pod in self.pods.values() if pod.share_pod_uid]
+
+    def free_cards(self, name):
+        """The GPUs that no living holder or native pod of a node has."""
+        held = {
+            pod.uuid or pod.pod.message
+            for pod in self.pods.values()
+            if pod.amounts.gpus and pod.pod.node == name and not pod.pod.terminal
+        }
+        known = self.nodes.get(name)
+        return sorted(set(known.gpu_bytes if known else ()) - held)
+
+    def serve_holder(self, pod, card=None):
+        """kube-scheduler and the kubelet start a holder, or find no GPU."""
+        name = pod.pod.labels["kubeshare/nodeName"]
+        cards = self.free_cards(name)
+        if pod.pod.phase != "Pending" or name not in self.nodes:
+            return
+        if not cards:
+            since = pod.unschedulable_since or self.now
+            waits = structs.replace(pod.pod, unschedulable=INSUFFICIENT)
+            self.store(structs.replace(pod, pod=waits, unschedulable_since=since))
+            return
+        uuid = card if card in cards else cards[0]
+        runs = structs.replace(pod.pod, node=name, phase="Running", unschedulable="")
+        self.store(structs.replace(pod, pod=runs, uuid=uuid, unschedulable_since=None))
+
+    def native_pod(self, name):
+        """A pod of no sharing system takes a GPU, if one is free."""
+        cards = self.free_cards(name)
+        if cards:
+            number = next(self.numbers)
+            pod = Pod(
+                PodRef(f"n{number}", "ns", f"native-{number}"),
+                node=name,
+                phase="Running",
+                message=cards[0],
+            )
+            self.store(ClusterPod(pod, NodeAmounts(gpus=1, pods=1)))
+
+    def natives(self):
+        return [pod for pod in self.pods.values() if pod.ref.name.startswith("native")]
+
+    def turn(self, pod, phase):
+        """The kubelet reports another phase of a real pod."""
+        if not pod.pod.terminal:
+            later = structs.replace(pod.pod, phase=phase)
+            status = {"phase": phase}
+            ready = phase == "Running"
+            self.store(structs.replace(pod, pod=later, status=status, is_ready=ready))
+
+    def end(self, pod):
+        """A pod is deleted: it goes when its kubelet says so; a pod without one goes at once."""
+        if pod.ref.namespace == "kube-system" or not pod.pod.node:
+            self.remove(pod)
+        elif pod.pod.deleted_at is None:
+            self.store(structs.replace(pod, pod=structs.replace(pod.pod, deleted_at=self.now)))
+
+    def finish_ending(self):
+        """The kubelets report that deleted pods are gone; owners' pods are collected."""
+        uids = {each.ref.uid for each in self.share_pods.values()}
+        for pod in list(self.pods.values()):
+            if pod.is_deleting:
+                self.remove(pod)
+            elif pod.share_pod_uid and pod.share_pod_uid not in uids:
+                self.end(pod)

@@ -1,0 +1,522 @@
+"""What the controllers do, in a cluster in memory: the paper's placements, failures, kills."""
+
+import pytest
+from msgspec import structs
+
+import kubeshare.steps
+from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds, Taint, VirtualGpuName
+from kubeshare.node_fit import node_refusal
+from kubeshare.reasons import SharePodReason, UnplacedReason
+from kubeshare.share_pod_cluster import SharePodCluster
+from kubeshare.virtual_gpu import HOLDER_SECONDS, next_port
+from tests.kubeshare.model_cluster import ModelCluster, labelled, node, share_pod
+from tests.kubeshare.model_controllers import (
+    Controllers,
+    require_invariants,
+    require_settled,
+    settle,
+)
+from vgpu.kube.objects import MalformedObject
+from vgpu.model import PodRef
+from vgpu.placement.kubeshare import KubeShareAlgorithm
+from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.units import GIB
+
+RED, GREEN = labelled(affinity="red"), labelled(anti_affinity="green")
+BLUE, WHITE = labelled(exclusion="blue"), labelled(exclusion="white")
+SUN = labelled(affinity="sun")
+NONE = labelled()
+
+EXAMPLES = {
+    # name: (nodes with their GPUs, (name, thousandths, GiB, labels) …, paper, release 1)
+    "P1": (
+        {"n1": 2},
+        [("p1", 600, 1, NONE), ("p2", 500, 1, NONE), ("p3", 300, 1, NONE), ("p4", 500, 1, NONE)],
+        "abab",
+        "abab",
+    ),
+    "P2": (
+        {"n1": 3},
+        [("r1", 300, 1, RED), ("x", 200, 1, NONE), ("r2", 300, 1, RED), ("r3", 500, 1, RED)],
+        "aaa-",
+        "aaab",
+    ),
+    "P3": (
+        {"n1": 2},
+        [("g1", 200, 1, GREEN), ("g2", 200, 1, GREEN), ("u", 200, 1, NONE), ("g3", 200, 1, GREEN)],
+        "aba-",
+        "aba-",
+    ),
+    "P4": (
+        {"n1": 3},
+        [("b1", 200, 1, BLUE), ("u1", 200, 1, NONE), ("b2", 200, 1, BLUE), ("w1", 200, 1, WHITE)],
+        "abac",
+        "abac",
+    ),
+    "P5": (
+        {"n1": 2},
+        [("r1", 300, 1, RED), ("s1", 600, 1, SUN), ("x", 200, 1, NONE)],
+        "aba",
+        "abb",
+    ),
+    "P6": (
+        {"n1": 2},
+        [("m1", 100, 12, NONE), ("m2", 100, 6, NONE), ("m3", 100, 4, NONE)],
+        "aba",
+        "aba",
+    ),
+    "P7": (
+        {"n1": 1, "n2": 1},
+        [("a", 500, 1, NONE), ("b", 700, 1, NONE), ("c", 300, 1, NONE), ("d", 600, 1, NONE)],
+        "abb-",
+        "abb-",
+    ),
+}
+"""The worked examples of the reference, A2.6; ``-`` is refused."""
+
+
+def place_one_by_one(cluster, controllers, asked):
+    """Create SharePods one after another; the virtual GPU of each as a letter."""
+    letters = {}
+    placed = ""
+    for number, (name, milli, gib, locality) in enumerate(asked):
+        made = share_pod(name, milli, gib, locality=locality)
+        pod = structs.replace(made.pod, created_at=float(number))
+        cluster.store(structs.replace(made, pod=pod))
+        settle(cluster, controllers)
+        place = cluster.share_pods[f"ns/{name}"].place
+        placed += letters.setdefault(place, "abcdef"[len(letters)]) if place else "-"
+    return placed
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("algorithm", KubeShareAlgorithm)
+def test_the_worked_examples_are_placed_as_computed(name, algorithm):
+    nodes, asked, paper, release_1 = EXAMPLES[name]
+    cluster = ModelCluster(*(node(*each) for each in nodes.items()))
+    controllers = Controllers(cluster, algorithm=algorithm)
+    expected = paper if algorithm is KubeShareAlgorithm.PAPER else release_1
+    assert place_one_by_one(cluster, controllers, asked) == expected
+    require_invariants(cluster)
+    require_settled(cluster)
+
+
+# ---------------------------------------------------------------- scenarios
+
+
+def started(*share_pods, nodes=None, **options):
+    """A cluster in which these SharePods run, and its controllers."""
+    cluster = ModelCluster(*(node(*each) for each in (nodes or {"n1": 2}).items()))
+    controllers = Controllers(cluster, **options)
+    for each in share_pods:
+        cluster.store(each)
+    settle(cluster, controllers)
+    return cluster, controllers
+
+
+def settled(cluster, controllers):
+    settle(cluster, controllers)
+    require_invariants(cluster)
+    require_settled(cluster)
+
+
+def reasons(cluster, name):
+    """Reason of each condition."""
+    return {each.type: each.reason for each in cluster.share_pods[f"ns/{name}"].conditions}
+
+
+def events_of(cluster):
+    return [reason for _, reason in (*cluster.evicted, *cluster.deleted)]
+
+
+def test_a_share_pod_runs_with_its_gpu_and_a_port():
+    cluster, _ = started(share_pod("a"))
+    found, (pod,) = cluster.share_pods["ns/a"], cluster.real_pods()
+    assert (found.bound, found.port) == (pod.uuid, pod.port) == ("GPU-n1-0", 50051)
+    assert reasons(cluster, "a") == {
+        "Scheduled": SharePodReason.PLACED,
+        "Bound": SharePodReason.BOUND,
+        "Ready": SharePodReason.POD_READY,
+    }
+
+
+def test_the_holder_goes_with_the_last_tenant():
+    cluster, controllers = started(share_pod("a"), share_pod("b"))
+    cluster.remove(cluster.share_pods["ns/a"])
+    settled(cluster, controllers)
+    assert len(cluster.holders()) == 1
+    cluster.remove(cluster.share_pods["ns/b"])
+    cluster.deliver(controllers.state)
+    controllers.round()
+    assert len(cluster.holders()) == 1, "the pod still runs"
+    settled(cluster, controllers)
+    assert not cluster.holders()
+
+
+def test_idle_holders_are_kept_up_to_the_number_that_is_wanted():
+    cluster, controllers = started(share_pod("a", 900), share_pod("b", 900), keep_idle=1)
+    for each in list(cluster.share_pods.values()):
+        cluster.remove(each)
+    settle(cluster, controllers)
+    assert len(cluster.holders()) == 1
+    (holder,) = cluster.holders()
+    cluster.store(share_pod("c", 100))
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/c"].gpuid == holder.pod.labels["kubeshare/GPUID"]
+
+
+def test_a_share_pod_that_is_deleted_while_its_holder_waits_leaves_nothing():
+    cluster, controllers = started()
+    cluster.store(share_pod("a"))
+    cluster.deliver(controllers.state)
+    controllers.round()
+    controllers.round()
+    assert cluster.holders()
+    cluster.remove(cluster.share_pods["ns/a"])
+    settled(cluster, controllers)
+    assert not cluster.holders()
+
+
+def test_a_holder_that_fails_is_created_again_on_the_same_gpu():
+    cluster, controllers = started(share_pod("a"), nodes={"n1": 1})
+    (holder,) = cluster.holders()
+    cluster.turn(holder, "Failed")
+    settled(cluster, controllers)
+    assert events_of(cluster) == [SharePodReason.HOLDER_FAILED]
+    assert cluster.share_pods["ns/a"].bound == "GPU-n1-0"
+    assert len(cluster.created) == 1, "the pod went on"
+
+
+def test_a_holder_on_another_gpu_moves_its_tenants_there():
+    cluster, controllers = started(share_pod("a"), share_pod("b"))
+    (holder,) = cluster.holders()
+    cluster.remove(holder)
+    cluster.native_pod("n1")
+    settled(cluster, controllers)
+    assert set(events_of(cluster)) == {SharePodReason.GPU_CHANGED}
+    assert {each.bound for each in cluster.share_pods.values()} == {"GPU-n1-1"}
+    assert len(cluster.evicted) == 2
+
+
+def test_pods_whose_gpu_went_to_another_pod_are_evicted():
+    cluster, controllers = started(share_pod("a"), nodes={"n1": 1})
+    (holder,) = cluster.holders()
+    cluster.remove(holder)
+    cluster.native_pod("n1")
+    for _ in range(3):
+        cluster.deliver(controllers.state)
+        controllers.round()
+        for pod in cluster.holders():
+            cluster.serve_holder(pod)
+        cluster.now += HOLDER_SECONDS
+    assert events_of(cluster)[0] is SharePodReason.GPU_TAKEN
+
+
+def test_a_gpu_that_is_taken_before_the_holder_starts_gives_the_share_pod_back():
+    cluster, controllers = started(nodes={"n1": 1, "n2": 1})
+    cluster.store(share_pod("a"))
+    cluster.deliver(controllers.state)
+    controllers.round()
+    assert cluster.share_pods["ns/a"].node == "n1"
+    cluster.native_pod("n1")
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/a"].node == "n2"
+
+
+def test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone():
+    cluster, controllers = started(share_pod("a"), nodes={"n1": 1, "n2": 1})
+    cluster.set_node(structs.replace(cluster.nodes["n1"], is_ready=False))
+    settle(cluster, controllers)
+    assert cluster.share_pods["ns/a"].node == "n1", "its pod may still run"
+    for pod in cluster.real_pods():
+        cluster.remove(pod)
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/a"].node == "n2"
+
+
+def test_a_place_of_the_user_waits_for_its_node():
+    chosen = share_pod("a", node="n1", gpuid="mine")
+    cluster, controllers = started(chosen, nodes={"n1": 1, "n2": 1})
+    cluster.remove_node("n1")
+    for pod in list(cluster.pods.values()):
+        cluster.remove(pod)
+    settle(cluster, controllers)
+    found = cluster.share_pods["ns/a"]
+    assert (found.node, found.gpuid) == ("n1", "mine")
+
+
+def test_a_gpuid_without_node_is_reported():
+    cluster, _ = started(share_pod("a", gpuid="mine"))
+    assert reasons(cluster, "a")["Scheduled"] == SharePodReason.GPUID_WITHOUT_NODE
+
+
+def test_users_who_choose_the_same_gpu_get_no_more_than_it_has():
+    pods = [share_pod(name, 600, node="n1", gpuid="mine") for name in "ab"]
+    cluster, _ = started(*pods)
+    require_invariants(cluster)
+    bound = [reasons(cluster, name)["Bound"] for name in "ab"]
+    assert sorted(bound) == [SharePodReason.BOUND, SharePodReason.RESOURCE_EXCEEDED]
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase", "is_created_again"),
+    [
+        ("Always", "Failed", True),
+        ("Always", "Succeeded", True),
+        ("OnFailure", "Failed", True),
+        ("OnFailure", "Succeeded", False),
+        ("Never", "Failed", False),
+        ("Never", "Succeeded", False),
+    ],
+)
+def test_a_pod_that_ends_is_created_again_by_its_restart_policy(policy, phase, is_created_again):
+    cluster, controllers = started(share_pod("a", policy=policy))
+    cluster.turn(cluster.real_pods()[0], phase)
+    settled(cluster, controllers)
+    assert len(cluster.created) == 1 + is_created_again
+    assert bool(cluster.holders()) == is_created_again
+    if not is_created_again:
+        assert reasons(cluster, "a")["Ready"] == SharePodReason.FINISHED
+
+
+def test_a_pod_that_is_created_again_keeps_its_port():
+    cluster, _ = started(share_pod("a"), share_pod("b"))
+    first = cluster.share_pods["ns/b"].port
+    cluster.end(cluster.pods["ns/b"])
+    settled(cluster, Controllers(cluster))
+    assert [pod.port for pod in cluster.created if pod.ref.name == "b"] == [first, first]
+
+
+def test_upstreams_share_pod_without_port_gets_one():
+    """Upstream hands out port 0 after a re-creation; its objects are taken over as they are."""
+    cluster, controllers = started(share_pod("a"))
+    cluster.store(structs.replace(cluster.share_pods["ns/a"], port=0))
+    cluster.end(cluster.pods["ns/a"])
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/a"].port in MANAGER_PORTS
+
+
+def test_a_status_that_was_lost_is_read_from_the_pod():
+    cluster, _ = started(share_pod("a"))
+    before = cluster.share_pods["ns/a"]
+    cluster.store(structs.replace(before, bound="", port=0, conditions=()))
+    settled(cluster, Controllers(cluster))
+    after = cluster.share_pods["ns/a"]
+    assert (after.bound, after.port) == (before.bound, before.port)
+    assert len(cluster.created) == 1
+
+
+def test_another_pod_of_the_name_is_left_alone():
+    cluster, controllers = started()
+    cluster.native_pod("n1")
+    (native,) = cluster.natives()
+    cluster.store(share_pod(native.ref.name))
+    settle(cluster, controllers)
+    assert reasons(cluster, native.ref.name)["Ready"] == SharePodReason.POD_EXISTS
+    assert not cluster.deleted
+
+
+def test_an_unreadable_share_pod_keeps_its_holder_and_others_away():
+    cluster, controllers = started(share_pod("a"))
+    found = cluster.share_pods["ns/a"]
+    annotations = {"kubeshare/GPUID": found.gpuid}
+    broken = MalformedObject("SharePod", found.ref, "broken", found.node, annotations)
+    cluster.remove(cluster.pods["ns/a"])
+    cluster.deliver(controllers.state)
+    controllers.state.set_share_pod("ns/a", broken)
+    name = VirtualGpuName(found.node, found.gpuid)
+    assert not controllers.hold(name)
+    assert not controllers.state.virtual_gpu(name).accepts
+
+
+# ---------------------------------------------------------------- kill -9 after each write
+
+
+def everything(cluster, controllers):
+    """Two SharePods on one GPU, a third on another one; one ends, one is deleted."""
+    for name, milli, policy in (("a", 500, "Always"), ("b", 500, "Never"), ("c", 700, "Always")):
+        cluster.store(share_pod(name, milli, policy=policy))
+    settle(cluster, controllers)
+    cluster.turn(cluster.pods["ns/b"], "Succeeded")
+    settle(cluster, controllers)
+    cluster.remove(cluster.share_pods["ns/c"])
+    settle(cluster, controllers)
+
+
+class MortalControllers(Controllers):
+    """A new process takes over after the write of this number."""
+
+    def __init__(self, cluster, dies_after):
+        self.writes, self.dies_after = 0, dies_after
+        super().__init__(cluster)
+
+    def send(self, step):
+        is_written = super().send(step)
+        self.writes += is_written
+        if self.writes == self.dies_after:
+            self.state = SharePodCluster()
+            self.cluster.read_all(self.state)
+        return is_written
+
+
+def outcome(cluster):
+    """What is left, without versions and names that chance decides."""
+    return sorted(
+        (each.ref.name, bool(each.bound), each.pod.phase, len(each.conditions))
+        for each in cluster.share_pods.values()
+    ), sorted((pod.ref.name[:14], pod.pod.phase, pod.uuid) for pod in cluster.pods.values())
+
+
+def test_a_kill_after_any_write_leads_to_the_same_objects():
+    whole = ModelCluster(node("n1", 2))
+    controllers = MortalControllers(whole, dies_after=0)
+    everything(whole, controllers)
+    assert controllers.writes > 15
+    for number in range(1, controllers.writes + 1):
+        cluster = ModelCluster(node("n1", 2))
+        everything(cluster, MortalControllers(cluster, number))
+        assert outcome(cluster) == outcome(whole), number
+        assert len(cluster.created) == len(whole.created), number
+        require_invariants(cluster)
+
+
+# ---------------------------------------------------------------- planted defects
+
+SCENARIOS = [
+    test_users_who_choose_the_same_gpu_get_no_more_than_it_has,
+    test_a_holder_on_another_gpu_moves_its_tenants_there,
+    test_the_holder_goes_with_the_last_tenant,
+    test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone,
+]
+
+
+def _plant_over_commitment(monkeypatch):
+    monkeypatch.setattr(kubeshare.steps, "_has_room", lambda view, gpu: True)
+
+
+def _plant_a_lost_gpu(monkeypatch):
+    monkeypatch.setattr(kubeshare.steps, "_displaced", lambda view: None)
+
+
+def _plant_one_port(monkeypatch):
+    monkeypatch.setattr("kubeshare.share_pod_cluster.next_port", lambda taken, last: 50051)
+
+
+def _plant_a_move_of_living_pods(monkeypatch):
+    step = kubeshare.steps._step_with_pod
+    monkeypatch.setattr(
+        kubeshare.steps,
+        "_step_with_pod",
+        lambda view, pod: (
+            kubeshare.steps._moved(view, SharePodReason.NODE_LOST)
+            if view.is_node_lost
+            else step(view, pod)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [_plant_over_commitment, _plant_a_lost_gpu, _plant_one_port, _plant_a_move_of_living_pods],
+)
+def test_a_planted_defect_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    found = 0
+    for scenario in SCENARIOS:
+        try:
+            scenario()
+        except AssertionError:
+            found += 1
+    assert found
+
+
+# ---------------------------------------------------------------- ports and nodes
+
+
+def test_ports_are_handed_out_round_robin():
+    assert next_port((), 0) == 50051
+    assert next_port({50051}, 50051) == 50052
+    assert next_port((), 50052) == 50053, "not the lowest: an old connection reaches nobody"
+    assert next_port((), MANAGER_PORTS[-1]) == 50051
+    assert next_port(set(MANAGER_PORTS) - {50060}, 50300) == 50060
+    assert next_port(MANAGER_PORTS, 50051) is None
+
+
+def test_a_new_process_goes_on_with_the_ports_after_the_newest():
+    cluster, _ = started(share_pod("a"), share_pod("b", 200))
+    since = "2026-01-01T00:00:0"
+    for name, second in (("a", 1), ("b", 2)):
+        found = cluster.share_pods[f"ns/{name}"]
+        conditions = tuple(
+            structs.replace(each, since=f"{since}{second}Z") for each in found.conditions
+        )
+        cluster.store(structs.replace(found, conditions=conditions))
+    newest = cluster.share_pods["ns/b"].port
+    cluster.remove(cluster.share_pods["ns/a"])
+    controllers = Controllers(cluster)
+    cluster.store(share_pod("c", 100))
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/c"].port == newest + 1
+
+
+BIG = NodeAmounts(cpu_milli=5000, pods=1)
+TAINT = (Taint("gpu", "yes", "NoSchedule"),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "needs", "reason"),
+    [
+        ({}, {}, None),
+        ({"is_ready": False}, {}, UnplacedReason.NODE_NOT_READY),
+        ({"is_cordoned": True}, {}, UnplacedReason.CORDONED),
+        ({"taints": TAINT}, {}, UnplacedReason.TAINT),
+        ({"taints": (Taint("gpu", "", "PreferNoSchedule"),)}, {}, None),
+        ({}, {"selector": {"zone": "a"}}, UnplacedReason.SELECTOR),
+        ({"labels": {"zone": "a"}}, {"selector": {"zone": "a"}}, None),
+        ({}, {"amounts": BIG}, UnplacedReason.CPU),
+        ({}, {"amounts": NodeAmounts(memory_bytes=17 * GIB)}, UnplacedReason.MEMORY),
+        ({}, {"amounts": NodeAmounts(pods=111)}, UnplacedReason.PODS),
+        ({}, {"terms": ()}, UnplacedReason.SELECTOR),
+    ],
+)
+def test_a_node_is_refused_for_its_reason(changes, needs, reason):
+    each = structs.replace(node("n1"), **changes)
+    assert node_refusal(each, NodeNeeds(**needs), NodeAmounts()) == reason
+
+
+def test_a_share_pod_that_no_node_takes_has_the_number_of_nodes_by_reason():
+    cluster = ModelCluster(
+        node("n1", taints=TAINT),
+        node("n2", is_cordoned=True),
+        node("n3", 0),
+        node("n4", taints=TAINT),
+    )
+    controllers = Controllers(cluster)
+    cluster.store(share_pod("a"))
+    settle(cluster, controllers)
+    condition = cluster.share_pods["ns/a"].condition(ConditionType.SCHEDULED)
+    assert (condition.status, condition.reason) == ("False", SharePodReason.UNSCHEDULABLE)
+    assert condition.message.startswith(
+        f"0 of 4 nodes take it: 2 × {UnplacedReason.TAINT.explanation}"
+    )
+
+
+def test_a_tainted_node_keeps_nobody_else_waiting():
+    """Upstream's only worker waits for ever for a node with a taint."""
+    cluster = ModelCluster(node("n1", taints=TAINT), node("n2"))
+    controllers = Controllers(cluster)
+    cluster.store(share_pod("a"))
+    settled(cluster, controllers)
+    assert cluster.share_pods["ns/a"].node == "n2"
+
+
+def test_a_late_event_does_not_undo_a_write():
+    cluster, controllers = started(share_pod("a"))
+    placed = cluster.share_pods["ns/a"]
+    controllers.state.set_share_pod("ns/a", share_pod("a"))
+    assert controllers.state.share_pods["ns/a"] == placed
+    again = structs.replace(
+        share_pod("a"), pod=structs.replace(share_pod("a").pod, ref=PodRef("u2", "ns", "a"))
+    )
+    controllers.state.set_share_pod("ns/a", again)
+    assert controllers.state.share_pods["ns/a"] == again
