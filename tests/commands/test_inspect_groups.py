@@ -142,12 +142,12 @@ def test_the_table_names_the_tightest_limit_and_what_is_wrong(source):
     result = run("inspect", *source, "--by", "namespace")
     lines = result.stdout.splitlines()
     assert lines[0].split() == (
-        ["NAMESPACE", "PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "WAITING", "CORES", "QUOTA"]
+        ["NAMESPACE", "PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", "QUOTA"]
     )
     (ml,) = (line for line in lines if line.startswith("ml "))
     assert "2/2" in ml
     assert "2.9 GiB/2.9 GiB" in ml
-    assert ml.endswith("EXCEEDED")
+    assert ml.endswith("memory 2.9 GiB/2.0 GiB EXCEEDED")
     assert any(
         line.startswith("! ml: over its quota: memory: 2.9 GiB (3000 MiB) of 2.0 GiB")
         for line in lines

@@ -81,7 +81,7 @@ def groups_document(
 
 def groups_table(groups: Sequence[GroupUsage], by: str, notes: Sequence[str]) -> str:
     """The table, with a line for each limit that is exceeded or contradicted, and the notes."""
-    columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "WAITING", "CORES", "QUOTA"]
+    columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", "QUOTA"]
     lines = ["\t".join((by.upper(), *columns))] if groups else ["No pod shares GPUs."]
     lines += ("\t".join(_cells(group)) for group in groups)
     text = align("\n".join(lines) + "\n").rstrip("\n")
@@ -100,7 +100,6 @@ def _cells(group: GroupUsage) -> Iterator[str]:
     yield f"{gpus}/{requested[GPUS]}"
     yield f"{rounded_size(memory)}/{rounded_size(requested[MEMORY])}"
     yield rounded_size(group.assumed[MEMORY])
-    yield rounded_size(group.waiting[MEMORY])
     yield f"{percentage(cores)}/{percentage(requested[CORES])}"
     yield _tightest(group.limits)
 
@@ -111,7 +110,9 @@ def _tightest(limits: Sequence[Overrun]) -> str:
         return "-"
     tightest = max(limits, key=_part)
     limit = tightest.limit
-    used, most = (amount_text(limit.resource, each) for each in (tightest.used, limit.amount))
+    used, most = (
+        amount_text(limit.resource, each, rounded_size) for each in (tightest.used, limit.amount)
+    )
     over = " EXCEEDED" if tightest.used > limit.amount else ""
     return f"{limit.name} {used}/{most}{over}"
 
