@@ -170,7 +170,7 @@ class SchedulerCache:
             shape = self._shapes.of(scheme, demand)
             key = (shape.number,)
             quota = self._state.quotas.quota(demand.pod.namespace)
-            over_quota = self._over_quota(scheme, demand) if quota else None
+            over_quota = self._over_quota(demand) if quota else None
             if over_quota is not None:
                 refused = dict.fromkeys(names, over_quota)
                 self._reject(shape, demand, refused, now)
@@ -190,7 +190,7 @@ class SchedulerCache:
                     placement = self._place(name, shape, demand, now)
                 result = placement.result
                 if is_by_node and isinstance(result, Placement):
-                    result = self._over_quota(scheme, demand, result) or result
+                    result = self._over_quota(demand, result) or result
                 if isinstance(result, PlacementRefusal):
                     refused[name] = result
                 else:
@@ -230,13 +230,13 @@ class SchedulerCache:
                     explained.append((name, cached.view(now), refusal))
             return explained
 
-    def quota_of(self, scheme: SchedulerScheme, demand: PodDemand) -> QuotaView:
+    def quota_of(self, demand: PodDemand) -> QuotaView:
         """The quota of the pod's namespace, and why it refuses the pod, or None."""
         namespace = demand.pod.namespace
         with self._lock:
             quotas = self._state.quotas
             used = {model: dict(amounts) for model, amounts in quotas.used(namespace).items()}
-            return QuotaView(quotas.quota(namespace), used, self._over_quota(scheme, demand))
+            return QuotaView(quotas.quota(namespace), used, self._over_quota(demand))
 
     def limited(self) -> list[QuotaView]:
         """The quotas of all namespaces that have one."""
@@ -284,7 +284,7 @@ class SchedulerCache:
 
         def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
             before: list[tuple[DemandShape, PodDemand]] = []
-            if self._over_quota(self._scheme(shape), demand) is not None:
+            if self._over_quota(demand) is not None:
                 return 0
             while len(before) < min(most, MOST_WOKEN):
                 result = self._place(name, shape, demand, now, *before).result
@@ -299,8 +299,8 @@ class SchedulerCache:
     def take_relieved(self, namespace: str) -> list[RejectedPod]:
         """Forget and return pods that the quota of their namespace refused, and admits now."""
 
-        def passes(shape: DemandShape, demand: PodDemand) -> bool:
-            return self._over_quota(self._scheme(shape), demand) is None
+        def passes(demand: PodDemand) -> bool:
+            return self._over_quota(demand) is None
 
         with self._lock:
             return self._rejected.take_over_quota(namespace, passes, MOST_WOKEN)
@@ -335,7 +335,7 @@ class SchedulerCache:
                 result = cached.as_found_by(demand, gone).place(shape, demand, now).result
                 return result if isinstance(result, Placement) else None
 
-            if self._over_quota(scheme, demand) is not None:
+            if self._over_quota(demand) is not None:
                 return None  # nobody ends for a pod that has no place afterwards
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
             return choose_victims(pods, chosen, demand.priority, place, spared)
@@ -387,7 +387,7 @@ class SchedulerCache:
                 result = self._place(name, shape, demand, now).result
                 if isinstance(result, PlacementRefusal):
                     return result
-                over_quota = self._over_quota(scheme, demand, result)
+                over_quota = self._over_quota(demand, result)
                 if over_quota is not None:
                     return over_quota
                 reservation = PodReservation(
@@ -514,9 +514,6 @@ class SchedulerCache:
             )
         )
 
-    def _scheme(self, shape: DemandShape) -> SchedulerScheme:
-        return next(scheme for scheme in self.schemes if scheme.row.name == shape.scheme)
-
     def _needs_placement(self, demand: PodDemand) -> bool:
         """Whether the quota of the pod's namespace depends on the GPUs that the pod gets."""
         return self._state.quotas.quota(demand.pod.namespace).needs_placement or any(
@@ -524,7 +521,7 @@ class SchedulerCache:
         )
 
     def _over_quota(
-        self, scheme: SchedulerScheme, demand: PodDemand, placement: Placement | None = None
+        self, demand: PodDemand, placement: Placement | None = None
     ) -> PlacementRefusal | None:
         """Why the quota of the pod's namespace refuses the pod; None if it does not.
 
@@ -536,11 +533,11 @@ class SchedulerCache:
             return None
         units = dict(demand.units)
         if placement is None:
-            usage = usage_of_requests(units, demand.requests, scheme.row.name, "")
+            usage = usage_of_requests(units, demand.requests, "")
             refusal = quotas.check(demand.pod, usage, is_placed=False)
         else:
             name = placement.node
-            usage = self._state.usage_on(scheme, name, units, placement.allocations)
+            usage = self._state.usage_on(name, units, placement.allocations)
             refusal = quotas.check(demand.pod, usage, is_placed=True)
             if refusal is None:
                 refusal = check_node(quota, usage, self._state.nodes[name].node)

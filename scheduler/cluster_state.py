@@ -164,7 +164,6 @@ class ClusterState:
 
     def usage_on(
         self,
-        scheme: SchedulerScheme,
         name: str,
         units: Mapping[str, int],
         allocations: Sequence[Allocation],
@@ -175,7 +174,6 @@ class ClusterState:
             units,
             effective_shares(allocations),
             self._devices_of(cached),
-            scheme.row.name,
             node_model(cached.node if cached else None),
         )
 
@@ -302,9 +300,9 @@ class ClusterState:
         for name in sorted(self._reserved.get(ref.uid, ())):
             cached = self.nodes[name]
             reservation = cached.reservations[ref.uid]
-            if not reservation.is_held and not isinstance(cached.scheme, PlacementReason):
+            if not reservation.is_held:
                 units = dict(reservation.units)
-                return self.usage_on(cached.scheme, name, units, reservation.allocations)
+                return self.usage_on(name, units, reservation.allocations)
         return None
 
     def _usage_of_bound(self, pod: Pod) -> PodUsage | None:
@@ -319,11 +317,11 @@ class ClusterState:
         try:
             shares = held_shares(scheme, pod, tuple(dict.fromkeys(devices.values())))
             if shares is not None:
-                return usage_of_shares(units, shares, devices, scheme.row.name, model)
+                return usage_of_shares(units, shares, devices, model)
             requests = scheme.codec.requests(pod)
         except ClaimError:
             requests = ()
-        return usage_of_requests(units, requests, scheme.row.name, model)
+        return usage_of_requests(units, requests, model)
 
     def _devices_of(self, cached: CachedNode | None) -> Mapping[str, Device]:
         """The GPUs of a node under every name that a share may have; none if unreadable."""

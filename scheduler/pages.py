@@ -74,7 +74,7 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
             f"no node took it {rejected.rejections} times in {waits:.0f} s,"
             f" of {len(rejected.nodes)} nodes that kube-scheduler offered last"
         )
-    quota = cache.quota_of(scheme, requested)
+    quota = cache.quota_of(requested)
     if quota.quota:
         yield f"the quota of namespace {pod.ref.namespace}, with what bound pods use of it:"
         yield from quota_lines(quota.quota, quota.used)

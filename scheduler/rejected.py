@@ -122,7 +122,7 @@ class RejectedPods:
         return taken
 
     def take_over_quota(
-        self, namespace: str, passes: Callable[[DemandShape, PodDemand], bool], most: int
+        self, namespace: str, passes: Callable[[PodDemand], bool], most: int
     ) -> list[RejectedPod]:
         """Forget and return pods that the quota of their namespace has refused and admits now.
 
@@ -132,7 +132,7 @@ class RejectedPods:
         for pod in _in_order(self._over_quota.get(namespace, {})):
             if len(taken) == most:
                 break
-            if passes(pod.shape, pod.demand):
+            if passes(pod.demand):
                 taken.append(pod)
         for pod in taken:
             self.discard(pod.pod.uid)

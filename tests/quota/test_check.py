@@ -169,7 +169,7 @@ def test_units_are_counted_as_kubernetes_counts_a_pod():
 
 def test_shares_count_for_the_model_of_their_gpu():
     shares = (Share("GPU-a", None, 500), Share("GPU-b", 4 * GIB), Share("GPU-gone", None))
-    usage = usage_of_shares({"x/y": 1}, shares, DEVICES, "hami", "NVIDIA T4")
+    usage = usage_of_shares({"nvidia.com/gpu": 3}, shares, DEVICES, "NVIDIA T4")
     assert usage.by_model == {
         "NVIDIA A100": {
             GPUS: 1,
@@ -178,7 +178,7 @@ def test_shares_count_for_the_model_of_their_gpu():
             HAMI_MEMORY: 80 * GIB // MIB,
             HAMI_CORES: 50,
         },
-        "NVIDIA T4": {"x/y": 1, GPUS: 2, MEMORY: 4 * GIB, HAMI_MEMORY: 4 * GIB // MIB},
+        "NVIDIA T4": {"nvidia.com/gpu": 3, GPUS: 2, MEMORY: 4 * GIB, HAMI_MEMORY: 4 * GIB // MIB},
     }
     assert usage.total[GPUS] == 3
 
@@ -189,7 +189,7 @@ def test_a_request_counts_every_gpu_and_its_peak():
         Request("init", 1, 10 * GIB, kind=ContainerKind.INIT),
         Request("unknown", 1, memory_percent=50),
     )
-    usage = usage_of_requests({}, requests, "volcano", "")
+    usage = usage_of_requests({}, requests, "")
     assert usage.by_model == {"": {GPUS: 3, MEMORY: 10 * GIB, CORES: 600}}
 
 

@@ -20,7 +20,6 @@ from vgpu.quota.usage import (
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
-from vgpu.schemes.volcano.key_set import HAMI
 
 
 class PodAccount(msgspec.Struct, frozen=True):
@@ -98,10 +97,7 @@ def _account(
     codecs: Sequence[SchemeCodec],
 ) -> PodAccount:
     units = pod.requested_units()
-    scheme = HAMI.name if HAMI.number in units else ""
-    requested = plus(
-        *(usage_of_requests({}, _requests(pod, codec), "", "").total for codec in codecs)
-    )
+    requested = plus(*(usage_of_requests({}, _requests(pod, codec), "").total for codec in codecs))
     if not holdings:
         return PodAccount(pod, requested)
     parts = [
@@ -109,7 +105,6 @@ def _account(
             units if number == 0 else {},
             [share for device, of_pod in on_node for share in _at_peak(device, of_pod)],
             {device.name: device for device, _ in on_node if device is not None},
-            scheme,
             node_model(nodes.get(name)),
         )
         for number, (name, on_node) in enumerate(sorted(holdings.items()))

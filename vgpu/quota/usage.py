@@ -56,14 +56,11 @@ def _label(node: Node | None, keys: Iterable[str]) -> str:
     return next(filter(None, (node.labels.get(key) for key in keys)), "") if node else ""
 
 
-def usage_of_requests(
-    units: Amounts, requests: Iterable[Request], scheme: str, model: str
-) -> PodUsage:
+def usage_of_requests(units: Amounts, requests: Iterable[Request], model: str) -> PodUsage:
     """The usage of a pod that holds no share yet.
 
-    ``units`` are its extended resources as Kubernetes counts them, ``scheme`` is the name of the
-    system's row. Memory that a request leaves to the size of the GPU counts as nothing, so that the
-    result is a lower bound then.
+    ``units`` are its extended resources as Kubernetes counts them. Memory that a request leaves to
+    the size of the GPU counts as nothing, so that the result is a lower bound then.
     """
     ordered = sorted(requests, key=lambda request: request.kind is ContainerKind.APP)
     shares = {
@@ -71,21 +68,20 @@ def usage_of_requests(
         MEMORY: effective((each.kind, each.count * (each.memory_bytes or 0)) for each in ordered),
         CORES: effective((each.kind, each.count * each.cores_milli) for each in ordered),
     }
-    return PodUsage(_nonempty({model: plus(units, _with_hami(shares, scheme))}))
+    return PodUsage(_nonempty({model: plus(units, _with_hami(shares, units))}))
 
 
 def usage_of_shares(
     units: Amounts,
     shares: Iterable[Share],
     devices: Mapping[str, Device],
-    scheme: str,
     model: str,
 ) -> PodUsage:
     """The usage of a pod that holds these shares at its peak.
 
-    ``units`` and ``scheme`` are those of :func:`usage_of_requests`. ``devices`` are the node's
-    under every name that a share may have; ``model`` is that of the node's labels, and of GPUs that
-    name none themselves. A share without memory has all of its GPU's.
+    ``units`` are those of :func:`usage_of_requests`. ``devices`` are the node's under every name
+    that a share may have; ``model`` is that of the node's labels, and of GPUs that name none
+    themselves. A share without memory has all of its GPU's.
     """
     by_model: dict[str, list[Amounts]] = {model: [units]}
     for share in shares:
@@ -95,12 +91,13 @@ def usage_of_shares(
             memory = (device.memory_bytes if device else None) or 0
         amounts = {GPUS: 1, MEMORY: memory, CORES: share.cores_milli or 0}
         name = (device.model if device else "") or model
-        by_model.setdefault(name, []).append(_with_hami(amounts, scheme))
+        by_model.setdefault(name, []).append(_with_hami(amounts, units))
     return PodUsage(_nonempty({name: plus(*each) for name, each in by_model.items()}))
 
 
-def _with_hami(amounts: dict[str, int], scheme: str) -> dict[str, int]:
-    if scheme == HAMI.name:
+def _with_hami(amounts: dict[str, int], units: Amounts) -> dict[str, int]:
+    """The amounts with what HAMi counts, if the pod is one of HAMi's."""
+    if HAMI.number in units:
         amounts[HAMI_MEMORY] = -(-amounts[MEMORY] // MIB)
         amounts[HAMI_CORES] = amounts[CORES] // MILLI_PER_PERCENT
     return amounts
