@@ -392,7 +392,7 @@ class SchedulerCache:
                     return over_quota
                 reservation = PodReservation(
                     result.allocations,
-                    demand.wishes.group,
+                    demand.wishes.groups,
                     pod=demand.pod,
                     shape=shape,
                     since=now,
@@ -425,7 +425,7 @@ class SchedulerCache:
             shape = self._shapes.of(scheme, request)
             reservation = PodReservation(
                 claim.allocations,
-                request.wishes.group,
+                request.wishes.groups,
                 pod=pod.ref,
                 shape=shape,
                 since=self._clock(),
@@ -488,7 +488,7 @@ class SchedulerCache:
             return None
         held = PodReservation(
             freed.allocations,
-            freed.group,
+            freed.groups,
             pod=ref,
             since=now,
             is_held=True,

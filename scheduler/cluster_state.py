@@ -233,7 +233,7 @@ class ClusterState:
         reservations = {
             uid: PodReservation(
                 claim.allocations,
-                claim.group,
+                claim.groups,
                 pod=claim.pod,
                 since=claim.at,
                 is_held=claim.is_held,

@@ -140,7 +140,7 @@ class LeaseCommitter:
                 claim = NodeClaim(
                     ref,
                     placement.allocations,
-                    demand.wishes.group,
+                    demand.wishes.groups,
                     self._clock(),
                     units=demand.units,
                 )
@@ -165,7 +165,7 @@ class LeaseCommitter:
                     claim = NodeClaim(
                         ref,
                         held.allocations,
-                        held.group,
+                        held.groups,
                         self._clock(),
                         is_held=True,
                         priority=held.priority,

@@ -25,7 +25,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod.
         allocations: the containers' shares.
-        group: its PodGroup, "" if none.
+        groups: its groups.
         at: when a replica last confirmed it, in unix seconds by that replica's clock.
         is_held: whether nothing is decided yet, and the shares are held for the pod, for which
             kube-scheduler preempts others.
@@ -35,7 +35,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
 
     pod: PodRef
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
     at: float = 0.0
     is_held: bool = False
     priority: int = 0

@@ -35,10 +35,10 @@ NOW = 1_000_000.0
 class Served:
     """The verbs of one cache on a port."""
 
-    def __init__(self):
+    def __init__(self, schemes=SCHEMES):
         self.complaint, self.events = "", []
         self.api = ModelApi()
-        self.cache = SchedulerCache(SCHEMES, lambda: NOW)
+        self.cache = SchedulerCache(schemes, lambda: NOW)
         events = RejectionEvents(self.events.append, lambda: NOW)
         self.extender = Extender(
             self.cache,
