@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -639,7 +640,7 @@ def test_pods_of_an_exclusive_rule_of_volcano_share_no_gpu_with_each_other(bed):
     check(bed, bed.wait_bound(bed.namespace, 3))
 
 
-def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
+def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed, figure):
     """I8, S5: kube-scheduler sees no event of the ConfigMap."""
     bed.node("gpushare", "gpushare-h")
     sick = {
@@ -652,8 +653,10 @@ def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
     try:
         waiting = bed.start("waits", bed.namespace, "gpushare", 1)
         bed.wait_refused(waiting, "the GPUs are unhealthy")
+        started = time.monotonic()
         bed.client.patch(config, {"data": {"gpus": "0"}})
         pod = bed.client.wait_for(waiting, bound, "is bound")
+        figure(f"bound {time.monotonic() - started:.2f} s after its GPU was healthy again")
         assert pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         assert "vgpu.dev/retry" in pod["metadata"]["annotations"]
     finally:
