@@ -19,7 +19,7 @@ import msgspec
 
 from scheduler.cluster_state import ClusterState
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, ShapeKey
+from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
 from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.preempted import HeldShares, Preemptions
@@ -27,17 +27,22 @@ from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
 from scheduler.victims import NodePreemption, choose_victims
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import (
+    OF_QUOTA,
     Placement,
     PlacementReason,
     PlacementRefusal,
     PlacementResult,
 )
+from vgpu.quota.check import check_node
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts
+from vgpu.quota.usage import usage_of_requests
 from vgpu.schemes.codec import ClaimError
 
 MOST_WOKEN: Final = 16
@@ -46,6 +51,9 @@ MOST_WOKEN: Final = 16
 MOST_ASKED: Final = 16
 """Maximum number of nodes that compute whether they take a pod beside pods under way, for one
 filter. Pods go to the best nodes first, and a bind decides for itself."""
+
+MOST_PLACED: Final = 8
+"""Maximum number of demands whose placements are remembered, for quotas that depend on GPUs."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
@@ -56,6 +64,17 @@ class FilteredNodes(msgspec.Struct, frozen=True):
 
     nodes: tuple[str, ...]
     refused: Mapping[str, PlacementRefusal]
+
+
+class QuotaView(msgspec.Struct, frozen=True):
+    """The quota of a namespace with what its pods use, by the model of the GPUs.
+
+    ``refusal`` is why the quota refuses a certain pod, None if it does not.
+    """
+
+    quota: NamespaceQuota
+    used: Mapping[str, Amounts]
+    refusal: PlacementRefusal | None = None
 
 
 class SchedulerCache:
@@ -70,11 +89,13 @@ class SchedulerCache:
         clock: Callable[[], float],
         changed: Callable[[str], object] = lambda _: None,
         nominated: Callable[[PodReservation, str], object] = lambda *_: None,
+        relieved: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
         ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
-        chosen the node to preempt others there.
+        chosen the node to preempt others there. ``relieved`` is called with each namespace whose
+        quota may admit more pods.
         """
         self.schemes = tuple(schemes)
         self._clock = clock
@@ -85,8 +106,16 @@ class SchedulerCache:
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
         self._known = NodeAnswers()
+        self._placements: NodeMemory[Placement] = NodeMemory(MOST_PLACED)
         self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
-        self._state = ClusterState(self.schemes, clock, changed, self._settled, self._known.forget)
+        self._state = ClusterState(
+            self.schemes,
+            clock,
+            changed,
+            self._settled,
+            relieved=relieved,
+            forget=self._forget,
+        )
 
     # ------------------------------------------------------------ events
 
@@ -116,6 +145,23 @@ class SchedulerCache:
         if held is not None:
             self._nominated(*held)
 
+    def set_namespace(self, name: str, namespace: Namespace | MalformedObject | None) -> None:
+        """The Namespace as it is now; None if it is gone or declares no quota."""
+        with self._lock:
+            self._state.set_namespace(name, namespace)
+
+    def set_resource_quota(
+        self, namespace: str, name: str, quota: ResourceQuota | MalformedObject | None
+    ) -> None:
+        """The ResourceQuota as it is now; None if it is gone or limits no shared GPUs."""
+        with self._lock:
+            self._state.set_resource_quota(namespace, name, quota)
+
+    def set_gpu_admission(self, data: Mapping[str, str] | None) -> None:
+        """The data of gpu-admission's ConfigMap; None if there is none."""
+        with self._lock:
+            self._state.set_gpu_admission(data)
+
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name, as the last event showed it."""
         with self._lock:
@@ -134,6 +180,8 @@ class SchedulerCache:
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
+        A pod that does not fit into the quota of its namespace is refused by every node. The quota
+        counts bound pods and reservations; pods under way are counted by :meth:`reserve`.
         Pods that passed filter and are not bound yet are counted on every node that they may be
         bound to, where that leaves a node: else the first of them to be bound has it.
         """
@@ -141,14 +189,23 @@ class SchedulerCache:
         uid = demand.pod.uid
         with self._lock:
             shape = self._shapes.of(scheme, demand)
+            quota = self._state.quotas.quota(demand.pod.namespace)
+            over_quota = self._over_quota(demand) if quota else None
+            if over_quota is not None:
+                refused = dict.fromkeys(names, over_quota)
+                self._reject(shape, demand, refused, now)
+                return FilteredNodes((), refused)
             fitting, refused = self._sorted(names, shape, demand, now)
+            if quota and self._needs_placement(demand):
+                fitting, over = self._within_quota(fitting, shape, demand, now)
+                refused |= over
             chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
             refused |= dict.fromkeys(set(fitting).difference(chosen), _TAKEN)
             if chosen:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
             else:
-                self._rejected.add(RejectedPod(demand.pod, shape, demand, frozenset(refused), now))
+                self._reject(shape, demand, refused, now)
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
@@ -175,6 +232,26 @@ class SchedulerCache:
                     refusal = result if isinstance(result, PlacementRefusal) else None
                     explained.append((name, cached.view(now), refusal))
             return explained
+
+    def quota_of(self, demand: PodDemand) -> QuotaView:
+        """The quota of the pod's namespace, and why it refuses the pod, or None."""
+        namespace = demand.pod.namespace
+        with self._lock:
+            quotas = self._state.quotas
+            used = {model: dict(amounts) for model, amounts in quotas.used(namespace).items()}
+            return QuotaView(quotas.quota(namespace), used, self._over_quota(demand))
+
+    def limited(self) -> list[QuotaView]:
+        """The quotas of all namespaces that have one."""
+        with self._lock:
+            quotas = self._state.quotas
+            return [
+                QuotaView(
+                    quota,
+                    {each: dict(amounts) for each, amounts in quotas.used(quota.namespace).items()},
+                )
+                for quota in quotas.limited()
+            ]
 
     def inspected(self, system: str) -> list[InspectedNode]:
         """The nodes of a sharing system, by name, with the pods that are bound to them."""
@@ -209,12 +286,23 @@ class SchedulerCache:
         now = self._clock()
 
         def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
+            if self._over_quota(demand) is not None:
+                return 0
             found = self._found_by(demand, name)
             scheme = self._by_name[shape.scheme]
             return 0 if found is None else found.count(scheme, demand, now, min(most, MOST_WOKEN))
 
         with self._lock:
             return self._rejected.take(name, fitting)
+
+    def take_relieved(self, namespace: str) -> list[RejectedPod]:
+        """Forget and return pods that the quota of their namespace refused, and admits now."""
+
+        def passes(demand: PodDemand) -> bool:
+            return self._over_quota(demand) is None
+
+        with self._lock:
+            return self._rejected.take_over_quota(namespace, passes, MOST_WOKEN)
 
     def put_back_rejected(self, rejected: RejectedPod) -> None:
         """Remember a rejected pod again."""
@@ -245,6 +333,8 @@ class SchedulerCache:
                 result = cached.as_found_by(demand, gone).place(scheme, demand, now)
                 return result if isinstance(result, Placement) else None
 
+            if self._over_quota(demand) is not None:
+                return None  # nobody ends for a pod that has no place afterwards
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
             return choose_victims(pods, chosen, demand.priority, place, spared)
 
@@ -295,8 +385,16 @@ class SchedulerCache:
                 result = self._place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     return result
+                over_quota = self._over_quota(demand, result)
+                if over_quota is not None:
+                    return over_quota
                 reservation = PodReservation(
-                    result.allocations, demand.wishes.groups, pod=demand.pod, shape=shape, since=now
+                    result.allocations,
+                    demand.wishes.groups,
+                    pod=demand.pod,
+                    shape=shape,
+                    since=now,
+                    units=demand.units,
                 )
                 self._state.reserve(name, reservation)
             view = cached.view(now)
@@ -329,6 +427,7 @@ class SchedulerCache:
                 pod=pod.ref,
                 shape=shape,
                 since=self._clock(),
+                units=request.units,
             )
             self._state.reserve(pod.node, reservation)
 
@@ -396,6 +495,82 @@ class SchedulerCache:
         self._state.reserve(name, held)
         return held, name
 
+    def _reject(
+        self,
+        shape: DemandShape,
+        demand: PodDemand,
+        refused: Mapping[str, PlacementRefusal],
+        now: float,
+    ) -> None:
+        namespace = demand.pod.namespace
+        limited = namespace if self._state.quotas.quota(namespace) else ""
+        over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.values())
+        nodes = frozenset(refused)
+        self._rejected.add(
+            RejectedPod(
+                demand.pod, shape, demand, nodes, now, limited=limited, over_quota=over_quota
+            )
+        )
+
+    def _needs_placement(self, demand: PodDemand) -> bool:
+        """Whether the quota of the pod's namespace depends on the GPUs that the pod gets."""
+        return self._state.quotas.quota(demand.pod.namespace).needs_placement or any(
+            request.memory_bytes is None for request in demand.requests
+        )
+
+    def _over_quota(
+        self, demand: PodDemand, placement: Placement | None = None
+    ) -> PlacementRefusal | None:
+        """Why the quota of the pod's namespace refuses the pod; None if it does not.
+
+        Without a placement the pod counts what is known of it before: a lower bound.
+        """
+        quotas = self._state.quotas
+        quota = quotas.quota(demand.pod.namespace)
+        if not quota:
+            return None
+        units = dict(demand.units)
+        if placement is None:
+            usage = usage_of_requests(units, demand.requests, "")
+            refusal = quotas.check(demand.pod, usage, is_placed=False)
+        else:
+            name = placement.node
+            usage = self._state.usage_on(name, units, placement.allocations)
+            refusal = quotas.check(demand.pod, usage, is_placed=True)
+            if refusal is None:
+                refusal = check_node(quota, usage, self._state.nodes[name].node)
+        return PlacementRefusal(refusal.reason, refusal.detail) if refusal is not None else None
+
+    def _within_quota(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> tuple[list[str], dict[str, PlacementRefusal]]:
+        """Those of the nodes on which the pod is within its quota, and why the others are not."""
+        known = self._placements.of((shape.number,))
+        own = self._state.reserved_on(demand.pod.uid)
+        scheme = self._by_name[shape.scheme]
+        within: list[str] = []
+        over: dict[str, PlacementRefusal] = {}
+        for name in names:
+            placement = known.get(name)
+            if placement is None or name in own:
+                result = self._place(name, scheme, demand, now)
+                if isinstance(result, PlacementRefusal):
+                    over[name] = result
+                    continue
+                placement = result
+                if self._state.nodes[name].is_alike_for(demand):
+                    known[name] = placement
+            refusal = self._over_quota(demand, placement)
+            if refusal is None:
+                within.append(name)
+            else:
+                over[name] = refusal
+        return within, over
+
+    def _forget(self, node: str) -> None:
+        self._known.forget(node)
+        self._placements.forget(node)
+
     def _found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
         """The node as the pod finds it; None if nothing is known of it."""
         cached = self._state.nodes.get(name)
@@ -431,7 +606,7 @@ class SchedulerCache:
                 return UNKNOWN
             found = cached.as_found_by(demand)
             answer = self._known.shared(found.answer(scheme, demand, now, demands))
-            if found is cached and not cached.is_kept():
+            if cached.is_alike_for(demand):
                 known[cached.name] = answer
             return answer
 

@@ -155,7 +155,13 @@ class LeaseCommitter:
                     if known is not None:
                         continue  # another replica may have ended a claim
                     return placement
-                claim = NodeClaim(ref, placement.allocations, demand.wishes.groups, self._clock())
+                claim = NodeClaim(
+                    ref,
+                    placement.allocations,
+                    demand.wishes.groups,
+                    self._clock(),
+                    units=demand.units,
+                )
                 try:
                     if self._write(node, version, {**claims, ref.uid: claim}):
                         return placement

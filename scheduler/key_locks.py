@@ -1,4 +1,4 @@
-"""A lock for each key that somebody works on: one works on a key at a time, others wait."""
+"""A lock for each key that a thread works on: one works on a key at a time, others wait."""
 
 import threading
 from collections.abc import Iterator

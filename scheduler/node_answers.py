@@ -5,7 +5,7 @@ alike share one answer, so that an answer is looked up without touching the node
 """
 
 from collections import OrderedDict
-from typing import Final, Self
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -43,22 +43,39 @@ UNKNOWN: Final = NodeAnswer(PlacementRefusal.of(PlacementReason.UNKNOWN_NODE))
 """The answer of a node of which nothing is known."""
 
 
-class NodeAnswers:
+_Value = TypeVar("_Value")
+
+
+class NodeMemory(Generic[_Value]):
+    """What was computed of nodes that have not changed since. Not for several threads."""
+
+    def __init__(self, most: int) -> None:
+        """At most so many keys are remembered; the least recently used are forgotten."""
+        self._most = most
+        self._by_key: OrderedDict[ShapeKey, dict[str, _Value]] = OrderedDict()
+
+    def of(self, key: ShapeKey) -> dict[str, _Value]:
+        """The values of a key by the node's name, to be read and to be added to."""
+        values = self._by_key.get(key)
+        if values is None:
+            if len(self._by_key) >= self._most:
+                self._by_key.popitem(last=False)
+            values = self._by_key[key] = {}
+        self._by_key.move_to_end(key)
+        return values
+
+    def forget(self, node: str) -> None:
+        """The node has changed."""
+        for values in self._by_key.values():
+            values.pop(node, None)
+
+
+class NodeAnswers(NodeMemory[NodeAnswer]):
     """The answers that the module describes. Not for several threads: the cache locks."""
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[ShapeKey, dict[str, NodeAnswer]] = OrderedDict()
+        super().__init__(MOST_KEYS)
         self._distinct: dict[tuple[PlacementReason | None, int | None, int], NodeAnswer] = {}
-
-    def of(self, key: ShapeKey) -> dict[str, NodeAnswer]:
-        """The answers of nodes that have not changed since, by the node's name."""
-        answers = self._by_key.get(key)
-        if answers is None:
-            if len(self._by_key) >= MOST_KEYS:
-                self._by_key.popitem(last=False)
-            answers = self._by_key[key] = {}
-        self._by_key.move_to_end(key)
-        return answers
 
     def shared(self, answer: NodeAnswer) -> NodeAnswer:
         """The one object of all equal answers."""
@@ -71,8 +88,3 @@ class NodeAnswers:
         if len(self._distinct) >= MOST_DISTINCT:
             self._distinct.clear()
         return self._distinct.setdefault(content, answer)
-
-    def forget(self, node: str) -> None:
-        """The node has changed."""
-        for answers in self._by_key.values():
-            answers.pop(node, None)

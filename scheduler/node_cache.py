@@ -49,6 +49,7 @@ class PodReservation(Reservation, frozen=True, kw_only=True):
         is_held: whether the pod was not decided on yet: the GPUs that its preemption frees are held
             for it against pods that are not more important.
         priority: the pod's, if ``is_held``.
+        units: the pod's extended resources, as in :class:`PodDemand`.
     """
 
     pod: PodRef
@@ -56,6 +57,7 @@ class PodReservation(Reservation, frozen=True, kw_only=True):
     since: float
     is_held: bool = False
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
     def is_for(self, shape: DemandShape) -> bool:
         """Whether it is a decision on what the pod still requests."""
@@ -110,9 +112,9 @@ class CachedNode:
         self._least_priority = None
         self._on_change(self.name)
 
-    def is_kept(self) -> bool:
-        """Whether something is kept on it for a pod that is not decided on: pods find it unlike."""
-        return bool(self.promises or self.held)
+    def is_alike_for(self, demand: PodDemand) -> bool:
+        """Whether all pods find it as this one does: nothing is kept on it for a single pod."""
+        return not (self.promises or self.held) and self.as_found_by(demand) is self
 
     @property
     def held(self) -> tuple[PodReservation, ...]:
