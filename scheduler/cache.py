@@ -48,9 +48,8 @@ from vgpu.schemes.codec import ClaimError
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
 
-MOST_ASKED: Final = 16
-"""Maximum number of nodes that compute whether they take a pod beside pods under way, for one
-filter. Pods go to the best nodes first, and a bind decides for itself."""
+MOST_ASKED: Final = 32
+"""Maximum number of nodes that are asked whether they take a pod beside pods under way."""
 
 MOST_PLACED: Final = 8
 """Maximum number of demands whose placements are remembered, for quotas that depend on GPUs."""
@@ -199,8 +198,10 @@ class SchedulerCache:
             if quota and self._needs_placement(demand):
                 fitting, over = self._within_quota(fitting, shape, demand, now)
                 refused |= over
-            chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
-            refused |= dict.fromkeys(set(fitting).difference(chosen), _TAKEN)
+            kept = self._kept_for_others(fitting, shape, demand, now)
+            chosen = [name for name in fitting if name not in kept] or fitting
+            if chosen is not fitting:
+                refused |= dict.fromkeys(kept, _TAKEN)
             if chosen:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
@@ -614,17 +615,12 @@ class SchedulerCache:
         return [answer or ask(name) for name, answer in zip(names, map(get, names), strict=True)]
 
     def _sorted(
-        self,
-        names: Sequence[str],
-        shape: DemandShape,
-        demand: PodDemand,
-        now: float,
-        before: Sequence[UnderWay] = (),
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[list[str], dict[str, PlacementRefusal]]:
-        """The nodes that take the demand after those of ``before``, and why the others do not."""
+        """The nodes that take the demand, and why the others do not."""
         fitting: list[str] = []
         refused: dict[str, PlacementRefusal] = {}
-        answers = self._answers(names, shape, demand, now, before)
+        answers = self._answers(names, shape, demand, now)
         for name, answer in zip(names, answers, strict=True):
             if answer.refusal is None:
                 fitting.append(name)
@@ -632,51 +628,28 @@ class SchedulerCache:
                 refused[name] = answer.refusal
         return fitting, refused
 
-    def _beside_those_under_way(
-        self,
-        names: Sequence[str],
-        shape: DemandShape,
-        demand: PodDemand,
-        now: float,
-    ) -> list[str]:
-        """The nodes that take the pod beside those that passed filter shortly before it."""
+    def _kept_for_others(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> set[str]:
+        """Those of the nodes that do not take the pod beside pods that passed filter before it.
+
+        Only the best nodes are asked: pods go there first, and a bind decides for itself.
+        """
         newest = self._under_way.newest(demand.pod.uid, now)
         if not newest:
-            return list(names)
-        groups: list[tuple[tuple[UnderWay, ...], Sequence[str]]] = [((), names)]
-        for pod in newest:
-            split: list[tuple[tuple[UnderWay, ...], Sequence[str]]] = []
-            for before, group in groups:
-                there = [name for name in group if name in pod.nodes]
-                split.append(((*before, pod), there))
-                if len(there) < len(group):
-                    split.append((before, [name for name in group if name not in pod.nodes]))
-            groups = split
-        fitting: set[str] = set()
-        scores = self._known.of((shape.number,))
-        for before, group in groups:
-            asked, unasked = self._best(group, scores, shape, before)
-            fitting.update(self._sorted(asked, shape, demand, now, before)[0], unasked)
-        return [name for name in names if name in fitting]
+            return set()
+        scores = self._known.of(_key(shape))
+        best = heapq.nlargest(MOST_ASKED, names, lambda name: scores.get(name, UNKNOWN).score)
 
-    def _best(
-        self,
-        names: Sequence[str],
-        scores: Mapping[str, NodeAnswer],
-        shape: DemandShape,
-        before: Sequence[UnderWay],
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        """The nodes to ask, and the rest: of those that have to compute, the best few are asked."""
-        known = self._known.of(_key(shape, before))
-        new = [name for name in names if name not in known]
-        if len(new) <= MOST_ASKED:
-            return names, ()
-        best = heapq.nlargest(MOST_ASKED, new, key=lambda name: scores.get(name, UNKNOWN).score)
-        unasked = set(new).difference(best)
-        return [name for name in names if name not in unasked], tuple(unasked)
+        def refuses(name: str) -> bool:
+            before = [pod for pod in newest if name in pod.nodes]
+            (answer,) = self._answers((name,), shape, demand, now, before)
+            return answer.refusal is not None
+
+        return set(filter(refuses, best))
 
 
-def _key(shape: DemandShape, before: Sequence[UnderWay]) -> ShapeKey:
+def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:
     return (*(pod.shape.number for pod in before), shape.number)
 
 
