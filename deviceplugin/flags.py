@@ -61,6 +61,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
     web_config_file: str | None = None
+    web_probe_address: str | None = None
     web_max_connections: int = MAX_CONNECTIONS
     web_max_connections_per_address: int = MAX_PER_ADDRESS
     cdi: bool = True

@@ -63,6 +63,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
     web_telemetry_path: str = "/metrics"
     web_config_file: str | None = None
+    web_probe_address: str | None = None
     web_max_requests: int = MAX_REQUESTS
     web_max_connections: int = MAX_CONNECTIONS
     web_max_connections_per_address: int = MAX_PER_ADDRESS
@@ -130,6 +131,7 @@ FLAGS = (
     WEB.listen_address,
     flag("--web.telemetry-path", "Path of the metrics.", metavar="PATH"),
     WEB.config_file,
+    WEB.probe_address,
     flag(
         "--web.max-requests",
         "Requests served at a time; more are answered 503.",
@@ -308,6 +310,9 @@ def conflicts(
     path = options.web_telemetry_path
     if not PATH.fullmatch(path) or path in RESERVED:
         errors.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")
-    if options.once and typed & {"web_listen_address", "web_config_file"}:
-        errors.append("--once serves nothing: drop --web.listen-address and --web.config.file")
+    if options.once and typed & {"web_listen_address", "web_config_file", "web_probe_address"}:
+        errors.append(
+            "--once serves nothing: drop --web.listen-address, --web.config.file and"
+            " --web.probe-address"
+        )
     return errors

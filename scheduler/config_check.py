@@ -48,7 +48,11 @@ class ConfigTrap(Explained):
     )
     IGNORED = (
         "ignored",
-        "a pod can wait although a GPU is free, unless percentageOfNodesToScore is 100",
+        "kube-scheduler offers nodes without GPUs, unless percentageOfNodesToScore is 100",
+    )
+    SOME_NODES = (
+        "some_nodes",
+        "in a cluster of more than 100 nodes a pod can wait although a GPU of another node is free",
     )
     NEVER_ADVERTISED = (
         "never_advertised",
@@ -158,6 +162,8 @@ def config_findings(config: KubeSchedulerConfig) -> list[ConfigFinding]:
     if not ours:
         return [ConfigFinding(ConfigTrap.NO_EXTENDER, "extenders", is_error=True)]
     findings = []
+    if not _scores_all(config):
+        findings.append(ConfigFinding(ConfigTrap.SOME_NODES, "percentageOfNodesToScore"))
     binders = [number for number, extender in extenders if extender.bind_verb]
     for number in binders[1:]:
         field = f"extenders[{number}].bindVerb"

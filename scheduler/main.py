@@ -33,10 +33,12 @@ from scheduler.waker import Waker
 from vgpu.documentation import page
 from vgpu.kube.client import ApiClient
 from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.kube.kept_keys import keep_also
 from vgpu.kube.work_queue import WorkQueue
 from vgpu.metrics.family import FamilyTable
 from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
+from vgpu.placement.exclusive import ExclusiveRule
 from vgpu.program.flags import MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.pages import program_routes
@@ -64,6 +66,21 @@ EVENTS_SECONDS: Final = 1.0
 
 REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
+
+
+class ExclusiveRuleType(click.ParamType[ExclusiveRule]):
+    """Labels of pods that share no GPU with each other."""
+
+    name = "labels"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ExclusiveRule:
+        """Convert to a rule; refuses what is no labels."""
+        try:
+            return ExclusiveRule.of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group(
@@ -114,6 +131,15 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     "--gpu-policy",
     type=click.Choice((BINPACK, SPREAD)),
     help="Which GPUs of a node come first, with Volcano's and HAMi's.  [default: the original's]",
+)
+@click.option(
+    "--volcano.exclusive-rule",
+    "exclusive_rules",
+    multiple=True,
+    type=ExclusiveRuleType(),
+    metavar="LABELS",
+    help="Volcano's pods with all of these labels (KEY=VALUE, joined by commas) share no GPU with"
+    " each other; repeatable. An item of Volcano's deviceshare.GPUExclusiveRules.",
 )
 @click.option(
     "--volcano.memory-factor",
@@ -206,7 +232,9 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["context"],
             params["request_timeout"],
             params["lease_namespace"],
-            PlacementPolicies(params["node_policy"], params["gpu_policy"] or ""),
+            PlacementPolicies(
+                params["node_policy"], params["gpu_policy"] or "", params["exclusive_rules"]
+            ),
             {
                 "volcano": params["volcano_memory_factor"] * MIB,
                 "gpushare": params["gpushare_memory_unit"],
@@ -259,6 +287,8 @@ class Scheduler:
         fail: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``fail`` ends the program for a reason."""
+        rules = options.policies.exclusive
+        keep_also(key for rule in rules for key, _ in rule.labels)
         self._api = api
         self._pages = metrics
         changed = WorkQueue[str]()
@@ -268,6 +298,7 @@ class Scheduler:
             time.time,
             changed.add,
             lambda *held: self._holder.add(held),
+            self._relieve,
         )
         self._waker = Waker(api, self._cache, changed)
         self._informers = ClusterInformers(api, self._cache)
@@ -281,6 +312,7 @@ class Scheduler:
             else LeaseCommitter(api, self._cache, namespace, time.time)
         )
         self._holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
+        self._reliever = QueueWorker[str]("reliever", self._waker.wake_relieved)
         self._labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
         self._binder = PodBinder(
             api,
@@ -325,6 +357,7 @@ class Scheduler:
         self._waker.start()
         self._holder.start()
         self._labeler.start()
+        self._reliever.start()
 
     def stop(self) -> None:
         """Stop following it."""
@@ -332,9 +365,14 @@ class Scheduler:
         self._waker.stop()
         self._holder.stop()
         self._labeler.stop()
+        self._reliever.stop()
         self._informers.close()
         self._events.finish(EVENTS_SECONDS)
         self._presence.stop()
+
+    def _relieve(self, namespace: str) -> None:
+        """The quota of a namespace may admit more pods."""
+        self._reliever.add(namespace)
 
     def _complaint(self) -> str:
         """Why no request can be answered; "" if they can."""
@@ -359,6 +397,7 @@ class Scheduler:
             woken=self._waker.woken,
             api_requests=self._api.requests,
             held=self._held(),
+            quotas=self._cache.limited(),
             **self._metrics.counts(),
         )
 

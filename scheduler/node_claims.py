@@ -25,19 +25,21 @@ class NodeClaim(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod.
         allocations: the containers' shares.
-        group: its PodGroup, "" if none.
+        groups: its groups.
         at: when a replica last confirmed it, in unix seconds by that replica's clock.
         is_held: whether nothing is decided yet, and the shares are held for the pod, for which
             kube-scheduler preempts others.
         priority: the pod's, if ``is_held``.
+        units: the pod's extended resources, which its quota counts.
     """
 
     pod: PodRef
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
     at: float = 0.0
     is_held: bool = False
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
 
 Claims = Mapping[str, NodeClaim]

@@ -16,10 +16,10 @@ MOST_PREEMPTING: Final = 1000
 
 
 class HeldShares(msgspec.Struct, frozen=True):
-    """The shares that a pod gets once its victims are gone; ``group`` is its PodGroup."""
+    """The shares that a pod gets once its victims are gone; ``groups`` are its groups."""
 
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class Preemptions:

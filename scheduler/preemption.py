@@ -88,7 +88,7 @@ class Preemptor:
             added = tuple(pod.ref.uid for pod in preemption.added)
             answer[name] = NodeVictims(victims.uids + added, victims.violations)
             allocations = preemption.placement.allocations
-            freed[name] = HeldShares(allocations, demand.wishes.group)
+            freed[name] = HeldShares(allocations, demand.wishes.groups)
         self._cache.note_preemption(demand.pod, freed)
         return answer
 

@@ -23,6 +23,7 @@ from scheduler.wire import (
 )
 from vgpu.model import PodRef
 from vgpu.reasons import SourceError
+from vgpu.units import MIB
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpu.web.routes import Route, Routes
 
@@ -36,6 +37,11 @@ MOST_BINDING: Final = 64 * 1024
 """Maximum size of a request to bind, in bytes."""
 
 _JSON: Final = (("Content-Type", "application/json"),)
+
+_TOO_LONG: Final = (
+    f"the request is longer than {MOST_QUERY // MIB} MiB: set nodeCacheCapable: true in the"
+    " configuration of kube-scheduler"
+)
 
 _DEFECT: Final = "vgpu scheduler failed on a defect; its log has the details"
 
@@ -60,21 +66,22 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
         error = extender.bind(ref, binding.node)
         return write_error(error), not error
 
-    def verb(
+    def query(
         name: Verb,
         answer: Callable[[bytes], tuple[bytes, bool]],
         failure: Callable[[str], bytes],
-        most: int,
+        too_long: bytes,
     ) -> Route:
-        return Route(_handler(name, answer, failure, metrics), ("POST",), most)
+        handler = _handler(name, answer, failure, metrics)
+        return Route(handler, ("POST",), MOST_QUERY, HttpResponse(200, _JSON, too_long))
 
     def no_nodes(error: str) -> bytes:
         return write_filter(FilterAnswer(error=error))
 
-    filtering = verb(Verb.FILTER, filter_nodes, no_nodes, MOST_QUERY)
-    scoring = verb(Verb.PRIORITIZE, prioritize, lambda _: write_scores(()), MOST_QUERY)
-    preempting = verb(Verb.PREEMPT, preempt, _no_victims, MOST_QUERY)
-    binding = verb(Verb.BIND, bind, write_error, MOST_BINDING)
+    filtering = query(Verb.FILTER, filter_nodes, no_nodes, no_nodes(_TOO_LONG))
+    scoring = query(Verb.PRIORITIZE, prioritize, lambda _: write_scores(()), write_scores(()))
+    preempting = query(Verb.PREEMPT, preempt, _no_victims, write_victims({}))
+    binding = Route(_handler(Verb.BIND, bind, write_error, metrics), ("POST",), MOST_BINDING)
     return {
         "/filter": filtering,
         "/prioritize": scoring,

@@ -44,6 +44,11 @@ RIGHTS = (
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces", "resourcequotas"],
+        "verbs": ["list", "watch"],
+    },
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
 )
 LOCK_RIGHTS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
@@ -73,9 +78,18 @@ def free_port() -> int:
 class Extender:
     """The command ``vgpu scheduler``, while the block lasts."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
-        """``flags`` are of the command, such as ``--single``."""
-        self.port = free_port()
+    def __init__(
+        self, cluster: Cluster, folder: Path, *flags: str, is_locked: bool = False
+    ) -> None:
+        """``flags`` are of the command, such as ``--single``.
+
+        ``is_locked`` is whether ``flags`` make its port require client certificates: the probes
+        then have a port of their own.
+        """
+        self.port = self.probe_port = free_port()
+        if is_locked:
+            self.probe_port = free_port()
+            flags = (*flags, f"--web.probe-address=127.0.0.1:{self.probe_port}")
         self._folder, self._flags = folder, flags
         rights = (*RIGHTS, LOCK_RIGHTS) if "--original-plugin" in flags else RIGHTS
         client = cluster.client_for(*rights)
@@ -123,7 +137,9 @@ class Extender:
     def start(self) -> None:
         """Start it, and wait until it is ready."""
         self.launch()
-        self.daemon.wait_until(lambda: self.get("/-/ready")[0] == 200, "ready", failures=(OSError,))
+        self.daemon.wait_until(
+            lambda: request(self.probe_port, "/-/ready")[0] == 200, "ready", failures=(OSError,)
+        )
 
     def launch(self) -> None:
         """Start it."""

@@ -164,11 +164,13 @@ def test_a_new_configuration_means_new_pods(chart):
     assert pods({"every": "1m"}) != pods({"every": "2m"}) == pods({"every": "2m"})
 
 
-def test_locked_metrics_are_probed_by_their_port_alone(sets):
+def test_locked_metrics_are_probed_at_a_port_of_their_own(sets):
     for _, _, container in containers(sets["locked"]):
-        (port,) = container["ports"]
+        _, probed = container["ports"]
+        assert f"--web.probe-address=:{probed['containerPort']}" in container["args"]
         for probe in ("livenessProbe", "readinessProbe"):
-            assert container[probe] == {"tcpSocket": {"port": port["name"]}}
+            assert container[probe]["httpGet"]["port"] == probed["name"]
+            assert len(probed["name"]) <= 15  # the API server's limit
         assert "--web.config.file=/etc/vgpu-web/web-config.yaml" in container["args"]
 
 

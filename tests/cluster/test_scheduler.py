@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,9 +24,11 @@ from tests.cluster.extending import (
     make_node,
     priority_class,
     remove_nodes,
+    request,
 )
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
+from tests.support.web_helpers import Pki, fetch
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import held_shares, node_view, scheme_of
@@ -33,6 +36,7 @@ from vgpu.placement.result import PlacementRefusal
 from vgpu.units import MIB
 
 SCHEMES = scheduler_schemes({})
+(HAMI_SCHEME,) = (scheme for scheme in SCHEMES if scheme.row.name == "hami")
 
 HAMI_REGISTER = json.dumps(
     [
@@ -137,7 +141,7 @@ def placing(api, tmp_path_factory):
     """One extender and one kube-scheduler for all tests of this file."""
     folder = tmp_path_factory.mktemp("scheduler")
     with (
-        Extender(api, folder, *COMPAT) as extender,
+        Extender(api, folder, *COMPAT, "--volcano.exclusive-rule=app=train") as extender,
         ExtenderProxy(extender.port) as proxy,
         kube_scheduler(api, folder, "ours", proxy.port),
     ):
@@ -581,7 +585,62 @@ def test_a_request_for_hamis_priority_keeps_no_pod_pending(bed):
     assert held_shares(scheme, alone, ()) is None
 
 
-def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
+def test_hamis_preferences_of_numa_nodes_and_links_choose_gpus_and_mig_mode_takes_none(bed):
+    """GPU 0 and 2 are connected, 0 and 1 are of one NUMA node, and GPU 3 is in MIG mode."""
+    gpus = [
+        {**gpu, "numa": number // 2, "id": f"GPU-p-{number}", "mode": mode}
+        for number, (gpu, mode) in enumerate(
+            zip(json.loads(HAMI_REGISTER) * 2, ["hami-core"] * 3 + ["mig"], strict=True)
+        )
+    ]
+    scores = [
+        {"uuid": "GPU-p-0", "score": {"GPU-p-1": 10, "GPU-p-2": 100}},
+        {"uuid": "GPU-p-1", "score": {"GPU-p-0": 10, "GPU-p-2": 10}},
+        {"uuid": "GPU-p-2", "score": {"GPU-p-0": 100, "GPU-p-1": 10}},
+    ]
+    annotations = {
+        "hami.io/node-nvidia-register": json.dumps(gpus),
+        "hami.io/node-nvidia-score": json.dumps(scores),
+    }
+    bed.nodes.append("hami-p")
+    make_node(bed.api, "hami-p", {"nvidia.com/gpu": 40}, annotations)
+
+    def devices(name, policy, count, **more):
+        asked = {"nvidia.com/gpu": count, "nvidia.com/gpumem": 4096}
+        pod = objects.pod(name, bed.namespace, limits=asked, schedulerName=bed.name)
+        pod["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": policy, **more}
+        pod = bed.client.wait_for(bed.client.create(pod), bound, "is bound")
+        return {share.device for share in held_shares(HAMI_SCHEME, as_pod(pod), ())}
+
+    assert devices("linked", "topology-aware", 2) == {"GPU-p-0", "GPU-p-2"}
+    assert devices("single", "topology-aware", 1) == {"GPU-p-1"}
+    assert devices("numa", "numa,spread", 1) == {"GPU-p-2"}
+    assert devices("all", "spread", 3) == {"GPU-p-0", "GPU-p-1", "GPU-p-2"}
+    mig = objects.pod("mig", bed.namespace, limits=limits("hami", 1), schedulerName=bed.name)
+    mig["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": "mig"}
+    bed.wait_refused(bed.client.create(mig), "the GPUs are shared in another mode than the pod")
+
+
+def test_pods_of_an_exclusive_rule_of_volcano_share_no_gpu_with_each_other(bed):
+    bed.node("volcano", "volcano-e")
+
+    def start(name, **labels):
+        pod = bed.pod(name, bed.namespace, "volcano", 1)
+        pod["metadata"]["labels"] = labels
+        return bed.client.create(pod)
+
+    for name in ("one", "two"):
+        start(name, app="train", other=name)
+    pods = bed.wait_bound(bed.namespace, 2)
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == "volcano")
+    used = [share.device for pod in pods for share in held_shares(scheme, as_pod(pod), ())]
+    assert sorted(used) == ["GPU-volcano-0", "GPU-volcano-1"]
+    bed.wait_refused(start("third", app="train"), "or of an exclusive rule, uses the GPUs")
+    start("free", app="serve")
+    check(bed, bed.wait_bound(bed.namespace, 3))
+
+
+def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed, figure):
     """I8, S5: kube-scheduler sees no event of the ConfigMap."""
     bed.node("gpushare", "gpushare-h")
     sick = {
@@ -594,8 +653,10 @@ def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed):
     try:
         waiting = bed.start("waits", bed.namespace, "gpushare", 1)
         bed.wait_refused(waiting, "the GPUs are unhealthy")
+        started = time.monotonic()
         bed.client.patch(config, {"data": {"gpus": "0"}})
         pod = bed.client.wait_for(waiting, bound, "is bound")
+        figure(f"bound {time.monotonic() - started:.2f} s after its GPU was healthy again")
         assert pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
         assert "vgpu.dev/retry" in pod["metadata"]["annotations"]
     finally:
@@ -665,6 +726,43 @@ def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
     assert not bound(bed.client.get(ours))
 
 
+def test_client_certificates_are_required_of_kube_scheduler_and_not_of_the_probes(bed, tmp_path):
+    pki = Pki(tmp_path, "vgpu")
+    certificate, key = pki.issue("extender")
+    client, client_key = pki.issue("client")
+    config = tmp_path / "web-config.yaml"
+    tls = {
+        "cert_file": str(certificate),
+        "key_file": str(key),
+        "client_ca_file": str(pki.ca),
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+    config.write_text(json.dumps({"tls_server_config": tls}))
+    bed.node("gpushare", "gpushare-c")
+    with Extender(bed.api, tmp_path, f"--web.config.file={config}", is_locked=True) as extender:
+        address = f"127.0.0.1:{extender.port}"
+        for path in ("/filter", "/bind", "/metrics", "/"):
+            assert request(extender.probe_port, path, b"{}" if "i" in path else None)[0] == 404
+        with pytest.raises(OSError, match=r"(?i)reset|alert|closed|eof"):
+            fetch(address, "/-/ready", tls=pki.client())
+        assert fetch(address, "/-/ready", tls=pki.client((client, client_key)))[0] == 200
+        with kube_scheduler(
+            bed.api,
+            tmp_path,
+            "locked",
+            extender.port,
+            urlPrefix=f"https://{address}",
+            enableHTTPS=True,
+            tlsConfig={
+                "caFile": str(pki.ca),
+                "certFile": str(client),
+                "keyFile": str(client_key),
+            },
+        ):
+            bed.start("through", bed.namespace, "gpushare", 4, schedulerName="locked")
+            check(bed, bed.wait_bound(bed.namespace, 1))
+
+
 def test_the_gauges_of_the_original_schedulers_have_what_is_bound(bed):
     bed.node("hami", "hami-g")
     bed.node("volcano", "volcano-g")
@@ -683,3 +781,40 @@ def test_the_gauges_of_the_original_schedulers_have_what_is_bound(bed):
         return [text for text in wanted if text not in page]
 
     wait_until(lambda: not missing(), "the gauges have both pods", context=missing)
+
+
+# ---------------------------------------------------------------- quotas
+
+
+def test_a_namespace_is_filled_to_its_quota_and_the_next_pod_comes_as_soon_as_there_is_room(bed):
+    """A raised quota makes room, and so does a pod's end; kube-scheduler only hears of the end."""
+    bed.node("gpushare", "gpushare-quota")
+    path = f"/api/v1/namespaces/{bed.namespace}"
+    annotate(bed, path, "8Gi")
+    for number in range(4):
+        bed.start(f"q{number}", bed.namespace, "gpushare", 1)
+    pods = bed.wait_bound(bed.namespace, 2)
+    (first, *_), waiting = pods_by_binding(pods)
+    for pod in waiting:
+        bed.wait_refused(pod, "would exceed a GPU quota of its namespace")
+    page = bed.extender.get(explain_path(waiting[0]))[1].decode()
+    assert f"memory: 8.0 GiB of 8.0 GiB (Namespace {bed.namespace}, vgpu.dev/quota-memory)" in page
+    metrics = bed.extender.get("/metrics")[1].decode()
+    assert f'vgpu_extender_quota_used{{namespace="{bed.namespace}",resource="memory"' in metrics
+    annotate(bed, path, "12Gi")
+    pods = bed.wait_bound(bed.namespace, 3)
+    _, waiting = pods_by_binding(pods)
+    assert len(waiting) == 1, "no more than the quota"
+    bed.client.delete(first, grace_seconds=0)
+    pods = bed.wait_bound(bed.namespace, 3)
+    check(bed, pods)
+
+
+def annotate(bed, path, memory):
+    """Declare the quota of the namespace."""
+    bed.client.patch(path, {"metadata": {"annotations": {"vgpu.dev/quota-memory": memory}}})
+
+
+def pods_by_binding(pods):
+    """The bound pods, and the others."""
+    return [pod for pod in pods if bound(pod)], [pod for pod in pods if not bound(pod)]

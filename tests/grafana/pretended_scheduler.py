@@ -39,13 +39,13 @@ def view_of(t: float, **fields: object) -> SchedulerView:
             "reservations": pods % 3,
             "rejected": 2 + pods % 4,
             "woken": pods // 5,
-            "requests": {**requests, (Verb.BIND, Outcome.ERROR): (1 + pods // 20, 0.1)},
+            "requests": requests,
             "rejections": {
                 PlacementReason.MEMORY: pods * 2,
                 PlacementReason.CORES: pods // 2,
                 PlacementReason.UNHEALTHY: pods // 4,
             },
-            "bind_failures": {BindFailure.GONE: 1 + pods // 20},
+            "bind_failures": {},
             "api_requests": {
                 ("create", "201"): pods,
                 ("update", "200"): pods,

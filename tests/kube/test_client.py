@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import ssl
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
-from urllib3.util.ssl_ import create_urllib3_context
 
 from tests.support.answering_server import Answers, Handler, answer, serving, status
 from tests.support.environment import own_loopback
@@ -884,21 +882,6 @@ def test_a_pod_s_server_has_to_prove_itself(tmp_path):
     made = service_account.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
     assert made["cert_reqs"] == "CERT_REQUIRED"
     assert made["ca_certs"] == str(tmp_path / "ca.crt")
-
-
-def test_a_pod_s_server_may_have_a_certificate_that_kubectl_takes(tmp_path, monkeypatch):
-    """Whatever Python's default is: from 3.13 on it is strict."""
-
-    def strict(**options):
-        context = create_urllib3_context(**options)
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        return context
-
-    monkeypatch.setattr("vgpu.kube.tls.create_urllib3_context", strict)
-    made = service_account.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
-    context = made["ssl_context"]
-    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
-    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_a_pod_s_token_is_read_again_and_one_that_is_missing_is_waited_for(tmp_path, monkeypatch):

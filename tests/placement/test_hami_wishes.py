@@ -1,14 +1,18 @@
 """What HAMi's pods request in annotations: never placed against it."""
 
 import json
+from itertools import combinations
+from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef, Share
 from vgpu.placement.candidate import with_shares
+from vgpu.placement.connected import MOST_COMBINATIONS, best_connected
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason
@@ -18,8 +22,11 @@ SCHEMES = scheduler_schemes({})
 POLICY, BIND = "hami.io/gpu-scheduler-policy", "nvidia.com/numa-bind"
 
 
-def node(numas, mode="hami-core"):
-    """A node with a GPU of 16 GiB on each of these NUMA nodes."""
+def node(numas, modes=(), scores=""):
+    """A node with a GPU of 16 GiB on each of these NUMA nodes; the first ones have ``modes``.
+
+    ``scores`` is HAMi's annotation of how they are connected.
+    """
     gpus = [
         {
             "id": f"GPU-{number}",
@@ -27,14 +34,15 @@ def node(numas, mode="hami-core"):
             "devmem": 16384,
             "devcore": 100,
             "type": "NVIDIA-T4",
-            "mode": mode,
+            "mode": modes[number] if number < len(modes) else "hami-core",
             "numa": numa,
             "health": True,
             "index": number,
         }
         for number, numa in enumerate(numas)
     ]
-    return Node("n1", annotations={"hami.io/node-nvidia-register": json.dumps(gpus)})
+    annotations = {"hami.io/node-nvidia-register": json.dumps(gpus)}
+    return Node("n1", annotations=annotations | {"hami.io/node-nvidia-score": scores})
 
 
 def chosen(gpus_of, used, count, **annotations):
@@ -42,7 +50,7 @@ def chosen(gpus_of, used, count, **annotations):
     view = node_view(gpus_of, HAMI, (), (), (), now=0.0)
     shares = [Share(f"GPU-{number}", gib << 30, 0) for number, gib in enumerate(used) if gib]
     candidate = view.candidate
-    candidate = type(candidate)(candidate.name, with_shares(candidate.gpus, shares), candidate.mode)
+    candidate = structs.replace(candidate, gpus=with_shares(candidate.gpus, shares))
     container = Container("main", {"nvidia.com/gpu": count, "nvidia.com/gpumem": 8192})
     pod = Pod(PodRef("u", "ns", "p"), containers=(container,), annotations=annotations)
     _, demand = demand_of(pod, SCHEMES)
@@ -95,6 +103,109 @@ def test_a_bound_container_has_its_gpus_of_one_numa_node_wherever_enough_fit(gpu
         assert result.cause is PlacementReason.NUMA
 
 
-def test_gpus_in_mig_mode_take_no_pod_while_their_geometry_is_unknown():
-    refused = chosen(node([0, 0], mode="mig"), [0, 0], 1)
+@given(
+    gpus=st.lists(st.tuples(st.integers(0, 2), st.sampled_from((0, 4, 12))), max_size=6),
+    count=st.integers(1, 3),
+    policy=st.sampled_from(("numa", "numa,binpack", "spread, numa")),
+)
+def test_a_preferred_numa_node_orders_the_gpus_and_excludes_none(gpus, count, policy):
+    numas, used = [numa for numa, _ in gpus], [gib for _, gib in gpus]
+    result = chosen(node(numas), used, count, **{POLICY: policy})
+    fitting = [number for number, gib in enumerate(used) if gib <= 8]
+    assert isinstance(result, Placement) == (len(fitting) >= count)
+    if isinstance(result, Placement):
+        taken = {int(name.removeprefix("GPU-")) for name in names(result)}
+        key = {
+            "numa": lambda number: (numas[number],),
+            "numa,binpack": lambda number: (numas[number], used[number]),
+            "spread, numa": lambda number: (-used[number], numas[number]),
+        }[policy]
+        left = set(fitting) - taken
+        assert all(key(one) >= key(other) for one in taken for other in left)
+
+
+def scored(number_of, scores):
+    """HAMi's annotation with the scores of the pairs of so many GPUs."""
+    pairs = dict(zip(combinations(range(number_of), 2), scores, strict=False))
+    return {
+        f"GPU-{one}": {
+            f"GPU-{other}": pairs.get((min(one, other), max(one, other)), 0)
+            for other in range(number_of)
+            if other != one
+        }
+        for one in range(number_of)
+    }
+
+
+@given(
+    used=st.lists(st.sampled_from((0, 4, 12)), max_size=6),
+    count=st.integers(1, 4),
+    scores=st.lists(st.integers(0, 5), min_size=15, max_size=15),
+)
+def test_a_container_has_the_best_connected_of_the_gpus_that_fit(used, count, scores):
+    links = scored(len(used), scores)
+    annotation = json.dumps([{"uuid": name, "score": score} for name, score in links.items()])
+    gpus_of = node([0] * len(used), scores=annotation)
+    result = chosen(gpus_of, used, count, **{POLICY: "topology-aware"})
+    fitting = [f"GPU-{number}" for number, gib in enumerate(used) if gib <= 8]
+    assert isinstance(result, Placement) == (len(fitting) >= count)
+    if not isinstance(result, Placement):
+        return
+
+    def total(gpus):
+        return sum(links[one][other] for one, other in combinations(sorted(gpus), 2))
+
+    def misses(gpu):
+        return sum(links[gpu][other] for other in fitting if other != gpu)
+
+    taken = names(result)
+    assert len(set(taken)) == count
+    if count == 1:
+        assert misses(taken[0]) == min(map(misses, fitting))
+    else:
+        assert total(taken) == max(map(total, combinations(fitting, count)))
+
+
+def test_of_too_many_combinations_those_of_one_island_are_found():
+    """Two islands of twelve GPUs, in which each is connected to each."""
+    gpus = [f"GPU-{number}" for number in range(24)]
+    links = {
+        one: {
+            other: 100 if index % 2 == place % 2 else 10
+            for place, other in enumerate(gpus)
+            if other != one
+        }
+        for index, one in enumerate(gpus)
+    }
+    assert comb(24, 12) > MOST_COMBINATIONS
+    island = best_connected(gpus, 12, links)
+    assert len({position % 2 for position in island}) == 1
+    assert len(set(island)) == 12
+
+
+@pytest.mark.parametrize("scores", ["", "{", "[1]", '[{"uuid":"GPU-0","score":{"GPU-1":"x"}}]'])
+def test_scores_that_cannot_be_read_prefer_no_gpu_and_refuse_no_pod(scores):
+    result = chosen(node([0, 0], scores=scores), [1, 0], 1, **{POLICY: "topology-aware"})
+    assert isinstance(result, Placement)
+
+
+def test_a_gpu_in_mig_mode_takes_no_pod_and_the_others_of_its_node_do():
+    assert not isinstance(chosen(node([0, 0], ["mig"]), [0, 9], 1), Placement)
+    assert names(chosen(node([0, 0], ["mig"]), [0, 1], 1)) == ["GPU-1"]
+    refused = chosen(node([0, 0], ["mig", "mig"]), [0, 0], 1)
     assert refused.cause is PlacementReason.MIG_GEOMETRY
+    assert "reserves no MIG instances" in refused.cause.explanation
+
+
+@pytest.mark.parametrize(
+    ("mode", "device"), [("hami-core", "GPU-1"), ("hami-core,mig", "GPU-1"), ("mig", None)]
+)
+def test_a_mode_that_the_pod_requests_is_that_of_the_gpu(mode, device):
+    result = chosen(node([0, 0], ["mig"]), [0, 0], 1, **{"nvidia.com/vgpu-mode": mode})
+    if device is None:
+        assert {reason for _, reason in result.skipped} == {
+            PlacementReason.SHARING_MODE,
+            PlacementReason.MIG_GEOMETRY,
+        }
+    else:
+        assert names(result) == [device]

@@ -42,7 +42,7 @@ def with_claims(gpus, held):
     in_use = tuple(gpus)
     for claim, group in held:
         shares = (share for allocation in claim.allocations for share in allocation.shares)
-        in_use = with_shares(in_use, shares, group)
+        in_use = with_shares(in_use, shares, (group,) if group else ())
     return in_use
 
 
@@ -154,7 +154,7 @@ def test_init_containers_are_not_looked_at():
         (
             ask(1),
             gpu(groups=frozenset({"ml/job"})),
-            PlacementWishes(group="ml/job", alone_in_group=True),
+            PlacementWishes(groups=("ml/job",), apart=("ml/job",)),
             PlacementReason.POD_GROUP,
         ),
         (
@@ -186,11 +186,11 @@ def test_a_gpu_is_passed_over_with_its_reason(request_, only, wanted, skip):
         (ask(1), gpu(), PlacementWishes(use_types=("nvidia-",), avoid_types=("L40S",))),
         (ask(1), gpu(), PlacementWishes(avoid_types=("A100",))),
         (ask(1), gpu(), PlacementWishes(use_uuids=("GPU-1", "GPU-0"))),
-        (ask(1), gpu(groups=frozenset({"ml/job"})), PlacementWishes(group="ml/job")),
+        (ask(1), gpu(groups=frozenset({"ml/job"})), PlacementWishes(groups=("ml/job",))),
         (
             ask(1),
             gpu(groups=frozenset({"ml/job"})),
-            PlacementWishes(group="other/job", alone_in_group=True),
+            PlacementWishes(groups=("other/job",), apart=("other/job",)),
         ),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_gpu_that_just_fits_is_taken(request_, only, wanted):
 
 
 def test_containers_of_one_pod_may_share_a_gpu_that_their_group_must_not():
-    wanted = PlacementWishes(group="ml/job", alone_in_group=True)
+    wanted = PlacementWishes(groups=("ml/job",), apart=("ml/job",))
     result = put((ask(1, container="a"), ask(1, container="b")), gpu(), wanted=wanted)
     assert chosen(result) == [["GPU-0"], ["GPU-0"]]
     refused = put(ask(1), *result.gpus, wanted=wanted)
@@ -371,14 +371,14 @@ def test_wishes_are_read_from_the_pods_annotations():
         use_types=("A100", "H100"),
         use_uuids=("GPU-0",),
         avoid_uuids=("GPU-1", "GPU-2"),
-        group="ml/job",
-        alone_in_group=True,
+        groups=("ml/job",),
+        apart=("ml/job",),
     )
 
 
 def test_the_newer_group_annotation_counts_where_the_older_is_not_there():
     pod = Pod(POD, annotations={"scheduling.volcano.sh/group-name": "job"})
-    assert volcano_wishes(pod) == PlacementWishes(group="ml/job")
+    assert volcano_wishes(pod) == PlacementWishes(groups=("ml/job",))
     assert volcano_wishes(Pod(POD)) == PlacementWishes()
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.live import parse, port_in
 from tests.support.waiting import WAIT_SECONDS
+from tests.support.web_helpers import Pki, fetch
 from vgpu import __version__
 from vgpu.program.signals import IGNORED
 
@@ -99,6 +101,31 @@ def test_what_only_a_new_process_can_mend_ends_it_with_a_status_of_its_own(toy, 
     assert 'msg=stopping reason="nobody is there"' in live.log()
 
 
+def test_probes_have_an_address_of_their_own_beside_client_certificates(toy, tmp_path):
+    pki = Pki(tmp_path, "toys")
+    certificate, key = pki.issue("toy")
+    config = tmp_path / "web-config.json"
+    tls = {
+        "cert_file": str(certificate),
+        "key_file": str(key),
+        "client_ca_file": str(pki.ca),
+        "client_auth_type": "RequireAndVerifyClientCert",
+    }
+    config.write_text(json.dumps({"tls_server_config": tls}))
+    live = toy(f"--web.config.file={config}", "--web.probe-address=127.0.0.1:0")
+    (probes,) = re.findall(r"msg=listening address=(\S+) tls=False", live.log())
+    for path, word in (("/-/healthy", "healthy"), ("/readyz", "ready")):
+        assert fetch(probes, path)[::2] == (200, f"vgpu toy is {word}\n".encode())
+    for path in ("/", "/metrics", "/greet"):
+        assert fetch(probes, path)[0] == 404
+    served = f"127.0.0.1:{live.port}"
+    with pytest.raises(OSError, match=r"(?i)reset|alert|closed|eof"):
+        fetch(served, "/-/ready", tls=pki.client())
+    friend = pki.client(pki.issue("friend"))
+    assert fetch(served, "/metrics", tls=friend)[0] == 200
+    assert live.process.stop(signal.SIGTERM) == 0
+
+
 def test_the_flags_of_its_log_are_the_hosts(tmp_path):
     log = tmp_path / "log"
     process = Daemon("toy", [*TOY, "--log.format=json"], log, cwd=ROOT)
@@ -122,10 +149,12 @@ def test_a_start_that_fails_names_the_flag(flags, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, words = refused(f"--web.listen-address={address}", *flags)
-    assert (status, f"--web.listen-address '{address}': address already in use" in words) == (
-        1,
-        True,
-    )
+        assert (status, f"--web.listen-address '{address}': address already in use" in words) == (
+            1,
+            True,
+        )
+        status, words = refused(f"--web.probe-address={address}")
+        assert (status, f"--web.probe-address '{address}': address already" in words) == (1, True)
     status, words = refused(f"--web.config.file={tmp_path}/none")
     assert (status, f"--web.config.file {tmp_path}/none" in words) == (1, True)
     assert refused("--web.max-connections=0")[0] == 2

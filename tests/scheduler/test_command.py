@@ -122,6 +122,18 @@ def resource(name, ignored):
             0,
         ),
         (
+            changed() | {"percentageOfNodesToScore": None},
+            "some_nodes",
+            "percentageOfNodesToScore",
+            0,
+        ),
+        (
+            changed() | {"profiles": [{"percentageOfNodesToScore": 50}]},
+            "some_nodes",
+            "percentageOfNodesToScore",
+            0,
+        ),
+        (
             changed() | {"extenders": changed()["extenders"] * 2},
             "second_binder",
             "extenders[1].bindVerb",

@@ -51,6 +51,20 @@ def test_the_claim_of_a_bound_pod_stays_for_a_replica_that_has_not_seen_it():
     assert pair.refused(pair.second, late) == "memory"
 
 
+def test_a_claim_of_a_pod_that_is_gone_ends_also_for_a_replica_that_never_saw_the_pod():
+    """As on a node that was removed and made again, where nobody removes the Lease."""
+    pair = Pair()
+    old = pair.pod("a", 6)
+    pair.bind(pair.first, old)
+    del pair.api.pods["a"]
+    late = pair.pod("b", 6)
+    assert pair.refused(pair.second, late) == "memory"
+    pair.now += SETTLE_SECONDS + 1
+    pair.second.binder.settle()
+    pair.bind(pair.second, late)
+    assert pair.api.pods["b"].node == "n1"
+
+
 def test_a_claim_that_is_confirmed_while_another_replica_ends_it_stays():
     """The pod is changed, so that old bindings fail, and bound just before its claim would go."""
     pair = Pair()

@@ -13,10 +13,11 @@ from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.preemption import Preemptor
-from scheduler.service import extender_routes
+from scheduler.service import MOST_QUERY, extender_routes
 from tests.scheduler.test_binder_machine import ModelApi, gpushare_node
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS
+from tests.support.web_helpers import exchange, status_of
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Node
 from vgpu.placement.dialects import demand_of, scheduler_schemes
@@ -35,10 +36,10 @@ NOW = 1_000_000.0
 class Served:
     """The verbs of one cache on a port."""
 
-    def __init__(self):
+    def __init__(self, schemes=SCHEMES):
         self.complaint, self.events = "", []
         self.api = ModelApi()
-        self.cache = SchedulerCache(SCHEMES, lambda: NOW)
+        self.cache = SchedulerCache(schemes, lambda: NOW)
         events = RejectionEvents(self.events.append, lambda: NOW)
         self.extender = Extender(
             self.cache,
@@ -109,6 +110,17 @@ def test_a_cache_that_cannot_be_used_answers_nothing(served):
     assert "the last event is old" in served.post("/filter", FILTER)["Error"]
     assert "the last event is old" in served.post("/bind", BIND)["Error"]
     assert {row["Score"] for row in served.post("/prioritize", FILTER)} == {0}
+
+
+def test_whole_nodes_beyond_the_maximum_are_refused_with_a_reason_that_is_read(served):
+    """kube-scheduler reads no answer but one of status 200."""
+    for path, has_error in (("/filter", True), ("/prioritize", False), ("/preempt", False)):
+        length = b"Content-Length: %d" % (MOST_QUERY + 1)
+        head = (b"POST " + path.encode() + b" HTTP/1.1", b"Host: a", length, b"", b"{")
+        answer = exchange(served.server.addresses[0], b"\r\n".join(head))
+        assert status_of(answer) == 200
+        body = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert ("nodeCacheCapable: true" in str(body)) == has_error
 
 
 @pytest.mark.parametrize(

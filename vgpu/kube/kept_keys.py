@@ -4,7 +4,7 @@ The rest of an object is dropped. The sharing systems' rows have the prefixes of
 (:mod:`vgpu.schemes.registry`); this module has those that belong to no system.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -36,6 +36,8 @@ ALSO_KEPT: Final = (
     STEP,
     "vgpu.dev/",
     "kubernetes.io/config.mirror",
+    "nvidia.com/gpu.product",
+    "tkestack.io/gpu-",
 )
 """Prefixes of annotations and labels that are kept beside those of the systems' rows."""
 
@@ -60,7 +62,8 @@ class KeptKeys:
         is_kept: whether an annotation or label of this key is kept.
     """
 
-    def __init__(self, schemes: SchemeRegistry) -> None:
+    def __init__(self, schemes: SchemeRegistry, also: frozenset[str] = frozenset()) -> None:
+        """``also`` are more keys of annotations and labels that are kept."""
         resources = (*schemes.resource_prefixes, *OWN_RESOURCES)
         marks = schemes.mark_prefixes
         kept = (*schemes.kept_prefixes, *ALSO_KEPT)
@@ -76,7 +79,7 @@ class KeptKeys:
 
         @lru_cache(_REMEMBERED)
         def is_kept(key: str) -> bool:
-            return key.startswith(kept) and key not in _DERIVED
+            return (key.startswith(kept) or key in also) and key not in _DERIVED
 
         self.is_resource: Callable[[str], bool] = is_resource
         self.is_mark: Callable[[str], bool] = is_mark
@@ -84,11 +87,18 @@ class KeptKeys:
 
 
 _of_registry = lru_cache(1)(KeptKeys)
+_also: frozenset[str] = frozenset()
+
+
+def keep_also(keys: Iterable[str]) -> None:
+    """Keep annotations and labels of these keys, too: before the first object is read."""
+    global _also  # noqa: PLW0603  # of the process, as the registry is
+    _also = frozenset(keys)
 
 
 def kept_keys() -> KeptKeys:
-    """The kept keys of the current registry."""
-    return _of_registry(registry())
+    """The kept keys of the current registry, and those of :func:`keep_also`."""
+    return _of_registry(registry(), _also)
 
 
 def resource_prefixes() -> tuple[str, ...]:

@@ -21,11 +21,15 @@ class PlacementWishes(msgspec.Struct, frozen=True):
         mode: hami-core or mig; None is either.
         use_types, avoid_types: parts of GPU types; if some are to be used, none is avoided.
         use_uuids, avoid_uuids: GPUs.
-        group: its PodGroup as ``<namespace>/<name>``.
-        alone_in_group: whether it shares no GPU with another pod of its group.
-        gpu_policy, node_policy: ``binpack`` or ``spread``; "" is the cluster's.
+        groups: the groups of pods that it is in: its PodGroup as ``<namespace>/<name>``, and
+            exclusive rules.
+        apart: those of ``groups`` with whose other pods it shares no GPU.
+        gpu_order: which GPUs come first: ``binpack``, ``spread`` and ``numa``, of which the first
+            one that makes a difference counts; () is the cluster's.
+        node_policy: ``binpack`` or ``spread``; "" is the cluster's.
         idle_gpus: whether it takes only GPUs that no share is on.
         one_numa_node: whether the GPUs of a container are all of one NUMA node.
+        best_connected: whether a container gets those of the fitting GPUs that are connected best.
     """
 
     mode: str | None = None
@@ -33,12 +37,13 @@ class PlacementWishes(msgspec.Struct, frozen=True):
     avoid_types: tuple[str, ...] = ()
     use_uuids: tuple[str, ...] = ()
     avoid_uuids: tuple[str, ...] = ()
-    group: str = ""
-    alone_in_group: bool = False
-    gpu_policy: str = ""
+    groups: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    gpu_order: tuple[str, ...] = ()
     node_policy: str = ""
     idle_gpus: bool = False
     one_numa_node: bool = False
+    best_connected: bool = False
 
 
 NO_WISHES: Final = PlacementWishes()
@@ -47,13 +52,15 @@ NO_WISHES: Final = PlacementWishes()
 class PodDemand(msgspec.Struct, frozen=True):
     """What a pod requests of a node; ``requests`` are by container, in the pod's order.
 
-    A higher ``priority`` is more important.
+    A higher ``priority`` is more important. ``units`` are the pod's extended resources, as
+    Kubernetes counts them for a ResourceQuota.
     """
 
     pod: PodRef
     requests: tuple[Request, ...]
     wishes: PlacementWishes = NO_WISHES
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
 
 class UsedGpu(msgspec.Struct, frozen=True):
@@ -63,11 +70,12 @@ class UsedGpu(msgspec.Struct, frozen=True):
         device: the GPU; None for its memory or slots is none of them.
         users: number of shares in use.
         memory_bytes, cores_milli: amounts in use.
-        groups: PodGroups of which a pod is on it.
+        groups: groups of which a pod is on it.
         geometries: how it may be cut, in MIG mode.
         mig_slots: group and position of the MIG slots in use.
         cordoned: whether new shares are kept off it on purpose.
         numa: its NUMA node.
+        mode: how it is shared; "" is the mode of its node.
     """
 
     device: Device
@@ -79,6 +87,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
     mig_slots: frozenset[tuple[str, int]] = frozenset()
     cordoned: bool = False
     numa: int = 0
+    mode: str = ""
 
     @property
     def capacity_bytes(self) -> int:
@@ -100,7 +109,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
         """Whether no share of it is in use."""
         return not (self.users or self.memory_bytes or self.cores_milli)
 
-    def with_share(self, share: Share, group: str = "") -> "UsedGpu":
+    def with_share(self, share: Share, groups: Iterable[str] = ()) -> "UsedGpu":
         """The GPU with one more share; a MIG slot is in use with all its memory.
 
         A share without memory has all of it.
@@ -114,7 +123,7 @@ class UsedGpu(msgspec.Struct, frozen=True):
             users=self.users + 1,
             memory_bytes=self.memory_bytes + memory,
             cores_milli=self.cores_milli + (share.cores_milli or 0),
-            groups=self.groups | {group} if group else self.groups,
+            groups=self.groups.union(groups),
             mig_slots=self.mig_slots | {slot} if slot else self.mig_slots,
         )
 
@@ -126,19 +135,24 @@ class UsedGpu(msgspec.Struct, frozen=True):
         )
 
 
+GpuLinks = Mapping[str, Mapping[str, int]]
+"""How well a GPU is connected to each other one, by their UUIDs; a higher score is better."""
+
+
 class CandidateNode(msgspec.Struct, frozen=True):
     """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str
     gpus: tuple[UsedGpu, ...]
     mode: str = SOFTWARE
+    links: GpuLinks = {}
 
 
 def with_shares(
-    gpus: Iterable[UsedGpu], shares: Iterable[Share], group: str = ""
+    gpus: Iterable[UsedGpu], shares: Iterable[Share], groups: Iterable[str] = ()
 ) -> tuple[UsedGpu, ...]:
     """The GPUs with these shares in use as well; shares of other GPUs are left out."""
-    in_use = tuple(gpus)
+    in_use, groups = tuple(gpus), tuple(groups)
     names: Mapping[str, int] = {
         name: position for position, gpu in enumerate(in_use) for name in gpu.device.names
     }
@@ -146,5 +160,5 @@ def with_shares(
     for share in shares:
         position = names.get(physical(share.device))
         if position is not None:
-            changed[position] = changed[position].with_share(share, group)
+            changed[position] = changed[position].with_share(share, groups)
     return tuple(changed)

@@ -93,7 +93,7 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         return Placement(
             node.name,
             self.allocations(demand, allocations),
-            _with_group(gpus, allocations, demand.wishes.group),
+            _with_groups(gpus, allocations, demand.wishes.groups),
             preference,
         )
 
@@ -200,15 +200,15 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         )
 
 
-def _with_group(
-    gpus: Sequence[UsedGpu], allocations: Sequence[Allocation], group: str
+def _with_groups(
+    gpus: Sequence[UsedGpu], allocations: Sequence[Allocation], groups: tuple[str, ...]
 ) -> tuple[UsedGpu, ...]:
-    """The GPUs, those of the allocations with the pod's PodGroup."""
-    if not group:
+    """The GPUs, those of the allocations with the pod's groups."""
+    if not groups:
         return tuple(gpus)
     devices = {physical(share.device) for each in allocations for share in each.shares}
     return tuple(
-        structs.replace(gpu, groups=gpu.groups | {group}) if gpu.device.name in devices else gpu
+        structs.replace(gpu, groups=gpu.groups.union(groups)) if gpu.device.name in devices else gpu
         for gpu in gpus
     )
 

@@ -10,8 +10,15 @@ import msgspec
 
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind, PodRef, Request
-from vgpu.placement.candidate import NO_WISHES, SOFTWARE, PlacementWishes, PodDemand
+from vgpu.placement.candidate import (
+    NO_WISHES,
+    SOFTWARE,
+    GpuLinks,
+    PlacementWishes,
+    PodDemand,
+)
 from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
+from vgpu.placement.exclusive import ExclusiveRule, with_rules
 from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.hami import HamiDialect, hami_wishes
@@ -23,8 +30,8 @@ from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY
 from vgpu.schemes.gpushare.node import MEMORY as GPUSHARE_MEMORY
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
-from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
-from vgpu.schemes.volcano.node import lock_text, registrations
+from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO
+from vgpu.schemes.volcano.node import lock_text, pair_scores, registrations
 from vgpu.units import MIB
 
 HAMI_CORDON: Final = "hami.io/device-cordon"
@@ -32,10 +39,23 @@ HAMI_CORDON: Final = "hami.io/device-cordon"
 
 
 class PlacementPolicies(msgspec.Struct, frozen=True):
-    """The cluster's policies, ``binpack`` or ``spread``; "" of GPUs is each system's default."""
+    """The cluster's policies.
+
+    Attributes:
+        node, gpu: ``binpack`` or ``spread``; "" of GPUs is each system's default.
+        exclusive: Volcano's pods that share no GPU with each other.
+    """
 
     node: str = BINPACK
     gpu: str = ""
+    exclusive: tuple[ExclusiveRule, ...] = ()
+
+
+class GpuTraits(msgspec.Struct, frozen=True):
+    """The NUMA node of a GPU, and how it is shared; ``mode`` "" is as the node's GPUs are."""
+
+    numa: int = 0
+    mode: str = ""
 
 
 class DialectRow(msgspec.Struct, frozen=True):
@@ -50,10 +70,12 @@ class DialectRow(msgspec.Struct, frozen=True):
         dialect: the dialect, from the policies and the bytes of one unit of memory.
         wishes: the wishes in a pod's annotations.
         places: the kinds of container that the system can reserve GPUs for.
+        has_exclusive_rules: whether the cluster's exclusive rules are for its pods.
         lists_unserved: whether annotations list what Allocate has still to allocate.
-        mode: how the node's GPUs are shared. Raises ClaimError.
+        mode: how all of the node's GPUs are shared. Raises ClaimError.
         cordoned: names of the node's GPUs that take no new shares.
-        numa: the NUMA node of the node's GPUs, by UUID. Raises ClaimError.
+        traits: more about the node's GPUs, by UUID. Raises ClaimError.
+        links: how well the node's GPUs are connected.
         label: the label that a bound pod has, with the name of its node; "" if none.
         lock: the node's annotation by which the original's plugin knows the pod; "" if none.
         lock_text: the text of that annotation, from unix seconds and the pod.
@@ -66,10 +88,12 @@ class DialectRow(msgspec.Struct, frozen=True):
     only_counted: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     wishes: Callable[[Pod], PlacementWishes] = lambda _: NO_WISHES
+    has_exclusive_rules: bool = False
     lists_unserved: bool = False
     mode: Callable[[Node], str] = lambda _: SOFTWARE
     cordoned: Callable[[Node], frozenset[str]] = lambda _: frozenset()
-    numa: Callable[[Node], Mapping[str, int]] = lambda _: {}
+    traits: Callable[[Node], Mapping[str, GpuTraits]] = lambda _: {}
+    links: Callable[[Node], GpuLinks] = lambda _: {}
     label: str = ""
     lock: str = ""
     lock_text: Callable[[float, PodRef], str] = lambda *_: ""
@@ -84,13 +108,16 @@ class DialectRow(msgspec.Struct, frozen=True):
         return read | dict.fromkeys(self.unread, True)
 
 
-def _mode(key_set: KeySet) -> Callable[[Node], str]:
-    def mode(node: Node) -> str:
-        """The mode of all GPUs; of several modes one that is not the library's."""
-        modes = {gpu.mode or SOFTWARE for gpu in registrations(node, key_set)}
-        return max(modes - {SOFTWARE}, default=SOFTWARE)
+def _volcano_mode(node: Node) -> str:
+    """The mode of all GPUs; of several modes one that is not the library's."""
+    modes = {gpu.mode or SOFTWARE for gpu in registrations(node, VOLCANO)}
+    return max(modes - {SOFTWARE}, default=SOFTWARE)
 
-    return mode
+
+def _hami_traits(node: Node) -> dict[str, GpuTraits]:
+    return {
+        gpu.uuid: GpuTraits(gpu.numa, gpu.mode or SOFTWARE) for gpu in registrations(node, HAMI)
+    }
 
 
 def _cordoned(node: Node) -> frozenset[str]:
@@ -110,8 +137,9 @@ ROWS: Final = (
         places=_APPS,
         only_counted=(VOLCANO.percentage,),
         wishes=volcano_wishes,
+        has_exclusive_rules=True,
         lists_unserved=True,
-        mode=_mode(VOLCANO),
+        mode=_volcano_mode,
         lock=VOLCANO.locks[0],
         lock_text=lambda now, _: lock_text(now, None),
     ),
@@ -124,9 +152,9 @@ ROWS: Final = (
         unread=(PRIORITY,),
         wishes=hami_wishes,
         lists_unserved=True,
-        mode=_mode(HAMI),
         cordoned=_cordoned,
-        numa=lambda node: {gpu.uuid: gpu.numa for gpu in registrations(node, HAMI)},
+        traits=_hami_traits,
+        links=pair_scores,
         label=HAMI.node,
         lock=HAMI.locks[0],
         lock_text=lock_text,
@@ -149,7 +177,7 @@ ROWS: Final = (
 class SchedulerScheme(msgspec.Struct, frozen=True):
     """A sharing system with its operator's settings, ready to place.
 
-    ``unit_bytes`` are the bytes of one unit of its memory.
+    ``unit_bytes`` are the bytes of one unit of its memory, ``rules`` the exclusive rules.
     """
 
     row: SchemeRow
@@ -157,6 +185,11 @@ class SchedulerScheme(msgspec.Struct, frozen=True):
     codec: SchemeCodec
     dialect: PlacementDialect
     unit_bytes: int = MIB
+    rules: tuple[ExclusiveRule, ...] = ()
+
+    def wishes(self, pod: Pod) -> PlacementWishes:
+        """The wishes in the pod's annotations, and the rules that are for it."""
+        return with_rules(self.dialect_row.wishes(pod), pod.labels, self.rules)
 
     def is_asked(self, pod: Pod) -> bool:
         """Whether the pod requests the system's resources."""
@@ -178,7 +211,8 @@ def scheduler_schemes(
         row = rows[dialect_row.name]
         unit = units.get(row.name) or (row.unit.default if row.unit else MIB)
         dialect = dialect_row.dialect(policies, unit)
-        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit))
+        rules = policies.exclusive if dialect_row.has_exclusive_rules else ()
+        schemes.append(SchedulerScheme(row, dialect_row, row.codec(unit), dialect, unit, rules))
     return tuple(schemes)
 
 
@@ -198,7 +232,8 @@ def demand_of(
     except ClaimError as error:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
     places = scheme.dialect_row.places
-    demand = PodDemand(pod.ref, requests, scheme.dialect_row.wishes(pod), pod.priority)
+    units = tuple(sorted(pod.requested_units().items()))
+    demand = PodDemand(pod.ref, requests, scheme.wishes(pod), pod.priority, units)
     if not requests:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]

@@ -1,12 +1,12 @@
 """The placement of a pod on a node by HAMi's scheduler (``pkg/scheduler``).
 
 HAMi's checks of a GPU are Volcano's. Its order is another, init containers have shares of their
-own, and the policies stand in the pod's annotations: a list, of which the first one of ``binpack``
-and ``spread`` is the order, and ``mutex`` takes idle GPUs only. ``numa`` and ``topology-aware`` are
-preferences; such a pod is placed by the other policies.
+own, each GPU has a mode of its own, and the policies stand in the pod's annotations: a list, of
+which ``binpack``, ``spread`` and ``numa`` are the order, ``mutex`` takes idle GPUs only, and
+``topology-aware`` takes those that are connected best (``pkg/scheduler/policy/gpu_policy.go``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -15,13 +15,15 @@ from vgpu.effective import effective_shares
 from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
 from vgpu.placement.candidate import (
+    SOFTWARE,
     CandidateNode,
     PlacementWishes,
     PodDemand,
     UsedGpu,
     with_shares,
 )
-from vgpu.placement.dialect import BINPACK, SPREAD
+from vgpu.placement.connected import best_connected
+from vgpu.placement.dialect import BINPACK, SPREAD, Skip
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
 from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
 
@@ -33,8 +35,10 @@ NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 NUMA_BIND: Final = "nvidia.com/numa-bind"
 
 MUTEX: Final = "mutex"
+TOPOLOGY: Final = "topology-aware"
+NUMA: Final = "numa"
 
-_POLICIES: Final = frozenset({BINPACK, SPREAD})
+_NODE_POLICIES: Final = frozenset({BINPACK, SPREAD})
 
 _REASONS: Final[Mapping[PlacementReason, str]] = {
     PlacementReason.NO_GPUS: "node unregistered",
@@ -60,20 +64,18 @@ def hami_wishes(pod: Pod) -> PlacementWishes:
     """The wishes in the pod's annotations; an unknown policy is none."""
     annotations = pod.annotations
     gpu_policies = words(annotations, GPU_POLICY)
-    gpu_policy, node_policy = (
-        next((word for word in policies if word in _POLICIES), "")
-        for policies in (gpu_policies, words(annotations, NODE_POLICY))
-    )
+    node_policies = words(annotations, NODE_POLICY)
     return PlacementWishes(
         mode=annotations.get(MODE),
         use_types=words(annotations, USE_TYPE),
         avoid_types=words(annotations, AVOID_TYPE),
         use_uuids=words(annotations, USE_UUID),
         avoid_uuids=words(annotations, AVOID_UUID),
-        gpu_policy=gpu_policy,
-        node_policy=node_policy,
+        gpu_order=tuple(dict.fromkeys(word for word in gpu_policies if word in _SORT_KEYS)),
+        node_policy=next((word for word in node_policies if word in _NODE_POLICIES), ""),
         idle_gpus=MUTEX in gpu_policies,
         one_numa_node=annotations.get(NUMA_BIND) == "true",
+        best_connected=TOPOLOGY in gpu_policies,
     )
 
 
@@ -118,21 +120,66 @@ class HamiDialect(VolcanoDialect, frozen=True):
         self, request: Request, gpus: list[UsedGpu], demand: PodDemand, node: CandidateNode
     ) -> list[tuple[Share, float]] | PlacementRefusal:
         """The shares of one container, where the pod requests it of one NUMA node."""
-        anywhere = list(gpus)
-        result = super().place(request, anywhere, demand, node)
-        if isinstance(result, PlacementRefusal) or not demand.wishes.one_numa_node:
-            gpus[:] = anywhere
+        everywhere = range(len(gpus))
+        if not demand.wishes.one_numa_node:
+            return self._place_among(everywhere, request, gpus, demand, node)
+        result = self._place_among(everywhere, request, list(gpus), demand, node)
+        if isinstance(result, PlacementRefusal):
             return result
         order = self.order(gpus, request, demand)
         for numa in dict.fromkeys(gpus[position].numa for position in order):
-            places = [place for place, gpu in enumerate(gpus) if gpu.numa == numa]
-            there = [gpus[place] for place in places]
-            result = super().place(request, there, demand, node)
+            places = [place for place in everywhere if gpus[place].numa == numa]
+            result = self._place_among(places, request, gpus, demand, node)
             if not isinstance(result, PlacementRefusal):
-                for place, gpu in zip(places, there, strict=True):
-                    gpus[place] = gpu
                 return result
         return self.refusal(PlacementReason.NUMA, demand, node, request.container)
+
+    def _place_among(
+        self,
+        places: Sequence[int],
+        request: Request,
+        gpus: list[UsedGpu],
+        demand: PodDemand,
+        node: CandidateNode,
+    ) -> list[tuple[Share, float]] | PlacementRefusal:
+        """The shares of one container on the GPUs at these places; ``gpus`` get them."""
+        if demand.wishes.best_connected:
+            places = self._best_connected(places, request, gpus, demand, node)
+        there = [gpus[place] for place in places]
+        result = super().place(request, there, demand, node)
+        if not isinstance(result, PlacementRefusal):
+            for place, gpu in zip(places, there, strict=True):
+                gpus[place] = gpu
+        return result
+
+    def _best_connected(
+        self,
+        places: Sequence[int],
+        request: Request,
+        gpus: Sequence[UsedGpu],
+        demand: PodDemand,
+        node: CandidateNode,
+    ) -> Sequence[int]:
+        """Those of the places that the container gets; all, if too few fit."""
+        there = [gpus[place] for place in places]
+
+        def fits(gpu: UsedGpu) -> bool:
+            fitting = self.fit(gpu, request, self.memory(request, gpu), demand, node)
+            return not isinstance(fitting, PlacementReason)
+
+        order = self.order(there, request, demand)
+        fitting = [position for position in order if fits(there[position])]
+        if len(fitting) <= request.count:
+            return places
+        names = [there[position].device.uuid for position in fitting]
+        chosen = best_connected(names, request.count, node.links)
+        return [places[fitting[position]] for position in chosen]
+
+    def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
+        """No mode of the node: each GPU has its own."""
+        if not node.gpus:
+            return PlacementReason.NO_GPUS
+        return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """Those of containers that run at the same time, sidecars first."""
@@ -140,11 +187,22 @@ class HamiDialect(VolcanoDialect, frozen=True):
         return sorted(later, key=lambda request: request.kind is not ContainerKind.SIDECAR)
 
     def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
-        """By the use of slots, cores and memory; among equals the last comes first."""
-        policy = demand.wishes.gpu_policy or self.gpu_policy
-        sign = 1 if policy == BINPACK else -1
-        ascending = sorted(range(len(gpus)), key=lambda position: sign * _use(gpus[position]))
-        return ascending[::-1]
+        """By the pod's policies or the cluster's, then by NUMA node; the last ones come first."""
+        keys = [_SORT_KEYS[name] for name in demand.wishes.gpu_order or (self.gpu_policy,)]
+
+        def key(position: int) -> tuple[float, ...]:
+            gpu = gpus[position]
+            return (*(sort_key(gpu) for sort_key in keys), gpu.numa, position)
+
+        return sorted(range(len(gpus)), key=key, reverse=True)
+
+    def _checks(
+        self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
+    ) -> tuple[tuple[PlacementReason, bool], ...]:
+        """Those of Volcano, and the mode that the pod requests: HAMi looks for the GPU's in it."""
+        is_other = wishes.mode is not None and (gpu.mode or SOFTWARE) not in wishes.mode
+        checks = super()._checks(gpu, request, memory, wishes)
+        return ((PlacementReason.SHARING_MODE, is_other), *checks)
 
     def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """0: HAMi's score of a node does not depend on the pod."""
@@ -174,3 +232,11 @@ def _use(gpu: UsedGpu) -> float:
         (gpu.memory_bytes, device.memory_bytes),
     )
     return sum(in_use / total for in_use, total in parts if total)
+
+
+_SORT_KEYS: Final[Mapping[str, Callable[[UsedGpu], float]]] = {
+    BINPACK: _use,
+    SPREAD: lambda gpu: -_use(gpu),
+    NUMA: lambda gpu: gpu.numa,
+}
+"""The policies that order GPUs; HAMi tries its sorted list from the end."""

@@ -15,7 +15,7 @@ from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, ContainerKind, Device, PodRef, Share
 from vgpu.placement.candidate import CandidateNode, UsedGpu, with_shares
-from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.dialects import GpuTraits, SchedulerScheme
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError
 
@@ -24,10 +24,10 @@ RESERVED_SECONDS: Final = 300.0
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Shares of a pod that a scheduler has decided on; ``group`` is its PodGroup."""
+    """Shares of a pod that a scheduler has decided on; ``groups`` are its groups."""
 
     allocations: tuple[Allocation, ...]
-    group: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class ForeignPromise(msgspec.Struct, frozen=True):
@@ -90,15 +90,15 @@ def node_view(
         devices = scheme.codec.with_health(scheme.codec.devices(node), unhealthy, node.name)
         gpus = _idle(scheme, node, devices)
         gpus, waiting = _in_use(scheme, gpus, devices, bound)
-        mode = scheme.dialect_row.mode(node)
+        mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
     except ClaimError as error:
         return CandidateView(
             empty, PlacementReason.UNREADABLE, f"{error.object_name}: {error.detail}"
         )
     for reservation in reservations:
         shares = effective_shares(reservation.allocations)
-        gpus = with_shares(gpus, shares, reservation.group)
-    candidate = CandidateNode(node.name, gpus, mode)
+        gpus = with_shares(gpus, shares, reservation.groups)
+    candidate = CandidateNode(node.name, gpus, mode, links)
     if waiting is not None:
         detail = f"pod {waiting.ref.namespace}/{waiting.ref.name} has no GPU yet"
         return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
@@ -143,15 +143,13 @@ def held_shares(
 
 def _idle(scheme: SchedulerScheme, node: Node, devices: tuple[Device, ...]) -> tuple[UsedGpu, ...]:
     """The GPUs without any share. Raises ClaimError."""
-    cordoned, numa = scheme.dialect_row.cordoned(node), scheme.dialect_row.numa(node)
-    return tuple(
-        UsedGpu(
-            device,
-            cordoned=not cordoned.isdisjoint(device.names),
-            numa=numa.get(device.uuid, 0),
-        )
-        for device in devices
-    )
+    cordoned, traits = scheme.dialect_row.cordoned(node), scheme.dialect_row.traits(node)
+    gpus = []
+    for device in devices:
+        of_gpu = traits.get(device.uuid, GpuTraits())
+        is_cordoned = not cordoned.isdisjoint(device.names)
+        gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
+    return tuple(gpus)
 
 
 def _in_use(
@@ -165,7 +163,7 @@ def _in_use(
     for pod in bound:
         shares = held_shares(scheme, pod, devices)
         if shares is not None:
-            gpus = with_shares(gpus, shares, scheme.dialect_row.wishes(pod).group)
+            gpus = with_shares(gpus, shares, scheme.wishes(pod).groups)
         elif scheme.is_asked(pod):
             waiting = pod
     return gpus, waiting

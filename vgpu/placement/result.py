@@ -30,6 +30,11 @@ class PlacementReason(Explained):
         "foreign_annotations",
         "the pod has annotations of its sharing system that contradict a reservation",
     )
+    # its namespace
+    QUOTA = "quota", "the pod would exceed a GPU quota of its namespace"
+    QUOTA_UNREADABLE = "quota_unreadable", "a GPU quota of the pod's namespace cannot be read"
+    QUOTA_MODEL = "quota_model", "the quota of the pod's namespace has no GPUs of this model"
+    QUOTA_POOL = "quota_pool", "the quota of the pod's namespace excludes the node's GPU pool"
     # the node
     UNKNOWN_NODE = "unknown_node", "the node is unknown to the scheduler"
     NO_GPUS = "no_gpus", "the node has no GPU of the pod's sharing system"
@@ -38,7 +43,7 @@ class PlacementReason(Explained):
     OTHER_SCHEDULER = "other_scheduler", "another scheduler has reserved GPUs of the node"
     POD_WITHOUT_GPU = "pod_without_gpu", "a pod that is bound to the node has no GPU yet"
     UNDER_WAY = "under_way", "the node is kept for a pod that is being bound"
-    SHARING_MODE = "sharing_mode", "the node shares its GPUs in another mode than the pod requests"
+    SHARING_MODE = "sharing_mode", "the GPUs are shared in another mode than the pod requests"
     TOO_FEW_GPUS = "too_few_gpus", "the node has fewer GPUs than a container requests"
     NO_FITTING_GPU = "no_fitting_gpu", "too few GPUs of the node fit"
     SHARING_OFF = "sharing_off", "the node allocates whole GPUs only"
@@ -54,14 +59,17 @@ class PlacementReason(Explained):
     CORDONED = "cordoned", "the GPUs are cordoned"
     UNKNOWN_SIZE = "unknown_size", "the memory of the GPUs is unknown"
     SLOTS = "slots", "no share of a GPU is free"
-    POD_GROUP = "pod_group", "another pod of the pod group uses the GPUs"
+    POD_GROUP = "pod_group", "another pod of the pod group, or of an exclusive rule, uses the GPUs"
     MEMORY = "memory", "no GPU has enough free memory"
     CORES = "cores", "no GPU has enough free cores"
     EXCLUSIVE = "exclusive", "no GPU is idle"
     EXCLUSIVELY_USED = "exclusively_used", "all cores of the GPUs are reserved"
     TYPE = "type", "the pod's annotations exclude the type of the GPUs"
     MIG_SLOT = "mig_slot", "no MIG slot that is large enough is free"
-    MIG_GEOMETRY = "mig_geometry", "the GPUs are in MIG mode, and how they may be cut is unknown"
+    MIG_GEOMETRY = (
+        "mig_geometry",
+        "the GPUs are in MIG mode, and the scheduler reserves no MIG instances",
+    )
     NUMA = "numa", "no NUMA node has enough fitting GPUs"
 
 
@@ -70,6 +78,10 @@ UNRESOLVABLE: Final = frozenset(
         PlacementReason.MALFORMED_REQUEST,
         PlacementReason.SEVERAL_SYSTEMS,
         PlacementReason.INIT_CONTAINER,
+        PlacementReason.QUOTA,
+        PlacementReason.QUOTA_UNREADABLE,
+        PlacementReason.QUOTA_MODEL,
+        PlacementReason.QUOTA_POOL,
         PlacementReason.UNKNOWN_NODE,
         PlacementReason.NO_GPUS,
         PlacementReason.MIXED_NODE,
@@ -85,6 +97,17 @@ UNRESOLVABLE: Final = frozenset(
     }
 )
 """Reasons that stay whatever other pods leave the node."""
+
+
+OF_QUOTA: Final = frozenset(
+    {
+        PlacementReason.QUOTA,
+        PlacementReason.QUOTA_UNREADABLE,
+        PlacementReason.QUOTA_MODEL,
+        PlacementReason.QUOTA_POOL,
+    }
+)
+"""Reasons of a quota; their message has the limit and its amounts."""
 
 
 class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):

@@ -85,15 +85,16 @@ _MESSAGES: Final[Mapping[PlacementReason, str]] = {
 def volcano_wishes(pod: Pod) -> PlacementWishes:
     """The wishes in the pod's annotations; words are joined by commas, empty ones are ignored."""
     annotations = pod.annotations
-    group = next(filter(None, map(annotations.get, GROUP_NAMES)), "")
+    name = next(filter(None, map(annotations.get, GROUP_NAMES)), "")
+    groups = (f"{pod.ref.namespace}/{name}",) if name else ()
     return PlacementWishes(
         mode=annotations.get(MODE),
         use_types=words(annotations, USE_TYPE),
         avoid_types=words(annotations, AVOID_TYPE),
         use_uuids=words(annotations, USE_UUID),
         avoid_uuids=words(annotations, AVOID_UUID),
-        group=f"{pod.ref.namespace}/{group}" if group else "",
-        alone_in_group=annotations.get(GROUP_POLICY) == "spread",
+        groups=groups,
+        apart=groups if annotations.get(GROUP_POLICY) == "spread" else (),
     )
 
 
@@ -149,13 +150,14 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         node: CandidateNode,
     ) -> str | PlacementReason:
         """The GPU's UUID, or the name of one of its MIG slots."""
+        is_mig = (gpu.mode or node.mode) == MIG
+        if is_mig and not gpu.geometries:
+            return PlacementReason.MIG_GEOMETRY
         for reason, applies in self._checks(gpu, request, memory or 0, demand.wishes):
             if applies:
                 return reason
-        if node.mode != MIG:
+        if not is_mig:
             return gpu.device.uuid
-        if not gpu.geometries:
-            return PlacementReason.MIG_GEOMETRY
         slot = choose(gpu.geometries, gpu.mig_slots, memory or 0)
         if slot is None:
             return PlacementReason.MIG_SLOT
@@ -196,7 +198,7 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         uses = any(word.upper() in type_ for word in wishes.use_types)
         avoids = any(word.upper() in type_ for word in wishes.avoid_types)
         excluded = bool(wishes.use_uuids) and device.uuid not in wishes.use_uuids
-        in_group = wishes.alone_in_group and wishes.group in gpu.groups
+        in_group = not gpu.groups.isdisjoint(wishes.apart)
         return (
             (PlacementReason.UUID, excluded or device.uuid in wishes.avoid_uuids),
             (PlacementReason.UNHEALTHY, self.rules.skip_unhealthy and not device.healthy),

@@ -30,8 +30,9 @@ from vgpu.program import logs, signals
 from vgpu.program.ending import EXIT_FAILURE, exit_now, outlasting
 from vgpu.program.failures import report
 from vgpu.program.flags import Decorator, composed, log_flags
+from vgpu.program.pages import PROBES
 from vgpu.program.process import build_info, own_numbers
-from vgpu.program.web_flags import WebOptions, web_flags
+from vgpu.program.web_flags import PROBE_FLAG, WebOptions, web_flags
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.message import Handler
 from vgpu.web.metrics import LiveMetrics, metrics_page
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 
 ENDING_SECONDS: Final = 2.0
 """Maximum time to wait at the end for threads that are still at work, in seconds."""
+
+PROBE_GRACE_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for answers to probes, in seconds."""
 
 
 def program_flags(address: str) -> Decorator:
@@ -87,6 +91,7 @@ class ProgramHost:
         self.own_numbers = own_numbers(self._config)
         self.fatal = ""
         self._server: WebServer | None = None
+        self._probes: WebServer | None = None
         self._is_announced = False
         self._foreign = frozenset(threading.enumerate())
 
@@ -110,6 +115,8 @@ class ProgramHost:
     ) -> None:
         if self._server is not None:
             self._server.stop()
+        if self._probes is not None:
+            self._probes.stop(PROBE_GRACE_SECONDS)
         if error is not None and self._is_held():
             exit_now(_report(error))
 
@@ -131,27 +138,25 @@ class ProgramHost:
         return metrics_page(LiveMetrics((*tables, *own), view).body)
 
     def start(self, routes: Routes) -> None:
-        """Serve from now on.
+        """Serve from now on: all routes, and those of the probes on an address of their own.
 
         Raises:
             CannotServe: an address cannot be listened on.
         """
         web = self._web
-        try:
-            server = WebServer(
-                routes,
-                web.listen_address,
-                self._config,
-                max_requests=web.max_requests,
-                max_connections=web.max_connections,
-                max_per_address=web.max_connections_per_address,
-                max_bodies=web.max_bodies,
-            )
-            server.start()
-        except ListenError as error:
-            message = f"{web.listen_flag} {error.address!r}: {error.problem}"
-            raise CannotServe(message) from error
-        self._server = server
+        if web.probe_address:
+            probes = {path: routes[path] for path in PROBES if path in routes}
+            self._probes = _started(WebServer(probes, (web.probe_address,)), PROBE_FLAG)
+        server = WebServer(
+            routes,
+            web.listen_address,
+            self._config,
+            max_requests=web.max_requests,
+            max_connections=web.max_connections,
+            max_per_address=web.max_connections_per_address,
+            max_bodies=web.max_bodies,
+        )
+        self._server = _started(server, web.listen_flag)
 
     def announce(self, **more: object) -> None:
         """Log that it serves, if that has not been logged."""
@@ -188,6 +193,15 @@ class ProgramHost:
         """Whether a thread that was started since ours would keep the process."""
         started = [thread for thread in threading.enumerate() if thread not in self._foreign]
         return bool(outlasting(started, ENDING_SECONDS))
+
+
+def _started(server: WebServer, flag: str) -> WebServer:
+    """The server, which serves. Raises CannotServe, which names the flag."""
+    try:
+        server.start()
+    except ListenError as error:
+        raise CannotServe(f"{flag} {error.address!r}: {error.problem}") from error
+    return server
 
 
 def _report(error: BaseException) -> int:

@@ -12,7 +12,10 @@ HEALTHY: Final = ("/-/healthy", "/healthz")
 READY: Final = ("/-/ready", "/readyz")
 """Paths of the liveness and readiness probes, in both spellings."""
 
-RESERVED: Final = frozenset({"/", *HEALTHY, *READY})
+PROBES: Final = (*HEALTHY, *READY)
+"""All paths of probes."""
+
+RESERVED: Final = frozenset({"/", *PROBES})
 """Paths of every program."""
 
 HTML: Final = (

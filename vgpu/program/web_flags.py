@@ -12,10 +12,15 @@ from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.server import MAX_BODIES, MAX_REQUESTS
 
 LISTEN_FLAG = "--web.listen-address"
+PROBE_FLAG = "--web.probe-address"
 
 
 class WebOptions(msgspec.Struct, frozen=True):
-    """The flags of the group, parsed. ``listen_flag`` is the first one as errors name it."""
+    """The flags of the group, parsed.
+
+    ``listen_flag`` is the first one as errors name it. ``probe_address`` is None where the probes
+    are on the listen addresses only.
+    """
 
     listen_address: tuple[str, ...]
     config_file: str | None = None
@@ -24,6 +29,7 @@ class WebOptions(msgspec.Struct, frozen=True):
     max_connections_per_address: int = MAX_PER_ADDRESS
     listen_flag: str = LISTEN_FLAG
     max_bodies: int = MAX_BODIES
+    probe_address: str | None = None
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -51,6 +57,7 @@ class WebFlags(NamedTuple):
 
     listen_address: Decorator
     config_file: Decorator
+    probe_address: Decorator
     max_connections: Decorator
     max_per_address: Decorator
 
@@ -81,6 +88,13 @@ def web_flags(
             "TLS, client certificates and basic authentication, in exporter-toolkit's format.",
             type=click.Path(),
             metavar="FILE",
+        ),
+        _flag(
+            PROBE_FLAG,
+            "Address that serves the liveness and readiness probes, and nothing else, without TLS"
+            " and passwords: for a kubelet that has no client certificate.",
+            type=ListenAddress(),
+            metavar="ADDRESS",
         ),
         _flag(
             "--web.max-connections",

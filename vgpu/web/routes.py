@@ -19,11 +19,13 @@ class Route(msgspec.Struct, frozen=True):
         handler: answers the requests that are not refused.
         methods: the allowed methods; HEAD comes with GET. Without any the path does not exist.
         max_body: Maximum size of a request's body, in bytes; 0 takes none.
+        too_long: the answer to a longer body, for a client that reads no other status; None is 413.
     """
 
     handler: Handler
     methods: tuple[str, ...] = ("GET",)
     max_body: int = 0
+    too_long: HttpResponse | None = None
 
     def allowed(self) -> tuple[str, ...]:
         """The methods, as the Allow header names them."""
@@ -45,11 +47,9 @@ class Route(msgspec.Struct, frozen=True):
             return _NO_BODY
         if length is None:
             return _NO_LENGTH
-        return (
-            plain(413, f"the body is longer than {self.max_body} bytes")
-            if length > self.max_body
-            else None
-        )
+        if length <= self.max_body:
+            return None
+        return self.too_long or plain(413, f"the body is longer than {self.max_body} bytes")
 
 
 NOWHERE: Final = Route(lambda _: _NOT_FOUND, methods=())

@@ -187,6 +187,33 @@ def devices(gpu_registrations: Iterable[Registration], unit: int) -> tuple[Devic
     )
 
 
+PAIR_SCORES: Final = "hami.io/node-nvidia-score"
+"""HAMi's annotation of a node: how well each pair of its GPUs is connected (NVLink, PCIe)."""
+
+
+class PairScores(msgspec.Struct, frozen=True):
+    """The scores of a GPU's connections to others, by their UUIDs; more is better."""
+
+    uuid: str = ""
+    score: dict[str, int] = {}
+
+
+_PAIR_SCORES = msgspec.json.Decoder(tuple[PairScores, ...])
+
+
+def pair_scores(node: Node) -> dict[str, dict[str, int]]:
+    """The scores of all GPUs' connections, by UUID; none where they cannot be read.
+
+    They are a preference only, so an annotation that cannot be read keeps no pod from the node.
+    """
+    text = node.annotations.get(PAIR_SCORES, "")
+    try:
+        scores = _PAIR_SCORES.decode(text.encode(errors="replace")) if text else ()
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return {each.uuid: each.score for each in scores}
+
+
 def registered(device: Device, unit: int, mode: str = HAMI_CORE, numa: int = 0) -> Registration:
     """A device as its plugin registers it; memory is rounded down to whole units."""
     return Registration(

@@ -105,15 +105,15 @@ appArmorProfile: {type: Unconfined} # a profile hides other processes
 {{- end }}
 
 {{/*
-Flags that several programs have: (list $ which). `web` is of those that serve, `units` of those that
-only read what was given out.
+Flags that several programs have: (list $ which port). `web` is of those that serve, on this port; `units` of those
+that only read what was given out.
 */}}
 {{- define "vgpu.commonArgs" -}}
 {{- $values := (index . 0).Values -}}
 - --log.level={{ $values.log.level }}
 - --log.format={{ $values.log.format }}
 {{- if and (has "web" (index . 1)) $values.web.configSecret }}
-- --web.config.file=/etc/vgpu-web/web-config.yaml
+{{ include "vgpu.webConfigArgs" (index . 2) }}
 {{- end }}
 {{- if has "units" (index . 1) }}
 {{- with $values.units.volcanoMemoryFactor }}
@@ -125,16 +125,25 @@ only read what was given out.
 {{- end }}
 {{- end }}
 
-{{/* Both probes of a port: (list $ its-name). Where a web config may ask for a password, only the port. */}}
-{{- define "vgpu.probes" -}}
-{{- $locked := (index . 0).Values.web.configSecret -}}
+{{/* Flags of a program that serves on this port by a web config file. The kubelet has neither its password nor a
+certificate, so the probes have a port of their own. */}}
+{{- define "vgpu.webConfigArgs" -}}
+- --web.config.file=/etc/vgpu-web/web-config.yaml
+- --web.probe-address=:{{ add 100 . }}
+{{- end }}
+
+{{/* Ports and probes of a container: (list name port is-locked). With a web config file the probes have a port. */}}
+{{- define "vgpu.ports" -}}
+{{- $name := index . 0 -}}
+{{- $probed := ternary (printf "%s-probe" $name) $name (not (empty (index . 2))) -}}
+ports:
+  - {name: {{ $name }}, containerPort: {{ index . 1 }}}
+  {{- if ne $probed $name }}
+  - {name: {{ $probed }}, containerPort: {{ add 100 (index . 1) }}}
+  {{- end }}
 {{- range $probe, $path := dict "livenessProbe" "/-/healthy" "readinessProbe" "/-/ready" }}
 {{ $probe }}:
-  {{- if $locked }}
-  tcpSocket: {port: {{ index $ 1 }}}
-  {{- else }}
-  httpGet: {path: {{ $path }}, port: {{ index $ 1 }}}
-  {{- end }}
+  httpGet: {path: {{ $path }}, port: {{ $probed }}}
 {{- end }}
 {{- end }}
 

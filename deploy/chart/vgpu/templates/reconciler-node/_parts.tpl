@@ -25,15 +25,13 @@ args:
   - --audit=-
   - --path.cgroupfs=/host/sys/fs/cgroup
   - --kubelet.pod-resources=/var/lib/kubelet/pod-resources/kubelet.sock
-  {{- include "vgpu.commonArgs" (list $ (list "web" "units")) | nindent 2 }}
+  {{- include "vgpu.commonArgs" (list $ (list "web" "units") 9396) | nindent 2 }}
   {{- range $values.extraArgs }}
   - {{ toJson . }}
   {{- end }}
 env:
   {{- include "vgpu.nodeEnv" (list $ $values.extraEnv) | nindent 2 }}
-ports:
-  - {name: reconcile, containerPort: 9396}
-{{- include "vgpu.probes" (list $ "reconcile") }}
+{{ include "vgpu.ports" (list "reconcile" 9396 .Values.web.configSecret) }}
 securityContext:
   # DAC_READ_SEARCH and SYS_PTRACE show what other users' processes have open and mapped: no folder
   # is removed under one. Without these two orphan_shim_dir does nothing; all else works.

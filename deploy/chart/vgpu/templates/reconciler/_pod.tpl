@@ -59,7 +59,7 @@ seccompProfile: {type: RuntimeDefault}
 - run
 - --mode={{ .Values.reconciler.mode }}
 - --audit=-
-{{ include "vgpu.commonArgs" (list $ (list "web" "units")) }}
+{{ include "vgpu.commonArgs" (list $ (list "web" "units") 9396) }}
 {{- end }}
 
 {{/* `report` ends well whatever is wrong; `plan` would make each Job with a finding a failed one. */}}

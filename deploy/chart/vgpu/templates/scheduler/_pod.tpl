@@ -18,10 +18,10 @@
 - --web.allow-anonymous
 {{- end }}
 {{- if .Values.scheduler.tlsSecret }}
-- --web.config.file=/etc/vgpu-web/web-config.yaml
+{{ include "vgpu.webConfigArgs" 9398 }}
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
 {{- else }}
-{{ include "vgpu.commonArgs" (list $ (list "web" "units")) }}
+{{ include "vgpu.commonArgs" (list $ (list "web" "units") 9398) }}
 {{- end }}
 {{- range .Values.scheduler.extraArgs }}
 - {{ toJson . }}
@@ -61,7 +61,7 @@ tls_server_config:
 {{- end }}
 {{- end }}
 
-{{/* Whether its port asks for something that the kubelet's probes do not have, "true" or "". */}}
+{{/* Whether it has a web config file, "true" or "". */}}
 {{- define "vgpu.scheduler.isLocked" -}}
 {{- ternary "true" "" (not (empty (.Values.scheduler.tlsSecret | default .Values.web.configSecret))) -}}
 {{- end }}
