@@ -183,6 +183,13 @@ def test_of_too_many_combinations_those_of_one_island_are_found():
     assert len(set(island)) == 12
 
 
+def test_a_node_with_too_many_gpus_costs_no_more_than_one_with_many():
+    gpus = [f"GPU-{number}" for number in range(100_000)]
+    links = {"GPU-5": {"GPU-7": 3}}
+    assert best_connected(gpus, 2, links) == (5, 7)
+    assert best_connected(gpus, 70, links) == tuple(range(70))
+
+
 @pytest.mark.parametrize("scores", ["", "{", "[1]", '[{"uuid":"GPU-0","score":{"GPU-1":"x"}}]'])
 def test_scores_that_cannot_be_read_prefer_no_gpu_and_refuse_no_pod(scores):
     result = chosen(node([0, 0], scores=scores), [1, 0], 1, **{POLICY: "topology-aware"})

@@ -23,7 +23,7 @@ from vgpu.placement.candidate import (
     with_shares,
 )
 from vgpu.placement.connected import best_connected
-from vgpu.placement.dialect import BINPACK, SPREAD, Skip
+from vgpu.placement.dialect import BINPACK, SPREAD, SequentialDialect, Skip
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
 from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
 
@@ -176,10 +176,8 @@ class HamiDialect(VolcanoDialect, frozen=True):
         return [places[fitting[position]] for position in chosen]
 
     def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
-        """No mode of the node: each GPU has its own."""
-        if not node.gpus:
-            return PlacementReason.NO_GPUS
-        return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
+        """Without Volcano's check of the node's mode: each GPU has its own."""
+        return SequentialDialect.node_reason(self, demand, node)
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """Those of containers that run at the same time, sidecars first."""
