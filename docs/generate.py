@@ -122,7 +122,8 @@ SCHEDULER_COMPATIBILITY = """\
 `vgpu scheduler --compat NAME` serves the gauges of an original scheduler for all nodes of its
 sharing system, beside our own, with its names, labels and units. The numbers are those by which the
 scheduler decides: what bound pods hold at their peak, and what is reserved for pods that are being
-bound. HAMi's gauges of MIG instances and of resource quotas are not among them.
+bound. HAMi's gauges of MIG instances and of resource quotas are not among them. The quotas have
+metrics of our own (`vgpu_extender_quota_limit`, `vgpu_extender_quota_used`).
 """
 
 REJECTIONS = """\

@@ -24,7 +24,7 @@ from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
@@ -219,7 +219,9 @@ class PodBinder:
         """Reserve GPUs; returns the annotations. Raises BindError."""
         placement = self._committer.reserve(scheme, request, node)
         if isinstance(placement, PlacementRefusal):
-            raise BindError(placement.cause, placement.cause.explanation)
+            is_of_quota = placement.reason in OF_QUOTA
+            text = placement.text if is_of_quota else placement.cause.explanation
+            raise BindError(placement.cause, text)
         annotations = promise_annotations(pod, placement, self._clock())
         if isinstance(annotations, PlacementRefusal):
             self._end_unless_lost(pod.ref, node)

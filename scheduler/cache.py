@@ -25,12 +25,16 @@ from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
 from scheduler.victims import NodePreemption, choose_victims
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_QUOTA, Placement, PlacementReason, PlacementRefusal
+from vgpu.quota.check import check_node
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts
+from vgpu.quota.usage import usage_of_requests
 from vgpu.schemes.codec import ClaimError
 
 MOST_WOKEN: Final = 16
@@ -48,6 +52,17 @@ class FilteredNodes(msgspec.Struct, frozen=True):
     refused: Mapping[str, PlacementRefusal]
 
 
+class QuotaView(msgspec.Struct, frozen=True):
+    """The quota of a namespace with what its pods use, by the model of the GPUs.
+
+    ``refusal`` is why the quota refuses a certain pod, None if it does not.
+    """
+
+    quota: NamespaceQuota
+    used: Mapping[str, Amounts]
+    refusal: PlacementRefusal | None = None
+
+
 class SchedulerCache:
     """The cache that the module describes.
 
@@ -60,11 +75,13 @@ class SchedulerCache:
         clock: Callable[[], float],
         changed: Callable[[str], object] = lambda _: None,
         nominated: Callable[[PodReservation, str], object] = lambda *_: None,
+        relieved: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``changed`` is called with the name of each node that may have room for more pods.
 
         ``nominated`` is called with what is held for a pod, and the node, once kube-scheduler has
-        chosen the node to preempt others there.
+        chosen the node to preempt others there. ``relieved`` is called with each namespace whose
+        quota may admit more pods.
         """
         self.schemes = tuple(schemes)
         self._clock = clock
@@ -74,7 +91,7 @@ class SchedulerCache:
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
-        self._state = ClusterState(self.schemes, clock, changed, self._settled)
+        self._state = ClusterState(self.schemes, clock, changed, self._settled, relieved)
 
     # ------------------------------------------------------------ events
 
@@ -104,6 +121,23 @@ class SchedulerCache:
         if held is not None:
             self._nominated(*held)
 
+    def set_namespace(self, name: str, namespace: Namespace | MalformedObject | None) -> None:
+        """The Namespace as it is now; None if it is gone or declares no quota."""
+        with self._lock:
+            self._state.set_namespace(name, namespace)
+
+    def set_resource_quota(
+        self, namespace: str, name: str, quota: ResourceQuota | MalformedObject | None
+    ) -> None:
+        """The ResourceQuota as it is now; None if it is gone or limits no shared GPUs."""
+        with self._lock:
+            self._state.set_resource_quota(namespace, name, quota)
+
+    def set_gpu_admission(self, data: Mapping[str, str] | None) -> None:
+        """The data of gpu-admission's ConfigMap; None if there is none."""
+        with self._lock:
+            self._state.set_gpu_admission(data)
+
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name, as the last event showed it."""
         with self._lock:
@@ -122,6 +156,8 @@ class SchedulerCache:
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
+        A pod that does not fit into the quota of its namespace is refused by every node. The quota
+        counts bound pods and reservations; pods under way are counted by :meth:`reserve`.
         Pods that passed filter and are not bound yet are counted on every node that they may be
         bound to, where that leaves a node: else the first of them to be bound has it.
         """
@@ -133,6 +169,13 @@ class SchedulerCache:
         with self._lock:
             shape = self._shapes.of(scheme, demand)
             key = (shape.number,)
+            quota = self._state.quotas.quota(demand.pod.namespace)
+            over_quota = self._over_quota(demand) if quota else None
+            if over_quota is not None:
+                refused = dict.fromkeys(names, over_quota)
+                self._reject(shape, demand, refused, now)
+                return FilteredNodes((), refused)
+            is_by_node = bool(quota) and self._needs_placement(demand)
             for name in names:
                 cached = nodes.get(name)
                 placement = None
@@ -145,8 +188,11 @@ class SchedulerCache:
                     placement = cached.known(key, now)
                 if placement is None:
                     placement = self._place(name, shape, demand, now)
-                if isinstance(placement.result, PlacementRefusal):
-                    refused[name] = placement.result
+                result = placement.result
+                if is_by_node and isinstance(result, Placement):
+                    result = self._over_quota(demand, result) or result
+                if isinstance(result, PlacementRefusal):
+                    refused[name] = result
                 else:
                     fitting.append(name)
             chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
@@ -156,7 +202,7 @@ class SchedulerCache:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
             else:
-                self._rejected.add(RejectedPod(demand.pod, shape, demand, frozenset(refused), now))
+                self._reject(shape, demand, refused, now)
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
@@ -183,6 +229,26 @@ class SchedulerCache:
                     refusal = result if isinstance(result, PlacementRefusal) else None
                     explained.append((name, cached.view(now), refusal))
             return explained
+
+    def quota_of(self, demand: PodDemand) -> QuotaView:
+        """The quota of the pod's namespace, and why it refuses the pod, or None."""
+        namespace = demand.pod.namespace
+        with self._lock:
+            quotas = self._state.quotas
+            used = {model: dict(amounts) for model, amounts in quotas.used(namespace).items()}
+            return QuotaView(quotas.quota(namespace), used, self._over_quota(demand))
+
+    def limited(self) -> list[QuotaView]:
+        """The quotas of all namespaces that have one."""
+        with self._lock:
+            quotas = self._state.quotas
+            return [
+                QuotaView(
+                    quota,
+                    {each: dict(amounts) for each, amounts in quotas.used(quota.namespace).items()},
+                )
+                for quota in quotas.limited()
+            ]
 
     def inspected(self, system: str) -> list[InspectedNode]:
         """The nodes of a sharing system, by name, with the pods that are bound to them."""
@@ -218,6 +284,8 @@ class SchedulerCache:
 
         def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
             before: list[tuple[DemandShape, PodDemand]] = []
+            if self._over_quota(demand) is not None:
+                return 0
             while len(before) < min(most, MOST_WOKEN):
                 result = self._place(name, shape, demand, now, *before).result
                 if isinstance(result, PlacementRefusal):
@@ -227,6 +295,15 @@ class SchedulerCache:
 
         with self._lock:
             return self._rejected.take(name, fitting)
+
+    def take_relieved(self, namespace: str) -> list[RejectedPod]:
+        """Forget and return pods that the quota of their namespace refused, and admits now."""
+
+        def passes(demand: PodDemand) -> bool:
+            return self._over_quota(demand) is None
+
+        with self._lock:
+            return self._rejected.take_over_quota(namespace, passes, MOST_WOKEN)
 
     def put_back_rejected(self, rejected: RejectedPod) -> None:
         """Remember a rejected pod again."""
@@ -258,6 +335,8 @@ class SchedulerCache:
                 result = cached.as_found_by(demand, gone).place(shape, demand, now).result
                 return result if isinstance(result, Placement) else None
 
+            if self._over_quota(demand) is not None:
+                return None  # nobody ends for a pod that has no place afterwards
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
             return choose_victims(pods, chosen, demand.priority, place, spared)
 
@@ -308,8 +387,16 @@ class SchedulerCache:
                 result = self._place(name, shape, demand, now).result
                 if isinstance(result, PlacementRefusal):
                     return result
+                over_quota = self._over_quota(demand, result)
+                if over_quota is not None:
+                    return over_quota
                 reservation = PodReservation(
-                    result.allocations, demand.wishes.groups, pod=demand.pod, shape=shape, since=now
+                    result.allocations,
+                    demand.wishes.groups,
+                    pod=demand.pod,
+                    shape=shape,
+                    since=now,
+                    units=demand.units,
                 )
                 self._state.reserve(name, reservation)
             view = cached.view(now)
@@ -342,6 +429,7 @@ class SchedulerCache:
                 pod=pod.ref,
                 shape=shape,
                 since=self._clock(),
+                units=request.units,
             )
             self._state.reserve(pod.node, reservation)
 
@@ -408,6 +496,52 @@ class SchedulerCache:
         )
         self._state.reserve(name, held)
         return held, name
+
+    def _reject(
+        self,
+        shape: DemandShape,
+        demand: PodDemand,
+        refused: Mapping[str, PlacementRefusal],
+        now: float,
+    ) -> None:
+        namespace = demand.pod.namespace
+        limited = namespace if self._state.quotas.quota(namespace) else ""
+        over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.values())
+        nodes = frozenset(refused)
+        self._rejected.add(
+            RejectedPod(
+                demand.pod, shape, demand, nodes, now, limited=limited, over_quota=over_quota
+            )
+        )
+
+    def _needs_placement(self, demand: PodDemand) -> bool:
+        """Whether the quota of the pod's namespace depends on the GPUs that the pod gets."""
+        return self._state.quotas.quota(demand.pod.namespace).needs_placement or any(
+            request.memory_bytes is None for request in demand.requests
+        )
+
+    def _over_quota(
+        self, demand: PodDemand, placement: Placement | None = None
+    ) -> PlacementRefusal | None:
+        """Why the quota of the pod's namespace refuses the pod; None if it does not.
+
+        Without a placement the pod counts what is known of it before: a lower bound.
+        """
+        quotas = self._state.quotas
+        quota = quotas.quota(demand.pod.namespace)
+        if not quota:
+            return None
+        units = dict(demand.units)
+        if placement is None:
+            usage = usage_of_requests(units, demand.requests, "")
+            refusal = quotas.check(demand.pod, usage, is_placed=False)
+        else:
+            name = placement.node
+            usage = self._state.usage_on(name, units, placement.allocations)
+            refusal = quotas.check(demand.pod, usage, is_placed=True)
+            if refusal is None:
+                refusal = check_node(quota, usage, self._state.nodes[name].node)
+        return PlacementRefusal(refusal.reason, refusal.detail) if refusal is not None else None
 
     def _place(
         self,

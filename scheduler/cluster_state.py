@@ -7,12 +7,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from scheduler.node_cache import CachedNode, PodReservation
+from scheduler.node_cache import CachedNode, PodReservation, pod_key
 from scheduler.node_claims import Claims
-from vgpu.kube.objects import MalformedObject, Node, Pod, holds_devices
+from scheduler.quota_state import QuotaState
+from vgpu.effective import effective_shares
+from vgpu.kube.objects import (
+    MalformedObject,
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+    holds_devices,
+)
+from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import foreign_promise, scheme_of
+from vgpu.placement.node_view import foreign_promise, held_shares, scheme_of
 from vgpu.placement.result import PlacementReason
+from vgpu.quota.usage import PodUsage, node_model, usage_of_requests, usage_of_shares
+from vgpu.schemes.codec import ClaimError
 
 MOST_GONE: Final = 50_000
 """Maximum number of pods that are remembered as gone."""
@@ -37,6 +49,7 @@ class ClusterState:
     Attributes:
         nodes: nodes by name, also those of which only a pod is known.
         pods: pods by ``<namespace>/<name>``.
+        quotas: the quotas of namespaces, and what their pods use of them.
     """
 
     def __init__(
@@ -45,11 +58,13 @@ class ClusterState:
         clock: Callable[[], float],
         changed: Callable[[str], object],
         settled: Callable[[str], object],
+        relieved: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``clock`` returns unix seconds.
 
-        ``changed`` is called with the name of each node that may have room for more pods, and
-        ``settled`` with the UID of each pod that is bound, gone, or needs no node any more.
+        ``changed`` is called with the name of each node that may have room for more pods,
+        ``settled`` with the UID of each pod that is bound, gone, or needs no node any more, and
+        ``relieved`` with each namespace whose quota may admit more pods.
         """
         self._schemes = schemes
         self._clock = clock
@@ -57,6 +72,8 @@ class ClusterState:
         self._on_settle = settled
         self.nodes: dict[str, CachedNode] = {}
         self.pods: dict[str, Pod] = {}
+        self.quotas = QuotaState(relieved)
+        self._devices: dict[str, tuple[Node, Mapping[str, Device]]] = {}
         self._promised: dict[str, str] = {}
         self._first_promised: dict[str, float] = {}
         self._reserved: dict[str, set[str]] = {}
@@ -78,12 +95,13 @@ class ClusterState:
         cached = self.cached(name)
         if cached.node == node:
             return
-        cached.node = node
+        before, cached.node = cached.node, node
         cached.scheme = (
             PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self._schemes)
         )
         self._set_health(cached)
         self._changed(cached)
+        self._recount_node(cached, before)
 
     def set_unhealthy(self, texts: Mapping[str, str]) -> None:
         """The texts of the ConfigMaps that list unhealthy GPUs, by the name of the ConfigMap."""
@@ -116,9 +134,48 @@ class ClusterState:
             if pod is None or pod.ref.uid != before.ref.uid:
                 self.bury(before.ref.uid)
                 self._first_promised.pop(before.ref.uid, None)
+                self._count(before.ref)
         if pod is not None:
             self.pods[key] = pod
             self._remember(key, pod)
+            self._count(pod.ref)
+
+    # ------------------------------------------------------------ quotas
+
+    def set_namespace(self, name: str, namespace: Namespace | MalformedObject | None) -> None:
+        """The Namespace as it is now; None if it is gone or declares no quota."""
+        self.quotas.set_namespace(name, namespace)
+        self._recount(name)
+
+    def set_resource_quota(
+        self, namespace: str, name: str, quota: ResourceQuota | MalformedObject | None
+    ) -> None:
+        """The ResourceQuota as it is now; None if it is gone or limits no shared GPUs."""
+        self.quotas.set_resource_quota(namespace, name, quota)
+        self._recount(namespace)
+
+    def set_gpu_admission(self, data: Mapping[str, str] | None) -> None:
+        """The data of gpu-admission's ConfigMap; None if there is none."""
+        self.quotas.set_gpu_admission(data)
+        refs = [pod.ref for pod in self.pods.values()]
+        refs += (ref for cached in self.nodes.values() for ref in _pods(cached.reservations))
+        for namespace in {ref.namespace for ref in refs}:
+            self._recount(namespace)
+
+    def usage_on(
+        self,
+        name: str,
+        units: Mapping[str, int],
+        allocations: Sequence[Allocation],
+    ) -> PodUsage:
+        """What a pod with these allocations on a node counts for the quota of its namespace."""
+        cached = self.nodes.get(name)
+        return usage_of_shares(
+            units,
+            effective_shares(allocations),
+            self._devices_of(cached),
+            node_model(cached.node if cached else None),
+        )
 
     # ------------------------------------------------------------ reservations
 
@@ -129,21 +186,24 @@ class ClusterState:
         cached.reservations[uid] = reservation
         self._reserved.setdefault(uid, set()).add(name)
         cached.change()
+        self._count(reservation.pod)
 
     def drop(self, uid: str, name: str) -> None:
         """End a pod's reservation on a node, if it has one."""
         if self._unlist(uid, name):
             cached = self.nodes[name]
-            del cached.reservations[uid]
+            ref = cached.reservations.pop(uid).pod
             self._changed(cached)
+            self._count(ref)
 
     def settle(self, uid: str) -> None:
         """End all reservations of a pod: the API server shows where it is, or that it is gone."""
         self._on_settle(uid)
         for name in self._reserved.pop(uid, ()):
             cached = self.nodes[name]
-            del cached.reservations[uid]
+            ref = cached.reservations.pop(uid).pod
             self._changed(cached)
+            self._count(ref)
 
     def bury(self, uid: str) -> None:
         """The pod is gone for certain: it holds nothing, here or in a claim."""
@@ -178,17 +238,21 @@ class ClusterState:
                 since=claim.at,
                 is_held=claim.is_held,
                 priority=claim.priority,
+                units=claim.units,
             )
             for uid, claim in living.items()
         }
         if cached.reservations != reservations:
-            ended = cached.reservations.keys() - reservations.keys()
+            before = cached.reservations
+            ended = before.keys() - reservations.keys()
             for uid in ended:
                 self._unlist(uid, name)
             for uid in reservations:
                 self._reserved.setdefault(uid, set()).add(name)
             cached.reservations = reservations
             cached.change()
+            for reservation in (*(before[uid] for uid in ended), *reservations.values()):
+                self._count(reservation.pod)
             if ended:
                 self._on_change(name)
         return living
@@ -198,6 +262,80 @@ class ClusterState:
         return sum(map(len, self._reserved.values()))
 
     # ------------------------------------------------------------ parts
+
+    def _recount(self, namespace: str) -> None:
+        """Count the pods of a namespace whose quota has changed."""
+        self.quotas.forget(namespace)
+        if self.quotas.quota(namespace):
+            refs = {pod.ref for pod in self.pods.values() if pod.ref.namespace == namespace}
+            for cached in self.nodes.values():
+                refs |= {ref for ref in _pods(cached.reservations) if ref.namespace == namespace}
+            for ref in refs:
+                self._count(ref)
+        self.quotas.relieve(namespace)
+
+    def _recount_node(self, cached: CachedNode, before: Node | None) -> None:
+        """Count the pods of a node again if its GPUs have another size or model now."""
+        known = self._devices.get(cached.name)
+        if before is not None and (
+            known is None
+            or (known[1], node_model(before)) == (self._devices_of(cached), node_model(cached.node))
+        ):
+            return
+        for ref in (*(pod.ref for pod in cached.pods.values()), *_pods(cached.reservations)):
+            self._count(ref)
+
+    def _count(self, ref: PodRef) -> None:
+        """Count a pod as it is known now."""
+        if self.quotas.quota(ref.namespace):
+            self.quotas.count(ref, self._usage(ref))
+
+    def _usage(self, ref: PodRef) -> PodUsage | None:
+        """What a pod counts that is bound or has a reservation; None of another."""
+        pod = self.pods.get(pod_key(ref.namespace, ref.name))
+        if pod is not None and pod.ref.uid != ref.uid:
+            pod = None
+        if pod is not None and pod.node:
+            return self._usage_of_bound(pod) if holds_devices(pod) else None
+        for name in sorted(self._reserved.get(ref.uid, ())):
+            cached = self.nodes[name]
+            reservation = cached.reservations[ref.uid]
+            if not reservation.is_held:
+                units = dict(reservation.units)
+                return self.usage_on(name, units, reservation.allocations)
+        return None
+
+    def _usage_of_bound(self, pod: Pod) -> PodUsage | None:
+        """By the pod's annotations; by its requests while these cannot be read."""
+        scheme = next((each for each in self._schemes if each.is_asked(pod)), None)
+        units = pod.requested_units()
+        cached = self.nodes.get(pod.node)
+        model = node_model(cached.node if cached else None)
+        if scheme is None:
+            return None
+        devices = self._devices_of(cached)
+        try:
+            shares = held_shares(scheme, pod, tuple(dict.fromkeys(devices.values())))
+            if shares is not None:
+                return usage_of_shares(units, shares, devices, model)
+            requests = scheme.codec.requests(pod)
+        except ClaimError:
+            requests = ()
+        return usage_of_requests(units, requests, model)
+
+    def _devices_of(self, cached: CachedNode | None) -> Mapping[str, Device]:
+        """The GPUs of a node under every name that a share may have; none if unreadable."""
+        if cached is None or cached.node is None or isinstance(cached.scheme, PlacementReason):
+            return {}
+        known = self._devices.get(cached.name)
+        if known is None or known[0] is not cached.node:
+            try:
+                devices = cached.scheme.codec.devices(cached.node)
+            except ClaimError:
+                devices = ()
+            by_name = {name: device for device in devices for name in device.names}
+            known = self._devices[cached.name] = cached.node, by_name
+        return known[1]
 
     def _set_health(self, cached: CachedNode) -> None:
         scheme = cached.scheme
@@ -212,6 +350,7 @@ class ClusterState:
         self._on_change(cached.name)
         if cached.is_empty():
             del self.nodes[cached.name]
+            self._devices.pop(cached.name, None)
 
     def _forget(self, key: str, pod: Pod) -> None:
         cached = self.nodes.get(pod.node)
@@ -251,3 +390,7 @@ class ClusterState:
         if not names:
             del self._reserved[uid]
         return True
+
+
+def _pods(reservations: Mapping[str, PodReservation]) -> list[PodRef]:
+    return [reservation.pod for reservation in reservations.values()]

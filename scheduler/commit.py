@@ -137,7 +137,13 @@ class LeaseCommitter:
                 placement = self._cache.reserve(scheme, demand, node)
                 if isinstance(placement, PlacementRefusal):
                     return placement
-                claim = NodeClaim(ref, placement.allocations, demand.wishes.groups, self._clock())
+                claim = NodeClaim(
+                    ref,
+                    placement.allocations,
+                    demand.wishes.groups,
+                    self._clock(),
+                    units=demand.units,
+                )
                 try:
                     if self._write(node, version, {**claims, ref.uid: claim}):
                         return placement

@@ -12,7 +12,10 @@ import msgspec
 from vgpu.model import Request
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
+from vgpu.quota.check import Overrun
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts, amount_text
 from vgpu.units import count, exact_size, percentage, rounded_size
 
 
@@ -23,6 +26,7 @@ class RejectionSummary(msgspec.Struct, frozen=True):
         counts: reasons with the number of nodes, the most frequent first.
         free_bytes: memory of the GPU with the most free memory, of the nodes with too little; None
             if memory is missing nowhere.
+        quota: the limit of a quota that refuses the pod, with its amounts; "" if none does.
         outranked: number of the nodes that would take the pod without pods of lower priority, as
             far as they were examined.
     """
@@ -30,6 +34,7 @@ class RejectionSummary(msgspec.Struct, frozen=True):
     counts: tuple[tuple[PlacementReason, int], ...] = ()
     free_bytes: int | None = None
     outranked: int = 0
+    quota: str = ""
 
 
 def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
@@ -42,7 +47,8 @@ def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
         for refusal in refused.values()
         if refusal.cause is PlacementReason.MEMORY and refusal.free_bytes is not None
     ]
-    return RejectionSummary(tuple(ranked), max(free, default=None))
+    over_quota = (each.message for each in refused.values() if each.reason in OF_QUOTA)
+    return RejectionSummary(tuple(ranked), max(free, default=None), quota=next(over_quota, ""))
 
 
 def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
@@ -52,6 +58,8 @@ def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
         text = f"{count(number, 'node')}: {reason.explanation}"
         if reason is PlacementReason.MEMORY:
             text += _missing_memory(summary, demand)
+        if reason in OF_QUOTA and summary.quota:
+            text += f" ({summary.quota})"
         parts.append(text)
     if summary.outranked:
         parts.append(
@@ -87,6 +95,21 @@ def node_lines(
         _gpu_line(gpu, skipped.get(gpu.device.name), shares_cores) for gpu in view.candidate.gpus
     )
     return (f"node {name}: {answer}{detail}", *gpus)
+
+
+def quota_lines(quota: NamespaceQuota, used: Mapping[str, Amounts]) -> Iterable[str]:
+    """The quota of a namespace on the page: each limit with what is used of it."""
+    for limit in quota.limits:
+        yield f"  {Overrun(limit, limit.of(used)).text}"
+        for other in limit.contradicted_by:
+            amount = amount_text(other.resource, other.amount)
+            yield f"    contradicted by {amount} ({other.declared_in})"
+    for unreadable in quota.unreadable:
+        yield f"  {unreadable.declared_in} cannot be read: {unreadable.detail}"
+    if quota.node_rule is not None:
+        yield f"  {quota.node_rule.text}"
+    for name in quota.left_to_kubernetes:
+        yield f"  {name} is about some of the pods only: left to Kubernetes"
 
 
 def _gpu_line(gpu: UsedGpu, reason: PlacementReason | None, shares_cores: bool) -> str:

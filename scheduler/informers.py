@@ -8,12 +8,14 @@ from typing import Any, Final
 from scheduler.cache import SchedulerCache
 from scheduler.node_cache import pod_key
 from vgpu.kube import list_watch
+from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
 from vgpu.kube.informer import Informer
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMED_CONFIG_MAPS
 from vgpu.kube.list_watch import ListWatch
-from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.reader import Reader
+from vgpu.quota.declared import GPU_QUOTA_KEY, declares_quota
 from vgpu.schemes.row import UnhealthyMap
 
 STALE_SECONDS: Final = 60.0
@@ -36,6 +38,7 @@ class ClusterInformers:
         self._clock = clock
         self._cache = cache
         self._fed: set[str] = set()
+        self._gpu_admission: Mapping[str, str] | None = None
         self._changed = threading.Condition()
         self.pods: Informer[Pod] = Informer(
             list_watch.pods(server),
@@ -59,6 +62,24 @@ class ClusterInformers:
             for scheme in cache.schemes
             if scheme.row.unhealthy_map
         }
+        self._namespaces: Informer[Namespace] = Informer(
+            list_watch.namespaces(server),
+            "namespaces",
+            key=_name,
+            keep=declares_quota,
+            enqueue=lambda name: cache.set_namespace(name, self._namespaces.get(name)),
+            changed=lambda: self._feed("namespaces"),
+            clock=clock,
+        )
+        self._quotas: Informer[ResourceQuota] = Informer(
+            list_watch.resource_quotas(server),
+            "resourcequotas",
+            key=_quota_key,
+            keep=lambda quota: bool(quota.hard),
+            enqueue=self._quota,
+            changed=lambda: self._feed("resourcequotas"),
+            clock=clock,
+        )
         self._health = {
             f"configmaps of {namespace}": self._health_informer(server, namespace, row)
             for namespace, row in maps.items()
@@ -73,13 +94,15 @@ class ClusterInformers:
         def changed() -> None:
             objects = informer.state().objects.items()
             self._cache.set_unhealthy({key: data.get(row.key, "") for key, (_, data) in objects})
+            if namespace == GPU_QUOTA_NAMESPACE:
+                self._set_gpu_admission(informer.get(GPU_QUOTA))
             self._feed(name)
 
         informer: Informer[NamedConfigMap] = Informer(
             ListWatch(server, NAMED_CONFIG_MAPS, namespace=namespace),
             name,
             key=lambda config: config.name if isinstance(config, MalformedObject) else config[0],
-            keep=lambda config: config[0].startswith(prefix),
+            keep=lambda config: config[0].startswith(prefix) or config[0] == GPU_QUOTA,
             changed=changed,
             clock=self._clock,
         )
@@ -87,7 +110,13 @@ class ClusterInformers:
 
     @property
     def _all(self) -> dict[str, Informer[Any]]:
-        return {"pods": self.pods, "nodes": self.nodes, **self._health}
+        return {
+            "pods": self.pods,
+            "nodes": self.nodes,
+            "namespaces": self._namespaces,
+            "resourcequotas": self._quotas,
+            **self._health,
+        }
 
     def start(self) -> None:
         """Begin to follow."""
@@ -133,6 +162,19 @@ class ClusterInformers:
         node = self.nodes.get(key)
         self._cache.set_node(key, None if isinstance(node, MalformedObject) else node)
 
+    def _quota(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        self._cache.set_resource_quota(namespace, name, self._quotas.get(key))
+
+    def _set_gpu_admission(self, config: NamedConfigMap | MalformedObject | None) -> None:
+        if isinstance(config, MalformedObject):
+            data: Mapping[str, str] | None = {GPU_QUOTA_KEY: str(config)}  # unreadable
+        else:
+            data = config[1] if config is not None else None
+        if data != self._gpu_admission:
+            self._gpu_admission = data
+            self._cache.set_gpu_admission(data)
+
     def _feed(self, name: str) -> None:
         if name not in self._fed and self._all[name].state().silent is not None:
             with self._changed:
@@ -144,5 +186,10 @@ def _pod_key(pod: Pod | MalformedObject) -> str:
     return pod_key(pod.ref.namespace, pod.ref.name)
 
 
-def _name(node: Node | MalformedObject) -> str:
-    return node.name
+def _name(object_: Node | Namespace | MalformedObject) -> str:
+    return object_.name
+
+
+def _quota_key(quota: ResourceQuota | MalformedObject) -> str:
+    namespace = quota.ref.namespace if isinstance(quota, MalformedObject) else quota.namespace
+    return pod_key(namespace, quota.name)

@@ -298,6 +298,7 @@ class Scheduler:
             time.time,
             changed.add,
             lambda *held: self._holder.add(held),
+            self._relieve,
         )
         self._waker = Waker(api, self._cache, changed)
         self._informers = ClusterInformers(api, self._cache)
@@ -311,6 +312,7 @@ class Scheduler:
             else LeaseCommitter(api, self._cache, namespace, time.time)
         )
         self._holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
+        self._reliever = QueueWorker[str]("reliever", self._waker.wake_relieved)
         self._labeler = QueueWorker[NodeLabel]("labeler", lambda label: write_label(api, label))
         self._binder = PodBinder(
             api,
@@ -355,6 +357,7 @@ class Scheduler:
         self._waker.start()
         self._holder.start()
         self._labeler.start()
+        self._reliever.start()
 
     def stop(self) -> None:
         """Stop following it."""
@@ -362,9 +365,14 @@ class Scheduler:
         self._waker.stop()
         self._holder.stop()
         self._labeler.stop()
+        self._reliever.stop()
         self._informers.close()
         self._events.finish(EVENTS_SECONDS)
         self._presence.stop()
+
+    def _relieve(self, namespace: str) -> None:
+        """The quota of a namespace may admit more pods."""
+        self._reliever.add(namespace)
 
     def _complaint(self) -> str:
         """Why no request can be answered; "" if they can."""
@@ -389,6 +397,7 @@ class Scheduler:
             woken=self._waker.woken,
             api_requests=self._api.requests,
             held=self._held(),
+            quotas=self._cache.limited(),
             **self._metrics.counts(),
         )
 

@@ -2,16 +2,18 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
+from scheduler.cache import QuotaView
 from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 from vgpu.placement.result import PlacementReason
+from vgpu.quota.limits import QuotaLimit
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
@@ -45,6 +47,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
         rejections: rejected pods by reason; bind_failures: failed bindings by reason.
         api_requests: requests to the API server by verb and HTTP status.
         held: what the chosen compatibility sets need.
+        quotas: the quotas of namespaces, with what their pods use.
     """
 
     ready: bool
@@ -59,6 +62,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
     bind_failures: Mapping[str, int]
     api_requests: Mapping[tuple[str, str], int]
     held: SchemeHoldings = SchemeHoldings()
+    quotas: Sequence[QuotaView] = ()
 
 
 class SchedulerMetrics:
@@ -94,6 +98,17 @@ class SchedulerMetrics:
                 "rejections": dict(self._rejections),
                 "bind_failures": dict(self._bind_failures),
             }
+
+
+def _of_limits(
+    amount: Callable[[QuotaView, QuotaLimit], int],
+) -> Callable[[SchedulerView], Mapping[tuple[str, ...], int]]:
+    """An amount of each limit of a quota."""
+    return lambda view: {
+        (each.quota.namespace, limit.resource, limit.model): amount(each, limit)
+        for each in view.quotas
+        for limit in each.quota.limits
+    }
 
 
 SCHEDULER: Final = FamilyTable(
@@ -174,6 +189,32 @@ SCHEDULER: Final = FamilyTable(
             "Pods that were not bound, by reason.",
             lambda view: {(reason,): count for reason, count in view.bind_failures.items()},
             ("reason",),
+        ),
+        Family(
+            "vgpu_extender_quota_limit",
+            GAUGE,
+            "A quota of a namespace, in the unit of its resource: bytes of memory, thousandths of"
+            " a GPU's cores, GPUs, or units of an extended resource.",
+            _of_limits(lambda _, limit: limit.amount),
+            ("namespace", "resource", "model"),
+        ),
+        Family(
+            "vgpu_extender_quota_used",
+            GAUGE,
+            "What bound pods and reservations use of a quota, in the same unit.",
+            _of_limits(lambda each, limit: limit.of(each.used)),
+            ("namespace", "resource", "model"),
+        ),
+        Family(
+            "vgpu_extender_quota_unreadable",
+            GAUGE,
+            "Declarations of a quota that cannot be read: the pods that they limit are refused.",
+            lambda view: {
+                (each.quota.namespace,): len(each.quota.unreadable)
+                for each in view.quotas
+                if each.quota.unreadable
+            },
+            ("namespace",),
         ),
         Family(
             "vgpu_extender_api_requests_total",

@@ -50,6 +50,7 @@ class PodReservation(Reservation, frozen=True, kw_only=True):
         is_held: whether the pod was not decided on yet: the GPUs that its preemption frees are held
             for it against pods that are not more important.
         priority: the pod's, if ``is_held``.
+        units: the pod's extended resources, as in :class:`PodDemand`.
     """
 
     pod: PodRef
@@ -57,6 +58,7 @@ class PodReservation(Reservation, frozen=True, kw_only=True):
     since: float
     is_held: bool = False
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
     def is_for(self, shape: DemandShape) -> bool:
         """Whether it is a decision on what the pod still requests."""

@@ -30,6 +30,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
         is_held: whether nothing is decided yet, and the shares are held for the pod, for which
             kube-scheduler preempts others.
         priority: the pod's, if ``is_held``.
+        units: the pod's extended resources, which its quota counts.
     """
 
     pod: PodRef
@@ -38,6 +39,7 @@ class NodeClaim(msgspec.Struct, frozen=True):
     at: float = 0.0
     is_held: bool = False
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
 
 Claims = Mapping[str, NodeClaim]

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from scheduler.cache import SchedulerCache
-from scheduler.explanation import node_lines, rejection_text, request_text, summary_of
+from scheduler.explanation import node_lines, quota_lines, rejection_text, request_text, summary_of
 from scheduler.gpushare_inspect import inspect_page
 from vgpu.kube.objects import Pod
 from vgpu.placement.dialects import demand_of
@@ -75,6 +75,13 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
             f"no node took it {count(rejected.rejections, 'time')} in {waits:.0f} s,"
             f" of {count(len(rejected.nodes), 'node')} that kube-scheduler offered last"
         )
+    quota = cache.quota_of(requested)
+    if quota.quota:
+        yield f"the quota of namespace {pod.ref.namespace}, with what bound pods use of it:"
+        yield from quota_lines(quota.quota, quota.used)
+    if quota.refusal is not None:
+        yield quota.refusal.text
+        return
     explained = cache.explain(scheme, requested)
     refused = {name: refusal for name, _, refusal in explained if refusal is not None}
     fitting = len(explained) - len(refused)

@@ -4,7 +4,7 @@ Pods with equal demands that were refused by the same nodes are a group, so that
 costs one placement a group, however many pods wait.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -31,6 +31,8 @@ class RejectedPod(msgspec.Struct, frozen=True):
         nodes: the nodes that refused it.
         since: its first rejection, in unix seconds.
         rejections: number of rejections since then.
+        limited: its namespace if that has a quota, else "".
+        over_quota: whether the quota is a reason of the rejection.
     """
 
     pod: PodRef
@@ -39,14 +41,16 @@ class RejectedPod(msgspec.Struct, frozen=True):
     nodes: frozenset[str]
     since: float
     rejections: int = 1
+    limited: str = ""
+    over_quota: bool = False
 
     @property
     def group(self) -> "Group":
         """What it has in common with pods that fit alike."""
-        return self.shape, self.nodes
+        return self.shape, self.nodes, self.limited
 
 
-Group = tuple[DemandShape, frozenset[str]]
+Group = tuple[DemandShape, frozenset[str], str]
 
 
 class RejectedPods:
@@ -56,6 +60,7 @@ class RejectedPods:
         self._groups: dict[Group, dict[str, RejectedPod]] = {}
         self._pods: dict[str, RejectedPod] = {}
         self._name_sets: dict[frozenset[str], frozenset[str]] = {}
+        self._over_quota: dict[str, dict[str, RejectedPod]] = {}
 
     def __len__(self) -> int:
         """Number of pods."""
@@ -81,6 +86,8 @@ class RejectedPods:
         rejected = structs.replace(rejected, nodes=nodes)
         self._groups.setdefault(rejected.group, {})[uid] = rejected
         self._pods[uid] = rejected
+        if rejected.over_quota:
+            self._over_quota.setdefault(rejected.limited, {})[uid] = rejected
 
     def discard(self, uid: str) -> RejectedPod | None:
         """Forget a pod; returns what was remembered."""
@@ -90,6 +97,8 @@ class RejectedPods:
             del pods[uid]
             if not pods:
                 del self._groups[rejected.group]
+            if rejected.over_quota:
+                del self._over_quota[rejected.limited][uid]
         return rejected
 
     def take(
@@ -101,14 +110,35 @@ class RejectedPods:
         Of a group those of the highest priority are taken, then those that wait longest.
         """
         taken: list[RejectedPod] = []
-        for (shape, nodes), pods in list(self._groups.items()):
+        for (shape, nodes, _), pods in list(self._groups.items()):
             if node not in nodes:
                 continue
             demand = next(iter(pods.values())).demand
             count = fitting(shape, demand, len(pods))
             if count:
-                first = sorted(pods.values(), key=lambda pod: (-pod.demand.priority, pod.since))
-                taken += first[:count]
+                taken += _in_order(pods)[:count]
         for pod in taken:
             self.discard(pod.pod.uid)
         return taken
+
+    def take_over_quota(
+        self, namespace: str, passes: Callable[[PodDemand], bool], most: int
+    ) -> list[RejectedPod]:
+        """Forget and return pods that the quota of their namespace has refused and admits now.
+
+        ``passes`` is called in the order of :meth:`take` until it has returned True ``most`` times.
+        """
+        taken: list[RejectedPod] = []
+        for pod in _in_order(self._over_quota.get(namespace, {})):
+            if len(taken) == most:
+                break
+            if passes(pod.demand):
+                taken.append(pod)
+        for pod in taken:
+            self.discard(pod.pod.uid)
+        return taken
+
+
+def _in_order(pods: Mapping[str, RejectedPod]) -> list[RejectedPod]:
+    """Those of the highest priority first, then those that wait longest."""
+    return sorted(pods.values(), key=lambda pod: (-pod.demand.priority, pod.since))

@@ -1,7 +1,8 @@
 """Wakes rejected pods when a node that refused them has room for them now.
 
 kube-scheduler tries a rejected pod again after an event that it knows. It does not know ours: a GPU
-that is healthy again, a reservation that has ended, or a deletion that it heard of before we did.
+that is healthy again, a reservation that has ended, a quota that was raised, or a deletion that it
+heard of before we did.
 So the pods that fit now get the annotation ``vgpu.dev/retry``, which is such an event: one patch a
 pod and rejection.
 """
@@ -81,6 +82,11 @@ class Waker:
             else:
                 self._nodes.add_rate_limited(node)
             self._nodes.done(node)
+
+    def wake_relieved(self, namespace: str) -> bool:
+        """Wake pods that the quota of their namespace refused; returns whether nothing is left."""
+        woken = [self._wake(pod) for pod in self._cache.take_relieved(namespace)]
+        return all(woken)
 
     def _wake(self, rejected: RejectedPod) -> bool:
         """Whether nothing is left to do for the pod."""

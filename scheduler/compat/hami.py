@@ -1,7 +1,7 @@
 """The gauges of HAMi's scheduler, with its names since 2.9 and with those before.
 
-Not here: MIG instances, whose mode our scheduler does not place for, and resource quotas, which it
-does not read.
+Not here: MIG instances, whose mode our scheduler does not place for, and resource quotas, which
+have gauges of our own (``vgpu_extender_quota_used`` and ``…_limit``).
 """
 
 from collections.abc import Callable, Iterator

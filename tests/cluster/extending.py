@@ -44,6 +44,11 @@ RIGHTS = (
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["namespaces", "resourcequotas"],
+        "verbs": ["list", "watch"],
+    },
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
 )
 LOCK_RIGHTS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}

@@ -791,3 +791,40 @@ def test_the_gauges_of_the_original_schedulers_have_what_is_bound(bed):
         return [text for text in wanted if text not in page]
 
     wait_until(lambda: not missing(), "the gauges have both pods", context=missing)
+
+
+# ---------------------------------------------------------------- quotas
+
+
+def test_a_namespace_is_filled_to_its_quota_and_the_next_pod_comes_as_soon_as_there_is_room(bed):
+    """A raised quota makes room, and so does a pod's end; kube-scheduler only hears of the end."""
+    bed.node("gpushare", "gpushare-quota")
+    path = f"/api/v1/namespaces/{bed.namespace}"
+    annotate(bed, path, "8Gi")
+    for number in range(4):
+        bed.start(f"q{number}", bed.namespace, "gpushare", 1)
+    pods = bed.wait_bound(bed.namespace, 2)
+    (first, *_), waiting = pods_by_binding(pods)
+    for pod in waiting:
+        bed.wait_refused(pod, "would exceed a GPU quota of its namespace")
+    page = bed.extender.get(explain_path(waiting[0]))[1].decode()
+    assert f"memory: 8.0 GiB of 8.0 GiB (Namespace {bed.namespace}, vgpu.dev/quota-memory)" in page
+    metrics = bed.extender.get("/metrics")[1].decode()
+    assert f'vgpu_extender_quota_used{{namespace="{bed.namespace}",resource="memory"' in metrics
+    annotate(bed, path, "12Gi")
+    pods = bed.wait_bound(bed.namespace, 3)
+    _, waiting = pods_by_binding(pods)
+    assert len(waiting) == 1, "no more than the quota"
+    bed.client.delete(first, grace_seconds=0)
+    pods = bed.wait_bound(bed.namespace, 3)
+    check(bed, pods)
+
+
+def annotate(bed, path, memory):
+    """Declare the quota of the namespace."""
+    bed.client.patch(path, {"metadata": {"annotations": {"vgpu.dev/quota-memory": memory}}})
+
+
+def pods_by_binding(pods):
+    """The bound pods, and the others."""
+    return [pod for pod in pods if bound(pod)], [pod for pod in pods if not bound(pod)]

@@ -10,7 +10,7 @@ from tests.scheduler.test_binder_machine import gpushare_node
 from tests.support.waiting import wait_until
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType, ObjectPage, WatchEvent
-from vgpu.kube.objects import Container, MalformedObject, Pod
+from vgpu.kube.objects import Container, MalformedObject, Namespace, Pod, ResourceQuota
 from vgpu.model import PodRef
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.result import PlacementReason
@@ -22,7 +22,8 @@ class Server:
     server = "https://api"
 
     def __init__(self):
-        self.lists = {"pods": (), "nodes": (gpushare_node("n1", 1),), "configmaps": ()}
+        kinds = ("pods", "configmaps", "namespaces", "resourcequotas")
+        self.lists = dict.fromkeys(kinds, ()) | {"nodes": (gpushare_node("n1", 1),)}
         self.events = {plural: queue.Queue() for plural in self.lists}
         self.failing = False
 
@@ -103,3 +104,40 @@ def test_a_view_is_too_old_when_the_server_is_silent_and_does_not_answer(followe
     server.failing = False
     server.events["pods"].put(WatchEvent(EventType.BOOKMARK, "5"))
     wait_until(lambda: not informers.complaint(), "ready again", context=informers.complaint)
+
+
+def limits(cache):
+    return {
+        (view.quota.namespace, limit.resource): limit.amount
+        for view in cache.limited()
+        for limit in view.quota.limits
+    }
+
+
+def test_quotas_come_from_resource_quotas_namespaces_and_gpu_admissions_config_map(followed):
+    informers, server, cache, _ = followed
+    hard = {"requests.aliyun.com/gpu-mem": "8"}
+    server.lists["resourcequotas"] = (ResourceQuota("ns", "q", hard),)
+    server.lists["namespaces"] = (
+        Namespace("ns", annotations={"vgpu.dev/quota-gpus": "2"}),
+        Namespace("other", {"team": "b"}),
+    )
+    config = "gpuquota", {"gpu_quota": '{"ns": {"quota": {"M40": 1}}}'}
+    server.lists["configmaps"] = (config, ("unhealthy-gpu-n1", {"gpus": "0"}), ("x", {}))
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready", context=informers.complaint)
+    everything = {("ns", "aliyun.com/gpu-mem"): 8, ("ns", "gpus"): 2}
+    assert limits(cache) == {**everything, ("ns", "tencent.com/vcuda-core"): 100}
+    assert not cache.view("n1").candidate.gpus[0].device.healthy
+    server.events["configmaps"].put(WatchEvent(EventType.DELETED, "2", config))
+    wait_until(lambda: limits(cache) == everything, "no ConfigMap", context=lambda: limits(cache))
+    server.events["namespaces"].put(WatchEvent(EventType.MODIFIED, "3", Namespace("ns")))
+    broken = MalformedObject("ResourceQuota", PodRef("", "ns", "q"), "spec: wrong")
+    server.events["resourcequotas"].put(WatchEvent(EventType.MODIFIED, "4", broken))
+    wait_until(lambda: not limits(cache), "no limit", context=lambda: limits(cache))
+    wait_until(cache.limited, "a quota that cannot be read")
+    (view,) = cache.limited()
+    assert view.quota.unreadable[0].declared_in == "ResourceQuota ns/q"
+    gone = ResourceQuota("ns", "q", hard)
+    server.events["resourcequotas"].put(WatchEvent(EventType.DELETED, "5", gone))
+    wait_until(lambda: not cache.limited(), "no quota", context=cache.limited)

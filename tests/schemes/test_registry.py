@@ -149,6 +149,7 @@ OF_ONE_ORIGINAL = {
     "vgpu/simulator/": "makes files and objects as each original does",
     "kubeshare/": "is the controllers of one original",
     "vgpu/placement/": "computes what each original's scheduler chooses",
+    "vgpu/quota/": "reads and counts what each original's quota limits",
     "exporter/compat/": "has each original's metrics",
     "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",
     "vgpu/ledger/": "reads regions, environments and virtual GPUs as their systems write them",

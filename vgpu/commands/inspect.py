@@ -4,21 +4,25 @@ The command reads only the API server, or a dump of it: it works from anywhere, 
 installation in the cluster.
 """
 
-import difflib
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from http import HTTPStatus
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
+from vgpu.commands.inspect_read import (
+    Read,
+    from_cluster,
+    from_files,
+    no_such_node,
+    with_quotas,
+    with_teams,
+)
 from vgpu.documentation import page
 from vgpu.inventory import (
     SORTS,
     Inventory,
-    Objects,
     Units,
     in_order,
     inventory,
@@ -27,34 +31,31 @@ from vgpu.inventory import (
     only_pods,
     only_scheme,
 )
-from vgpu.kube.documents import ObjectPage
-from vgpu.kube.dump import Dump, decode_dump, ignored_text, labels_in_dump, nothing_in_it
 from vgpu.kube.flags import (
     connected,
     kubeconfig_flags,
-    not_a_dump,
-    read_dump,
 )
-from vgpu.kube.kinds import SHARE_PODS
-from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.kube.selectors import Selects, parse_selector
+from vgpu.kube.selectors import parse_selector
 from vgpu.model import PodRef, Scheme
 from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit
-from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.registry import registry, scheme_names
-from vgpu.units import count
+from vgpu.schemes.registry import scheme_names
 
 if TYPE_CHECKING:
     from vgpu.kube.client import ApiClient
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
 
+GROUPS: Final = ("namespace", "team", "owner")
+"""The groups of ``--by``."""
+
+
 EPILOG: Final = """\
 \b
 Examples:
   vgpu inspect                      the whole cluster
   vgpu inspect node-7               one node
+  vgpu inspect --by namespace       sums of each namespace, with its quota
   vgpu inspect -o wide | less -S    with UUIDs, models, free memory and sources
   kubectl get nodes,pods -A -o json | vgpu inspect --from -
   kubectl get nodes,pods,sharepods -A -o json > dump.json
@@ -81,152 +82,6 @@ usable memory.
 \b
 Status: 0 if the cluster could be read, whatever its state; 1 if not; 2 for wrong flags.
 """
-
-
-class Read(msgspec.Struct, frozen=True):
-    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones.
-
-    ``selected`` are the UIDs of the pods that the label selector selects, None without one.
-    """
-
-    objects: Objects
-    as_of: float
-    notes: tuple[str, ...] = ()
-    selected: frozenset[str] | None = None
-
-
-# ---------------------------------------------------------------- reading
-
-
-def from_files(paths: Sequence[str], selects: Selects | None = None) -> Read:
-    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException."""
-    nodes: dict[str, Node] = {}
-    pods: dict[str, Pod] = {}
-    share_pods: dict[str, Pod] = {}
-    unhealthy: dict[str, str] = {}
-    others: Counter[str] = Counter()
-    malformed: dict[tuple[str, PodRef], MalformedObject] = {}
-    seen = 0
-    times: list[float] = []
-    selected: set[str] = set()
-    dumps: list[Dump] = []
-    for path in paths:
-        content, written = read_dump(path)
-        try:
-            dump = decode_dump(content, path)
-        except SourceError as error:
-            raise not_a_dump(str(error)) from error
-        if selects is not None:
-            labels = labels_in_dump(content, path)
-            selected |= {uid for uid, own in labels.items() if selects(own)}
-        times.append(written)
-        dumps.append(dump)
-        nodes |= {node.name: node for node in dump.nodes}
-        pods |= {pod.ref.uid: pod for pod in dump.pods}
-        share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
-        unhealthy |= dump.unhealthy
-        malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
-        others.update(dump.others)
-        seen += dump.total
-    ignored = ignored_text(others)
-    if dumps and all(dump.is_foreign for dump in dumps):
-        raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
-    notes = [f"{ignored} ignored"] if ignored else []
-    if not nodes:
-        notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
-    if not seen:
-        notes.append("there are no pods in the dump: all GPUs look free")
-    if "ConfigMap" not in others and not unhealthy:
-        notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
-    objects = Objects(
-        tuple(nodes.values()),
-        tuple(pods.values()),
-        tuple(share_pods.values()),
-        unhealthy,
-        tuple(malformed.values()),
-    )
-    chosen = None if selects is None else frozenset(selected)
-    return Read(objects, min(times), tuple(notes), chosen)
-
-
-def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
-    """The API server's objects; with a node only its own, and pods that are not bound yet.
-
-    Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
-    """
-    from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
-
-    as_of = time.time()
-    malformed: list[MalformedObject] = []
-    if node:
-        try:
-            nodes: tuple[Node, ...] = (cluster.node(node),)
-        except ClusterError as error:
-            if error.reason == "NotFound":
-                raise no_such_node(node, (other.name for other in cluster.nodes())) from error
-            raise
-        selectors = [f"spec.nodeName={node}", "spec.nodeName="]
-    else:
-        node_pages, selectors = tuple(cluster.node_pages()), [""]
-        nodes = tuple(object_ for page in node_pages for object_ in page.objects)
-        malformed += (broken for page in node_pages for broken in page.malformed)
-    pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
-    notes: list[str] = []
-    share_pages: list[ObjectPage[Pod]] = []
-    try:
-        share_pages += cluster.sharepod_pages()
-    except ClusterError as error:
-        if error.reason == "Forbidden":
-            notes.append(f"SharePods could not be read: {error.message}")
-        elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
-            raise
-    malformed += (broken for page in (*pages, *share_pages) for broken in page.malformed)
-    unhealthy = {}
-    if any(map(registry().lists_unhealthy, nodes)):
-        try:
-            unhealthy = dict(cluster.unhealthy_gpus())
-        except SourceError as error:
-            notes += _unknown_health(nodes, error.detail)
-        except ClusterError as error:
-            if error.reason != "Forbidden":
-                raise
-            notes += _unknown_health(nodes, error.message)
-    pods, share_pods = (
-        tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
-    )
-    objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
-    selected = _selected(cluster, selector, share_pods) if selector else None
-    return Read(objects, as_of, tuple(notes), selected)
-
-
-def _selected(cluster: "ApiClient", selector: str, share_pods: Sequence[Pod]) -> frozenset[str]:
-    """UIDs of the pods, and if there are any of the SharePods, with these labels."""
-    pages = [*cluster.pods(label_selector=selector)]
-    if share_pods:
-        pages += cluster.pages(SHARE_PODS, label_selector=selector)
-    return frozenset(pod.ref.uid for page in pages for pod in page.objects)
-
-
-def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
-    """The note that gpushare's unhealthy GPUs are unknown, if there may be some."""
-    if any(map(registry().lists_unhealthy, nodes)):
-        yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
-
-
-def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
-    """The error for a node that does not exist, with similar names."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [
-        other for other in names if name in other
-    ]
-    if near:
-        hint = f"Is it {' or '.join(near[:3])}?"
-    elif names:
-        verb = "is" if len(names) == 1 else "are"
-        hint = f"There {verb} {count(len(names), 'node')}: kubectl get nodes"
-    else:
-        hint = "No node is known at all"
-    return click.ClickException(f"there is no node {name!r}. {hint}")
 
 
 # ---------------------------------------------------------------- printing
@@ -338,6 +193,19 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     help="Only pods with these labels, as for kubectl: app=web,tier in (a, b),!canary.",
 )
 @click.option(
+    "--by",
+    type=click.Choice(GROUPS),
+    help="Sums of each namespace (with its quota), team or owner, in place of the GPUs.",
+)
+@click.option(
+    "--team-key",
+    default="team",
+    show_default=True,
+    metavar="KEY",
+    help="With --by team: the label, or else the annotation, that has the team: of the pod, or else"
+    " of its Namespace.",
+)
+@click.option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
     default="name",
@@ -369,6 +237,8 @@ def command(
     gpushare_unit: int | None,
     namespaces: tuple[str, ...],
     selector: str,
+    by: str | None,
+    team_key: str,
     sort: str,
     watches: bool,
     interval: float,
@@ -380,7 +250,7 @@ def command(
     Of the whole cluster, or of one NODE, by what the API server knows: the schedulers' and device
     plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare.
     """
-    for wrong, complaint in (
+    _refuse(
         (
             files and (kubeconfig or context or request_timeout),
             "--from asks no cluster: drop --kubeconfig, --context, --request-timeout",
@@ -391,15 +261,23 @@ def command(
         (files.count("-") > 1, "--from - can be read once only"),
         (files and watches, "--watch follows a cluster: drop --from"),
         (
-            legacy and (namespaces or selector or watches or sort != "name"),
-            "--legacy shows everything: drop --namespace, --selector, --sort, --watch",
+            legacy and (namespaces or selector or watches or sort != "name" or by),
+            "--legacy shows everything: drop --namespace, --selector, --sort, --watch, --by",
         ),
-    ):
-        if wrong:
-            raise click.UsageError(complaint)
+        (
+            by and (node or scheme or sort != "name"),
+            "--by sums up the whole cluster: drop NODE, --scheme, --sort",
+        ),
+    )
     units = Units(volcano_factor, gpushare_unit)
+    team = team_key if by == "team" else ""
 
     def print_(read: Read) -> None:
+        if by:
+            from vgpu.commands.inspect_groups import print_groups  # noqa: PLC0415  # only for --by
+
+            print_groups(read, units, by, output, namespaces)
+            return
         objects = of_node(read.objects, node) if node else read.objects
         shown = inventory(objects, units)
         shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
@@ -413,7 +291,7 @@ def command(
         _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme, of_pods=of_pods))
 
     if files:
-        read = from_files(files, parse_selector(selector) if selector else None)
+        read = from_files(files, parse_selector(selector) if selector else None, team)
         if node and node not in (names := [found.name for found in read.objects.nodes]):
             raise no_such_node(node, names)
         if legacy:
@@ -421,17 +299,31 @@ def command(
         else:
             print_(read)
         return
-    with connected(kubeconfig, context, request_timeout) as cluster:
+
+    def ask(cluster: "ApiClient") -> Read:
         read = from_cluster(cluster, node, selector)
+        if by == "namespace":
+            read = with_quotas(read, cluster)
+        return with_teams(read, cluster, team) if team else read
+
+    with connected(kubeconfig, context, request_timeout) as cluster:
+        read = ask(cluster)
         if legacy:
             _print_legacy(read, node, details=details)
             return
         print_(read)
         while watches:
             time.sleep(interval)
-            read = from_cluster(cluster, node, selector)
+            read = ask(cluster)
             click.clear()
             print_(read)
+
+
+def _refuse(*checks: tuple[object, str]) -> None:
+    """Raise click.UsageError with the complaint of the first check that is true."""
+    for wrong, complaint in checks:
+        if wrong:
+            raise click.UsageError(complaint)
 
 
 def _chooser(

@@ -1,11 +1,12 @@
 """The output of ``kubectl get nodes,pods,sharepods,configmaps -A -o json``; pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from vgpu.kube import wire
 from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, ApiKind, unread
 from vgpu.kube.decode import Content, decode
 from vgpu.kube.documents import Keep
@@ -16,14 +17,19 @@ from vgpu.kube.kinds import (
     NAMESPACES,
     NODES,
     PODS,
+    RESOURCE_QUOTAS,
     SHARE_PODS,
 )
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.reasons import Reason, SourceError
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """Prefix of the names of gpushare's ConfigMaps; the node's name follows."""
 
+
+GPU_QUOTA_NAMESPACE: Final = "kube-system"
+GPU_QUOTA: Final = "gpuquota"
+"""gpu-admission's ConfigMap of quotas (its defaults)."""
 
 _QUOTED: Final = 60
 """Maximum number of quoted bytes of a file that is no JSON."""
@@ -48,6 +54,8 @@ class Dump(msgspec.Struct, frozen=True):
         total: number of pods in the dump, including those that are not kept.
         others: number of other objects, by kind.
         malformed: the unreadable objects of all these kinds.
+        resource_quotas: the ResourceQuotas.
+        gpu_quota: the data of gpu-admission's ConfigMap; None if it is not there.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -58,6 +66,8 @@ class Dump(msgspec.Struct, frozen=True):
     others: Mapping[str, int] = {}
     malformed: tuple[MalformedObject, ...] = ()
     namespaces: tuple[Namespace, ...] = ()
+    resource_quotas: tuple[ResourceQuota, ...] = ()
+    gpu_quota: Mapping[str, str] | None = None
 
     @property
     def is_foreign(self) -> bool:
@@ -68,7 +78,10 @@ class Dump(msgspec.Struct, frozen=True):
 
 class _LabelledMeta(msgspec.Struct, frozen=True):
     uid: str = ""
+    name: str = ""
+    namespace: str = ""
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Labelled(msgspec.Struct, frozen=True):
@@ -83,15 +96,30 @@ def labels_in_dump(content: bytes, object_name: str = "dump") -> Mapping[str, Ma
 
     Raises SourceError MALFORMED.
     """
+    return {meta.uid: meta.labels or {} for meta in _labelled(content, object_name)}
+
+
+def marks_in_dump(content: bytes, key: str, object_name: str = "dump") -> Mapping[str, str]:
+    """The label of this key, else the annotation, of the dump's objects that have one.
+
+    Objects are ``<namespace>/<name>``; a Namespace is ``/<name>``. Raises SourceError MALFORMED.
+    """
+    marks = {}
+    for meta in _labelled(content, object_name):
+        mark = {**(meta.annotations or {}), **(meta.labels or {})}.get(key)
+        if mark is not None:
+            marks[f"{meta.namespace}/{meta.name}"] = mark
+    return marks
+
+
+def _labelled(content: bytes, object_name: str) -> Iterator[_LabelledMeta]:
+    """The metadata of all readable objects. Raises SourceError MALFORMED."""
     decoded = decode(content, ANY_LIST, object_name)
-    labels: dict[str, Mapping[str, str]] = {}
     for item in (content,) if decoded.items is None else decoded.items:
         try:
-            meta = decode(item, _LABELLED, object_name).metadata
+            yield decode(item, _LABELLED, object_name).metadata
         except SourceError:
             continue
-        labels[meta.uid] = meta.labels or {}
-    return labels
 
 
 def ignored_text(others: Mapping[str, int]) -> str:
@@ -143,11 +171,14 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
     pods: list[Pod] = []
     share_pods: list[Pod] = []
     namespaces: list[Namespace] = []
+    resource_quotas: list[ResourceQuota] = []
+    gpu_quota = None
     lists: dict[str, tuple[ApiKind[Any], list[Any]]] = {
         NODES.name: (NODES, nodes),
         PODS.name: (PODS, pods),
         SHARE_PODS.name: (SHARE_PODS, share_pods),
         NAMESPACES.name: (NAMESPACES, namespaces),
+        RESOURCE_QUOTAS.name: (RESOURCE_QUOTAS, resource_quotas),
     }
     unhealthy: dict[str, str] = {}
     total = 0
@@ -167,9 +198,25 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
             elif kind == CONFIG_MAPS.name and about.metadata.name.startswith(_UNHEALTHY):
                 ((data, _),) = CONFIG_MAPS.kept(item, object_name, keep)
                 unhealthy[about.metadata.name.removeprefix(_UNHEALTHY)] = data.get("gpus", "")
+            elif kind == CONFIG_MAPS.name and _is_gpu_quota(about):
+                ((gpu_quota, _),) = CONFIG_MAPS.kept(item, object_name, keep)
             else:
                 others[kind] += 1
         except SourceError as error:
             bad.append(unread(kind, item, error))
     used = tuple(nodes), tuple(pods), tuple(share_pods)
-    return Dump(*used, unhealthy, total, others, tuple(bad), tuple(namespaces))
+    return Dump(
+        *used,
+        unhealthy,
+        total,
+        others,
+        tuple(bad),
+        tuple(namespaces),
+        tuple(resource_quotas),
+        gpu_quota,
+    )
+
+
+def _is_gpu_quota(about: wire.AnyObject) -> bool:
+    named = about.metadata
+    return (named.namespace, named.name) == (GPU_QUOTA_NAMESPACE, GPU_QUOTA)

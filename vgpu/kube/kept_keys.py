@@ -36,6 +36,8 @@ ALSO_KEPT: Final = (
     STEP,
     "vgpu.dev/",
     "kubernetes.io/config.mirror",
+    "nvidia.com/gpu.product",
+    "tkestack.io/gpu-",
 )
 """Prefixes of annotations and labels that are kept beside those of the systems' rows."""
 

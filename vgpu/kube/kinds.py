@@ -18,9 +18,11 @@ from vgpu.kube.projection import (
     project_config_map,
     project_event_count,
     project_lease,
+    project_marks,
     project_named_config_map,
     project_namespace,
     project_node,
+    project_resource_quota,
 )
 
 PODS: Final = ApiKind(
@@ -66,6 +68,14 @@ NAMESPACES: Final = ApiKind(
     namespaced=False,
 )
 
+RESOURCE_QUOTAS: Final = ApiKind(
+    "ResourceQuota",
+    "v1",
+    "resourcequotas",
+    Decoders.of(wire.QuotaFields),
+    project_resource_quota,
+)
+
 KINDS: Final[tuple[ApiKind[Any], ...]] = (
     PODS,
     NODES,
@@ -75,6 +85,7 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (
     LEASES,
     SHARE_PODS,
     BUDGETS,
+    RESOURCE_QUOTAS,
 )
 """All kinds that the programs use."""
 
@@ -83,6 +94,10 @@ API_VERSIONS: Final[Mapping[str, str]] = {kind.name: kind.api_version for kind i
 
 NAMED_CONFIG_MAPS: Final = CONFIG_MAPS.read_as(CONFIG_MAPS.decoders, project_named_config_map)
 """ConfigMaps with their names, for lists and watches."""
+
+POD_MARKS: Final = PODS.read_as(PODS.decoders, project_marks)
+NAMESPACE_MARKS: Final = NAMESPACES.read_as(NAMESPACES.decoders, project_marks)
+"""Pods and Namespaces, of which only the annotations and labels are kept, all of them."""
 
 POD_LABELS: Final = PODS.read_as(PODS.decoders, project_labels)
 """Pods, of which only the UID and the labels are kept, all of them."""

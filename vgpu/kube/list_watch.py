@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import GONE, NOT_FOUND, ClusterError
 from vgpu.kube.documents import Expired, Keep, WatchEvent
-from vgpu.kube.kinds import NAMESPACES, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
+from vgpu.kube.kinds import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS, SHARE_PODS
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.reader import PAGE_SIZE, Reader
 from vgpu.reasons import Reason, SourceError
 
@@ -120,6 +120,11 @@ def nodes(server: Reader) -> ListWatch[Node]:
 def namespaces(server: Reader) -> ListWatch[Namespace]:
     """All Namespaces."""
     return ListWatch(server, NAMESPACES)
+
+
+def resource_quotas(server: Reader) -> ListWatch[ResourceQuota]:
+    """All ResourceQuotas."""
+    return ListWatch(server, RESOURCE_QUOTAS)
 
 
 def sharepods(server: Reader) -> ListWatch[Pod]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.effective import effective
 from vgpu.model import ContainerKind, PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -184,6 +185,16 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
             return False
         return (ends[plain[-1]].finished_at or 0.0) >= int(since)
 
+    def requested_units(self) -> dict[str, int]:
+        """Units of each extended resource, as Kubernetes counts a pod for a ResourceQuota."""
+        ordered = sorted(self.containers, key=lambda each: each.kind is ContainerKind.APP)
+        units = {}
+        for name in dict.fromkeys(name for container in ordered for name in container.limits):
+            amount = effective((each.kind, each.limits.get(name, 0)) for each in ordered)
+            if amount:
+                units[name] = amount
+        return units
+
     @property
     def terminal(self) -> bool:
         """Whether the pod has ended and cannot run again."""
@@ -206,10 +217,28 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class Namespace(msgspec.Struct, frozen=True, gc=False):
-    """A Namespace with all its labels."""
+    """A Namespace with all its labels, and the annotations that this product reads."""
 
     name: str
     labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+
+
+class ResourceQuota(msgspec.Struct, frozen=True, gc=False):
+    """The entries of a ResourceQuota that are about shared GPUs, as they are written.
+
+    Attributes:
+        namespace, name: its identity.
+        hard: the declared maximum of each entry (spec.hard), such as ``requests.tencent.com/…``.
+        used: what Kubernetes counts (status.used), of the entries that it counts.
+        scoped: whether it is about some of the pods only (spec.scopes, spec.scopeSelector).
+    """
+
+    namespace: str
+    name: str
+    hard: Mapping[str, str] = {}
+    used: Mapping[str, str] = {}
+    scoped: bool = False
 
 
 POD_KIND, SHARE_POD_KIND, NODE_KIND = "Pod", "SharePod", "Node"

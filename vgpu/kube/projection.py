@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
-from vgpu.kube.objects import Lease, Namespace, Node
+from vgpu.kube.objects import Lease, Namespace, Node, ResourceQuota
 from vgpu.kube.quantities import QUOTED, units
 from vgpu.reasons import Reason, SourceError
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+QUOTA_PREFIXES: Final = ("requests.", "limits.")
+"""Prefixes of a ResourceQuota's entries; Kubernetes counts extended resources by the first only."""
 
 
 def project_node(node: wire.NodeFields, object_name: str) -> Node:
@@ -42,7 +45,29 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
 
 def project_namespace(namespace: wire.NamespaceFields, _: str) -> Namespace:
     """A Namespace."""
-    return Namespace(namespace.metadata.name, namespace.metadata.labels or _NOTHING)
+    meta = namespace.metadata
+    return Namespace(meta.name, meta.labels or _NOTHING, kept(meta.annotations))
+
+
+def project_resource_quota(quota: wire.QuotaFields, _: str) -> ResourceQuota:
+    """A ResourceQuota with its entries about shared GPUs."""
+    spec = quota.spec
+    return ResourceQuota(
+        sys.intern(quota.metadata.namespace),
+        quota.metadata.name,
+        _gpu_entries(spec.hard),
+        _gpu_entries(quota.status.used),
+        scoped=bool(spec.scopes) or bytes(spec.scope_selector) not in (b"null", b"{}"),
+    )
+
+
+def _gpu_entries(entries: wire.Quantities) -> Mapping[str, str]:
+    is_resource = kept_keys().is_resource
+    return {
+        name: str(quantity)
+        for name, quantity in (entries or _NOTHING).items()
+        if any(map(is_resource, (name.removeprefix(prefix) for prefix in QUOTA_PREFIXES)))
+    }
 
 
 def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
@@ -63,6 +88,15 @@ def project_lease(lease: wire.LeaseFields, _: str) -> Lease:
 def project_annotations(lease: wire.LeaseFields, _: str) -> tuple[str, Mapping[str, str]]:
     """The resource version of an object, and all its annotations."""
     return lease.metadata.resource_version, lease.metadata.annotations or _NOTHING
+
+
+def project_marks(
+    object_: wire.PodFields | wire.NamespaceFields, _: str
+) -> tuple[str, Mapping[str, str]]:
+    """An object as ``<namespace>/<name>``, with its annotations and labels; labels come first."""
+    meta = object_.metadata
+    marks = {**(meta.annotations or _NOTHING), **(meta.labels or _NOTHING)}
+    return f"{meta.namespace}/{meta.name}", marks
 
 
 def project_capacity(node: wire.NodeFields, _: str) -> Mapping[str, str]:

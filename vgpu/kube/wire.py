@@ -241,6 +241,29 @@ class NamespaceFields(ObjectFields, frozen=True):
     metadata: Meta
 
 
+class QuotaSpec(Wire, frozen=True):
+    """``spec`` of a ResourceQuota; its scopes are only known to be there or not."""
+
+    hard: Quantities = None
+    scopes: list[str] | None = None
+    scope_selector: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class QuotaStatus(Wire, frozen=True):
+    """``status`` of a ResourceQuota."""
+
+    hard: Quantities = None
+    used: Quantities = None
+
+
+class QuotaFields(ObjectFields, frozen=True):
+    """A ResourceQuota."""
+
+    metadata: Meta
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
 class LeaseSpec(Wire, frozen=True):
     """``spec`` of a Lease."""
 

@@ -52,13 +52,15 @@ NO_WISHES: Final = PlacementWishes()
 class PodDemand(msgspec.Struct, frozen=True):
     """What a pod requests of a node; ``requests`` are by container, in the pod's order.
 
-    A higher ``priority`` is more important.
+    A higher ``priority`` is more important. ``units`` are the pod's extended resources, as
+    Kubernetes counts them for a ResourceQuota.
     """
 
     pod: PodRef
     requests: tuple[Request, ...]
     wishes: PlacementWishes = NO_WISHES
     priority: int = 0
+    units: tuple[tuple[str, int], ...] = ()
 
 
 class UsedGpu(msgspec.Struct, frozen=True):

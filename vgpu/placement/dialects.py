@@ -232,7 +232,8 @@ def demand_of(
     except ClaimError as error:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, error.detail)
     places = scheme.dialect_row.places
-    demand = PodDemand(pod.ref, requests, scheme.wishes(pod), pod.priority)
+    units = tuple(sorted(pod.requested_units().items()))
+    demand = PodDemand(pod.ref, requests, scheme.wishes(pod), pod.priority, units)
     if not requests:
         return PlacementRefusal(PlacementReason.MALFORMED_REQUEST, "no number of GPUs is requested")
     later = [request for request in requests if request.kind in places]

@@ -30,6 +30,11 @@ class PlacementReason(Explained):
         "foreign_annotations",
         "the pod has annotations of its sharing system that contradict a reservation",
     )
+    # its namespace
+    QUOTA = "quota", "the pod would exceed a GPU quota of its namespace"
+    QUOTA_UNREADABLE = "quota_unreadable", "a GPU quota of the pod's namespace cannot be read"
+    QUOTA_MODEL = "quota_model", "the quota of the pod's namespace has no GPUs of this model"
+    QUOTA_POOL = "quota_pool", "the quota of the pod's namespace excludes the node's GPU pool"
     # the node
     UNKNOWN_NODE = "unknown_node", "the node is unknown to the scheduler"
     NO_GPUS = "no_gpus", "the node has no GPU of the pod's sharing system"
@@ -73,6 +78,10 @@ UNRESOLVABLE: Final = frozenset(
         PlacementReason.MALFORMED_REQUEST,
         PlacementReason.SEVERAL_SYSTEMS,
         PlacementReason.INIT_CONTAINER,
+        PlacementReason.QUOTA,
+        PlacementReason.QUOTA_UNREADABLE,
+        PlacementReason.QUOTA_MODEL,
+        PlacementReason.QUOTA_POOL,
         PlacementReason.UNKNOWN_NODE,
         PlacementReason.NO_GPUS,
         PlacementReason.MIXED_NODE,
@@ -88,6 +97,17 @@ UNRESOLVABLE: Final = frozenset(
     }
 )
 """Reasons that stay whatever other pods leave the node."""
+
+
+OF_QUOTA: Final = frozenset(
+    {
+        PlacementReason.QUOTA,
+        PlacementReason.QUOTA_UNREADABLE,
+        PlacementReason.QUOTA_MODEL,
+        PlacementReason.QUOTA_POOL,
+    }
+)
+"""Reasons of a quota; their message has the limit and its amounts."""
 
 
 class PlacementRefusal(msgspec.Struct, frozen=True, dict=True):

@@ -1,0 +1,256 @@
+"""The objects that `vgpu inspect` shows: from the API server, or from dumps of it."""
+
+import difflib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from vgpu.inventory import Objects
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.documents import ObjectPage
+from vgpu.kube.dump import (
+    GPU_QUOTA,
+    GPU_QUOTA_NAMESPACE,
+    Dump,
+    decode_dump,
+    ignored_text,
+    labels_in_dump,
+    marks_in_dump,
+    nothing_in_it,
+)
+from vgpu.kube.flags import not_a_dump, read_dump
+from vgpu.kube.kinds import (
+    NAMESPACE_MARKS,
+    NAMESPACES,
+    POD_MARKS,
+    RESOURCE_QUOTAS,
+    SHARE_PODS,
+)
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.kube.selectors import Selects
+from vgpu.model import PodRef
+from vgpu.reasons import SourceError
+from vgpu.schemes.registry import registry
+from vgpu.units import count
+
+if TYPE_CHECKING:
+    from vgpu.kube.client import ApiClient
+
+_Kept = TypeVar("_Kept")
+
+
+class Read(msgspec.Struct, frozen=True):
+    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones.
+
+    ``selected`` are the UIDs of the pods that the label selector selects, None without one.
+    ``namespaces``, ``quotas`` and ``gpu_quota`` (the data of gpu-admission's ConfigMap) declare
+    quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``.
+    """
+
+    objects: Objects
+    as_of: float
+    notes: tuple[str, ...] = ()
+    selected: frozenset[str] | None = None
+    namespaces: tuple[Namespace, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    gpu_quota: Mapping[str, str] | None = None
+    marks: Mapping[str, str] = {}
+
+
+def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: str = "") -> Read:
+    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException."""
+    marks: dict[str, str] = {}
+    nodes: dict[str, Node] = {}
+    pods: dict[str, Pod] = {}
+    share_pods: dict[str, Pod] = {}
+    unhealthy: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    malformed: dict[tuple[str, PodRef], MalformedObject] = {}
+    seen = 0
+    times: list[float] = []
+    selected: set[str] = set()
+    dumps: list[Dump] = []
+    for path in paths:
+        content, written = read_dump(path)
+        try:
+            dump = decode_dump(content, path)
+        except SourceError as error:
+            raise not_a_dump(str(error)) from error
+        if selects is not None:
+            labels = labels_in_dump(content, path)
+            selected |= {uid for uid, own in labels.items() if selects(own)}
+        if team_key:
+            marks |= marks_in_dump(content, team_key, path)
+        times.append(written)
+        dumps.append(dump)
+        nodes |= {node.name: node for node in dump.nodes}
+        pods |= {pod.ref.uid: pod for pod in dump.pods}
+        share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
+        unhealthy |= dump.unhealthy
+        malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
+        others.update(dump.others)
+        seen += dump.total
+    ignored = ignored_text(others)
+    if dumps and all(dump.is_foreign for dump in dumps):
+        raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
+    notes = [f"{ignored} ignored"] if ignored else []
+    if not nodes:
+        notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
+    if not seen:
+        notes.append("there are no pods in the dump: all GPUs look free")
+    if "ConfigMap" not in others and not unhealthy:
+        notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
+    objects = Objects(
+        tuple(nodes.values()),
+        tuple(pods.values()),
+        tuple(share_pods.values()),
+        unhealthy,
+        tuple(malformed.values()),
+    )
+    chosen = None if selects is None else frozenset(selected)
+    return Read(
+        objects,
+        min(times),
+        tuple(notes),
+        chosen,
+        tuple(namespace for dump in dumps for namespace in dump.namespaces),
+        tuple(quota for dump in dumps for quota in dump.resource_quotas),
+        next((dump.gpu_quota for dump in dumps if dump.gpu_quota is not None), None),
+        marks,
+    )
+
+
+def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
+    """The API server's objects; with a node only its own, and pods that are not bound yet.
+
+    Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
+    """
+    from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
+
+    as_of = time.time()
+    malformed: list[MalformedObject] = []
+    if node:
+        try:
+            nodes: tuple[Node, ...] = (cluster.node(node),)
+        except ClusterError as error:
+            if error.reason == "NotFound":
+                raise no_such_node(node, (other.name for other in cluster.nodes())) from error
+            raise
+        selectors = [f"spec.nodeName={node}", "spec.nodeName="]
+    else:
+        node_pages, selectors = tuple(cluster.node_pages()), [""]
+        nodes = tuple(object_ for page in node_pages for object_ in page.objects)
+        malformed += (broken for page in node_pages for broken in page.malformed)
+    pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
+    notes: list[str] = []
+    share_pages: list[ObjectPage[Pod]] = []
+    try:
+        share_pages += cluster.sharepod_pages()
+    except ClusterError as error:
+        if error.reason == "Forbidden":
+            notes.append(f"SharePods could not be read: {error.message}")
+        elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
+            raise
+    malformed += (broken for page in (*pages, *share_pages) for broken in page.malformed)
+    unhealthy = {}
+    if any(map(registry().lists_unhealthy, nodes)):
+        try:
+            unhealthy = dict(cluster.unhealthy_gpus())
+        except SourceError as error:
+            notes += _unknown_health(nodes, error.detail)
+        except ClusterError as error:
+            if error.reason != "Forbidden":
+                raise
+            notes += _unknown_health(nodes, error.message)
+    pods, share_pods = (
+        tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
+    )
+    objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
+    selected = _selected(cluster, selector, share_pods) if selector else None
+    return Read(objects, as_of, tuple(notes), selected)
+
+
+def with_quotas(read: Read, cluster: "ApiClient") -> Read:
+    """The same with what declares quotas; a note names what may not be read.
+
+    Raises ClusterError and SourceError.
+    """
+    notes = list(read.notes)
+    namespaces, note = _if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
+    notes += note
+    quotas, note = _if_allowed(lambda: _objects(cluster, RESOURCE_QUOTAS), "ResourceQuotas")
+    notes += note
+    gpu_quota, note = _if_allowed(
+        lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
+        f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
+    )
+    notes += note
+    return msgspec.structs.replace(
+        read,
+        notes=tuple(notes),
+        namespaces=namespaces or (),
+        quotas=quotas or (),
+        gpu_quota=gpu_quota,
+    )
+
+
+def with_teams(read: Read, cluster: "ApiClient", key: str) -> Read:
+    """The same with the team of each pod and Namespace. Raises ClusterError and SourceError."""
+    pods = _objects(cluster, POD_MARKS)
+    namespaces, notes = _if_allowed(lambda: _objects(cluster, NAMESPACE_MARKS), "Namespaces")
+    marks = {name: texts[key] for name, texts in (*pods, *(namespaces or ())) if key in texts}
+    return msgspec.structs.replace(read, notes=(*read.notes, *notes), marks=marks)
+
+
+def _objects(cluster: "ApiClient", kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
+    return tuple(object_ for page in cluster.pages(kind) for object_ in page.objects)
+
+
+def _if_allowed(ask: Callable[[], _Kept], what: str) -> tuple[_Kept | None, tuple[str, ...]]:
+    """The answer, and no note; or None, and the note that it may not be read.
+
+    Raises ClusterError.
+    """
+    from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import
+
+    try:
+        return ask(), ()
+    except ClusterError as error:
+        if error.reason != "Forbidden":
+            raise
+        return None, (f"{what} could not be read: {error.message}",)
+
+
+def _selected(cluster: "ApiClient", selector: str, share_pods: Sequence[Pod]) -> frozenset[str]:
+    """UIDs of the pods, and if there are any of the SharePods, with these labels."""
+    pages = [*cluster.pods(label_selector=selector)]
+    if share_pods:
+        pages += cluster.pages(SHARE_PODS, label_selector=selector)
+    return frozenset(pod.ref.uid for page in pages for pod in page.objects)
+
+
+def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
+    """The note that gpushare's unhealthy GPUs are unknown, if there may be some."""
+    if any(map(registry().lists_unhealthy, nodes)):
+        yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
+
+
+def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
+    """The error for a node that does not exist, with similar names."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [
+        other for other in names if name in other
+    ]
+    if near:
+        hint = f"Is it {' or '.join(near[:3])}?"
+    elif names:
+        verb = "is" if len(names) == 1 else "are"
+        hint = f"There {verb} {count(len(names), 'node')}: kubectl get nodes"
+    else:
+        hint = "No node is known at all"
+    return click.ClickException(f"there is no node {name!r}. {hint}")

@@ -1,0 +1,89 @@
+"""The pods of a cluster in groups: what each namespace, team or owner requests and holds; pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
+from vgpu.kube.objects import Pod
+from vgpu.model import Phase
+from vgpu.quota.check import Overrun
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
+
+_NONE: Amounts = {GPUS: 0, MEMORY: 0, CORES: 0}
+
+
+class GroupUsage(msgspec.Struct, frozen=True):
+    """The pods of one group that hold or request shares. Amounts have all three resources.
+
+    Attributes:
+        name: the namespace, the team, or the owner as ``<namespace>/<kind>/<name>``; "" is none.
+        pods: number of pods.
+        waiting_pods: number of those that hold nothing.
+        requested: of all pods.
+        waiting: requested by pods that hold nothing.
+        assumed: held by pods that a scheduler has placed and the device plugin has not served.
+        assigned: held by pods that the device plugin has served.
+        limits: the quota of a namespace: each limit with what is used of it.
+        quota: the quota of a namespace, None of other groups.
+    """
+
+    name: str
+    pods: int
+    waiting_pods: int
+    requested: Amounts
+    waiting: Amounts
+    assumed: Amounts
+    assigned: Amounts
+    limits: tuple[Overrun, ...] = ()
+    quota: NamespaceQuota | None = None
+
+
+def owner_of(pod: Pod) -> str:
+    """The controller of a pod, or the pod itself, in its namespace."""
+    namespace = pod.ref.namespace
+    if pod.owner is None:
+        return f"{namespace}/Pod/{pod.ref.name}"
+    return f"{namespace}/{pod.owner.kind}/{pod.owner.name}"
+
+
+def group_usage(
+    accounts: Iterable[PodAccount],
+    group_of: Callable[[Pod], str],
+    quotas: Mapping[str, NamespaceQuota] | None = None,
+) -> list[GroupUsage]:
+    """The groups by name; those without a name come last.
+
+    ``quotas`` are by namespace, where the groups are namespaces. A namespace with a quota has a
+    group although it has no pods.
+    """
+    groups: dict[str, list[PodAccount]] = {name: [] for name in quotas or ()}
+    for account in accounts:
+        groups.setdefault(group_of(account.pod), []).append(account)
+    names = sorted(groups, key=lambda name: (not name, name))
+    return [_group(name, groups[name], (quotas or {}).get(name)) for name in names]
+
+
+def _group(name: str, accounts: list[PodAccount], quota: NamespaceQuota | None) -> GroupUsage:
+    waiting = [account for account in accounts if account.phase is None]
+
+    def held(phase: Phase) -> Amounts:
+        return plus(_NONE, *(each.held for each in accounts if each.phase is phase))
+
+    limits: tuple[Overrun, ...] = ()
+    if quota is not None:
+        usage = usage_by_namespace(accounts).get(quota.namespace)
+        used = usage.by_model if usage is not None else {}
+        limits = tuple(Overrun(limit, limit.of(used)) for limit in quota.limits)
+    return GroupUsage(
+        name,
+        len(accounts),
+        len(waiting),
+        plus(_NONE, *(each.requested for each in accounts)),
+        plus(_NONE, *(each.requested for each in waiting)),
+        held(Phase.ASSUMED),
+        held(Phase.ASSIGNED),
+        limits,
+        quota,
+    )

@@ -1,0 +1,146 @@
+"""What each pod of a cluster requests, holds and counts for quotas, by the ledger; pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.ledger import Holding, Ledger
+from vgpu.ledger.liveness import pods_by_node_uid
+from vgpu.ledger.totals import held
+from vgpu.model import Device, Phase, Request, Share
+from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
+from vgpu.quota.usage import (
+    NOTHING,
+    NamespaceUsage,
+    PodUsage,
+    node_model,
+    usage_of_requests,
+    usage_of_shares,
+)
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.registry import registry
+
+
+class PodAccount(msgspec.Struct, frozen=True):
+    """One pod that holds or requests shares of GPUs.
+
+    Attributes:
+        pod: the pod.
+        requested: what it requests: ``gpus``, ``memory`` and ``cores`` of :mod:`vgpu.quota`. Memory
+            that it leaves to the size of the GPU counts as what it holds.
+        usage: what it counts for the quotas of its namespace; nothing if it holds nothing.
+        phase: assigned as soon as one container is; None if it holds nothing.
+    """
+
+    pod: Pod
+    requested: Amounts
+    usage: PodUsage = NOTHING
+    phase: Phase | None = None
+
+    @property
+    def held(self) -> Amounts:
+        """What it holds: ``gpus``, ``memory`` and ``cores``."""
+        total = self.usage.total
+        return {name: total.get(name, 0) for name in (GPUS, MEMORY, CORES)}
+
+
+def pod_accounts(
+    nodes: Iterable[Node],
+    ledgers: Mapping[str, Ledger],
+    pods: Sequence[Pod],
+    codecs: Sequence[SchemeCodec],
+) -> list[PodAccount]:
+    """The accounts of all pods that may hold devices or request some.
+
+    ``pods`` are joined with their SharePods, and ``ledgers`` are by node, of the same pods.
+    """
+    by_name = {node.name: node for node in nodes}
+    holdings: dict[str, dict[str, list[tuple[Device | None, list[Holding]]]]] = {}
+    for name, ledger in ledgers.items():
+        for entry in ledger.devices:
+            for uid, of_pod in _by_pod(entry.holdings).items():
+                holdings.setdefault(uid, {}).setdefault(name, []).append((entry.device, of_pod))
+        for uid, of_pod in _by_pod(ledger.unplaced).items():
+            holdings.setdefault(uid, {}).setdefault(name, []).append((None, of_pod))
+    accounts = []
+    for uid, pod in pods_by_node_uid(pods).items():
+        if not holds_devices(pod) or registry().keeps_for_others(pod):
+            continue
+        account = _account(pod, holdings.get(uid, {}), by_name, codecs)
+        if account.phase is not None or any(account.requested.values()):
+            accounts.append(account)
+    return accounts
+
+
+def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsage]:
+    """What the pods of each namespace count for its quota."""
+    usage: dict[str, NamespaceUsage] = {}
+    for account in accounts:
+        ref = account.pod.ref
+        if account.phase is not None:
+            usage.setdefault(ref.namespace, NamespaceUsage()).set(ref.uid, account.usage)
+    return usage
+
+
+def _by_pod(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
+    by_pod: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        by_pod.setdefault(holding.pod.uid, []).append(holding)
+    return by_pod
+
+
+def _account(
+    pod: Pod,
+    holdings: Mapping[str, list[tuple[Device | None, list[Holding]]]],
+    nodes: Mapping[str, Node],
+    codecs: Sequence[SchemeCodec],
+) -> PodAccount:
+    units = pod.requested_units()
+    requested = plus(*(usage_of_requests({}, _requests(pod, codec), "").total for codec in codecs))
+    if not holdings:
+        return PodAccount(pod, requested)
+    parts = [
+        usage_of_shares(
+            units if number == 0 else {},
+            [share for device, of_pod in on_node for share in _at_peak(device, of_pod)],
+            {device.name: device for device, _ in on_node if device is not None},
+            node_model(nodes.get(name)),
+        )
+        for number, (name, on_node) in enumerate(sorted(holdings.items()))
+    ]
+    usage = PodUsage(
+        {
+            model: plus(*(part.by_model.get(model, {}) for part in parts))
+            for model in dict.fromkeys(model for part in parts for model in part.by_model)
+        }
+    )
+    phases = {
+        holding.phase
+        for on_node in holdings.values()
+        for _, of_pod in on_node
+        for holding in of_pod
+    }
+    phase = Phase.ASSIGNED if Phase.ASSIGNED in phases else Phase.ASSUMED
+    total = usage.total
+    if any(request.memory_bytes is None for codec in codecs for request in _requests(pod, codec)):
+        requested = {**requested, MEMORY: max(requested.get(MEMORY, 0), total.get(MEMORY, 0))}
+    return PodAccount(pod, requested, usage, phase)
+
+
+def _at_peak(device: Device | None, holdings: Sequence[Holding]) -> Iterable[Share]:
+    """Shares that come to what the pod holds of a device at its peak."""
+    name = device.name if device is not None else ""
+    total = held(holdings)
+    is_whole = any(holding.share.memory_bytes is None for holding in holdings)
+    yield Share(name, None if is_whole and device else total.memory_bytes, total.cores_milli)
+    for _ in range(total.slots - 1):
+        yield Share(name, 0, 0)
+
+
+def _requests(pod: Pod, codec: SchemeCodec) -> tuple[Request, ...]:
+    """What the pod requests in the system; nothing if that cannot be read."""
+    try:
+        return codec.requests(pod)
+    except ClaimError:
+        return ()

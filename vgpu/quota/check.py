@@ -1,0 +1,103 @@
+"""Whether one more pod fits into the quota of its namespace, and which limits are exceeded; pure.
+
+The scheduler refuses a pod by :func:`check`. The reconciler and ``vgpu inspect`` report by
+:func:`overruns`. Both compare by the same function, so they never disagree about a limit.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from vgpu.kube.objects import Node
+from vgpu.placement.result import PlacementReason
+from vgpu.quota.limits import NamespaceQuota, QuotaLimit
+from vgpu.quota.resources import Amounts, amount_text
+from vgpu.quota.usage import PodUsage, node_model, node_pool
+from vgpu.schemes.gaia.node import CORE
+
+
+class QuotaRefusal(msgspec.Struct, frozen=True):
+    """Why a pod does not fit into the quota of its namespace.
+
+    Attributes:
+        reason: the code.
+        detail: the limit with its amounts, and where it is declared, for people.
+    """
+
+    reason: PlacementReason
+    detail: str
+
+    @property
+    def text(self) -> str:
+        """The reason with its detail, for people."""
+        return f"{self.reason.explanation}: {self.detail}"
+
+
+class Overrun(msgspec.Struct, frozen=True):
+    """A limit that is exceeded; ``used`` is in the unit of its resource."""
+
+    limit: QuotaLimit
+    used: int
+
+    @property
+    def text(self) -> str:
+        """What is used of the limit, for people."""
+        limit = self.limit
+        used, most = (amount_text(limit.resource, each) for each in (self.used, limit.amount))
+        return f"{limit.name}: {used} of {most} ({limit.declared[0].declared_in})"
+
+
+def check(
+    quota: NamespaceQuota,
+    used: Mapping[str, Amounts],
+    pod: PodUsage,
+    *,
+    is_placed: bool = True,
+) -> QuotaRefusal | None:
+    """Why the pod does not fit beside what is used; None if it does.
+
+    ``used`` are the amounts of the namespace's other pods, by model. A limit of which the pod
+    counts nothing does not refuse it, however much is used. Without ``is_placed`` the GPUs of the
+    pod, and so their models, are not known yet: only the limits of all models are compared.
+    """
+    total = pod.total
+    for unreadable in quota.unreadable:
+        if total and (not unreadable.resource or total.get(unreadable.resource)):
+            detail = f"{unreadable.declared_in}: {unreadable.detail}"
+            return QuotaRefusal(PlacementReason.QUOTA_UNREADABLE, detail)
+    for limit in quota.limits:
+        if limit.model and not is_placed:
+            continue
+        requested = limit.of(pod.by_model)
+        in_use = limit.of(used)
+        if requested and in_use + requested > limit.amount:
+            return QuotaRefusal(PlacementReason.QUOTA, _detail(limit, in_use, requested))
+    return None
+
+
+def check_node(quota: NamespaceQuota, pod: PodUsage, node: Node | None) -> QuotaRefusal | None:
+    """Why gpu-admission's quota excludes the node for the pod; None if it does not."""
+    rule = quota.node_rule
+    if rule is None or CORE not in pod.total:
+        return None
+    if rule.models is not None and node_model(node) not in rule.models:
+        return QuotaRefusal(PlacementReason.QUOTA_MODEL, rule.declared_in)
+    if rule.pools and node_pool(node) not in rule.pools:
+        return QuotaRefusal(PlacementReason.QUOTA_POOL, rule.declared_in)
+    return None
+
+
+def overruns(quota: NamespaceQuota, used: Mapping[str, Amounts]) -> Iterator[Overrun]:
+    """The limits that are exceeded."""
+    for limit in quota.limits:
+        in_use = limit.of(used)
+        if in_use > limit.amount:
+            yield Overrun(limit, in_use)
+
+
+def _detail(limit: QuotaLimit, in_use: int, requested: int) -> str:
+    used, asked, most = (
+        amount_text(limit.resource, each) for each in (in_use, requested, limit.amount)
+    )
+    declared_in = limit.declared[0].declared_in
+    return f"{limit.name}: {used} of {most} used, {asked} requested ({declared_in})"

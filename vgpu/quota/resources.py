@@ -1,0 +1,56 @@
+"""The resources that a quota limits; pure.
+
+Amounts of pods are kept by resource, as integers in the resource's own unit:
+
+    ======================== ========================================================
+    ``gpus``                 GPUs that containers see, of every sharing system
+    ``memory``               bytes of GPU memory, of every GPU that containers see
+    ``cores``                thousandths of a GPU's cores, likewise
+    ``limits.nvidia.com/…``  what HAMi counts for its own quota: MiB of memory, percent of
+                             cores, of every GPU that containers see
+    any extended resource    units as Kubernetes counts them for a ResourceQuota: what
+                             containers request, whatever the number of GPUs
+    ======================== ========================================================
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from vgpu.units import MIB, MILLI_PER_PERCENT, exact_size, percentage
+
+GPUS: Final = "gpus"
+MEMORY: Final = "memory"
+CORES: Final = "cores"
+
+OWN_RESOURCES: Final = (GPUS, MEMORY, CORES)
+"""The resources that a Namespace's annotations limit."""
+
+HAMI_MEMORY: Final = "limits.nvidia.com/gpumem"
+HAMI_CORES: Final = "limits.nvidia.com/gpucores"
+"""HAMi's entries of a ResourceQuota, which Kubernetes stores and does not count (HAMi,
+``pkg/device/quota.go``)."""
+
+Amounts = Mapping[str, int]
+"""Amounts by resource."""
+
+
+def plus(*amounts: Amounts) -> dict[str, int]:
+    """The sums by resource."""
+    sums: dict[str, int] = {}
+    for each in amounts:
+        for resource, amount in each.items():
+            sums[resource] = sums.get(resource, 0) + amount
+    return sums
+
+
+def amount_text(resource: str, amount: int, size: Callable[[int], str] = exact_size) -> str:
+    """An amount for people; ``size`` is the text of bytes."""
+    if resource == MEMORY:
+        return size(amount)
+    if resource == HAMI_MEMORY:
+        return size(amount * MIB)
+    if resource == CORES:
+        return percentage(amount)
+    if resource == HAMI_CORES:
+        return percentage(amount * MILLI_PER_PERCENT)
+    return str(amount)
