@@ -33,10 +33,6 @@ class SharePodCondition(msgspec.Struct, frozen=True):
     message: str = ""
     since: str = ""
 
-    def is_as(self, other: "SharePodCondition") -> bool:
-        """Whether both have the same meaning, whenever they began."""
-        return msgspec.structs.replace(self, since=other.since) == other
-
 
 class NodeAmounts(msgspec.Struct, frozen=True):
     """Amounts of a node: thousandths of a CPU, bytes of memory, whole GPUs, and pods."""

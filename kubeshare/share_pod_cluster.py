@@ -48,6 +48,7 @@ class SharePodCluster:
         self.pods: dict[str, ClusterPod] = {}
         self.nodes: dict[str, ClusterNode] = {}
         self.closing: set[VirtualGpuName] = set()
+        self._unanswered: set[str] = set()
         self._unread: dict[str, MalformedObject] = {}
         self._tenants: dict[VirtualGpuName, set[str]] = defaultdict(set)
         self._users: dict[VirtualGpuName, set[str]] = defaultdict(set)
@@ -64,6 +65,7 @@ class SharePodCluster:
         if isinstance(found, SharePod) and _is_older(found, before):
             return Affected()
         self._unread.pop(key, None)
+        self._unanswered.discard(key)
         if isinstance(found, MalformedObject):
             self._unread[key] = found
         after = found if isinstance(found, SharePod) else None
@@ -120,6 +122,16 @@ class SharePodCluster:
                 self._last_ports[share_pod.node] = share_pod.port
         return self.set_share_pod(_key(share_pod), share_pod)
 
+    def assume_place(self, share_pod: SharePod) -> None:
+        """Count a placement before its write is answered; nothing else is written meanwhile."""
+        self.set_share_pod(_key(share_pod), share_pod)
+        self._unanswered.add(_key(share_pod))
+
+    def forget_assumed(self, before: SharePod) -> None:
+        """Undo :meth:`assume_place`: the API server has refused the write."""
+        if _key(before) in self._unanswered:
+            self.set_share_pod(_key(before), before)
+
     # ------------------------------------------------------------ views
 
     @property
@@ -151,7 +163,7 @@ class SharePodCluster:
     def tenant_view(self, key: str, now: float, *, may_create: bool = True) -> TenantView | None:
         """All that decides about a SharePod; None if there is none of this key."""
         share_pod = self.share_pods.get(key)
-        if share_pod is None:
+        if share_pod is None or key in self._unanswered:
             return None
         place = share_pod.place
         return TenantView(
@@ -164,7 +176,7 @@ class SharePodCluster:
             may_create,
         )
 
-    def node_views(self) -> list[PlacementNode]:
+    def placement_nodes(self) -> list[PlacementNode]:
         """All nodes with their use, by name."""
         return [self._node_view(node) for _, node in sorted(self.nodes.items())]
 

@@ -16,20 +16,12 @@ ENTRY_POINTS = frozenset(
     {"vgpu.cli", "vgpu.__main__", *(target.split(":")[0] for target, _ in COMMANDS.values())}
 )
 
+FOR_RELEASE_2 = "KubeShare 2's scores, for its pods, which the controllers do not place yet"
 FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that are to come"
 
 UNREACHED = {
-    "kubeshare.share_pod_cluster": FOR_KUBESHARE,
-    "kubeshare.model": FOR_KUBESHARE,
-    "kubeshare.node_fit": FOR_KUBESHARE,
-    "kubeshare.placing": FOR_KUBESHARE,
-    "kubeshare.reasons": FOR_KUBESHARE,
-    "kubeshare.steps": FOR_KUBESHARE,
-    "kubeshare.virtual_gpu": FOR_KUBESHARE,
-    "vgpu.placement.kubeshare": FOR_KUBESHARE,
     "vgpu.placement.kubeshare_gemini": FOR_KUBESHARE,
     "vgpu.placement.kubeshare_pool": FOR_KUBESHARE,
-    "vgpu.schemes.kubeshare.daemon": FOR_KUBESHARE,
 }
 """Modules that no command reaches, and why they stay."""
 
@@ -82,16 +74,22 @@ def test_an_exception_is_there_and_is_still_one(module):
     assert module not in reached()
 
 
-FOR_CONTROLLERS = "client-go's work queue, for the controllers that are to come"
-FOR_PROGRAMS = "the flags of a new program, for the programs that are to come"
 FOR_TESTS = "a fault of the simulated node, which tests cause"
 
 UNUSED = {
     "vgpu.kube.access:Access.anonymous": "access to a server that asks for no credentials",
-    "vgpu.kube.work_queue:WorkQueue.wait_drained": FOR_CONTROLLERS,
-    "vgpu.program.host:program_flags": FOR_PROGRAMS,
-    "vgpu.schemes.kubeshare.codec:manager_env": FOR_KUBESHARE,
-    "vgpu.schemes.kubeshare.node:holder_labels": FOR_KUBESHARE,
+    "vgpu.placement.kubeshare:guarantee_score": FOR_RELEASE_2,
+    "vgpu.placement.kubeshare:opportunistic_score": FOR_RELEASE_2,
+    **dict.fromkeys(
+        (
+            f"vgpu.schemes.kubeshare.daemon:{name}"
+            for name in (
+                *("format_hello", "parse_hello", "format_tenants", "parse_tenants"),
+                *("format_ports", "parse_ports"),
+            )
+        ),
+        "KubeShare 1's node files and config daemon, for a node component that is to come",
+    ),
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
     "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
     "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,

@@ -40,6 +40,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "scheduler.main:command",
         "Place pods on shared GPUs, as an extender of kube-scheduler.",
     ),
+    "kubeshare": (
+        "kubeshare.main:command",
+        "Run KubeShare's controllers on a current Kubernetes.",
+    ),
     "top": ("vgpu.commands.top:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.support.answering_server import answer, serving, status
+from tests.support.environment import ROOT
 from vgpu.kube import kinds, wire
 from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.connection import ClusterError
@@ -172,6 +173,18 @@ def test_a_verb_is_one_row(verb, kind, namespace, body, request_):
     assert [query for _, _, query, _ in server.requests] == [{}, {"dryRun": ["All"]}]
 
 
-def test_no_verb_deletes():
-    assert {verb.word for verb in VERBS} == {"get", "list", "watch", "create", "update", "patch"}
-    assert "DELETE" not in {verb.method for verb in VERBS}
+def test_only_kubeshares_controllers_delete_and_only_exact_pods():
+    """They delete pods that they have created; everybody else evicts."""
+    users = {
+        file.relative_to(ROOT).parts[0]
+        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
+        for file in (ROOT / top).rglob("*.py")
+        if "delete_pod(" in file.read_text()
+    }
+    assert users == {"vgpu", "kubeshare"}
+    with serving(answer({})) as (cluster, server):
+        cluster.delete_pod(PodRef("uid-p", "ns", "p"))
+    ((method, path, query, body),) = server.requests
+    assert (method, path, query) == ("DELETE", "/api/v1/namespaces/ns/pods/p", {})
+    assert json.loads(body)["preconditions"] == {"uid": "uid-p"}
+    assert [verb.word for verb in VERBS if verb.method == "DELETE"] == ["delete"]

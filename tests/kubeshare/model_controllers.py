@@ -32,7 +32,7 @@ class Controllers:
         if found.gpuid and not found.node:
             patch = refused_patch(found, SharePodReason.GPUID_WITHOUT_NODE, "a node is missing")
             return patch is not None and self.send(patch)
-        views = self.state.node_views()
+        views = self.state.placement_nodes()
         choice = choose_place(found, views, self.algorithm)
         if isinstance(choice, Unplaced):
             patch = refused_patch(found, SharePodReason.UNSCHEDULABLE, choice.text)

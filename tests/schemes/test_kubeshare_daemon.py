@@ -15,7 +15,6 @@ from vgpu.schemes.kubeshare.daemon import (
     format_hello,
     format_ports,
     format_tenants,
-    free_port,
     parse_hello,
     parse_ports,
     parse_tenants,
@@ -137,11 +136,8 @@ def test_what_is_no_file_of_ports_is_malformed_and_told_by_line(content, where):
     assert refused(parse_ports, content).startswith(where)
 
 
-def test_a_tenants_port_is_the_lowest_that_is_free():
+def test_pod_managers_have_511_ports():
     assert (MANAGER_PORTS[0], MANAGER_PORTS[-1], len(MANAGER_PORTS)) == (50051, 50561, 511)
-    assert free_port([]) == 50051
-    assert free_port([50051, 50053, 80]) == 50052
-    assert free_port(MANAGER_PORTS) is None
 
 
 def test_the_device_managers_codes_have_its_words():

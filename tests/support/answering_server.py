@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         if headers.get("Connection") == "close":
             self.close_connection = True
 
-    do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815  # http.server's names
+    do_DELETE = do_PATCH = do_POST = do_PUT = do_GET  # noqa: N815  # http.server's names
 
     def log_message(self, *_):
         """Silence."""

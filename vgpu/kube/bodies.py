@@ -41,6 +41,11 @@ def eviction(pod: PodRef, resource_version: str) -> Body:
     }
 
 
+def deletion(pod: PodRef) -> Body:
+    """The options for the deletion of exactly this pod."""
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+
+
 def binding(pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]) -> Body:
     """The binding of exactly this pod in this state to a node.
 

@@ -18,7 +18,7 @@ from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASE_ANNOTATIONS, LEASES, NODE
 from vgpu.kube.objects import Lease, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
-from vgpu.kube.verbs import BIND, CREATE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
+from vgpu.kube.verbs import BIND, CREATE, DELETE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
 from vgpu.model import PodRef
 
 CLAIMS: Final = "vgpu.dev/claims"
@@ -59,6 +59,13 @@ class ApiClient(Reader):
         """
         body = bodies.eviction(pod, resource_version)
         self.send(EVICT, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
+
+    def delete_pod(self, pod: PodRef) -> None:
+        """Delete a pod if it is still the same pod; only for pods that the program has created.
+
+        Errors: NotFound if it is gone; Conflict if it is another one.
+        """
+        self.send(DELETE, PODS, pod.namespace, pod.name, bodies.deletion(pod))
 
     def bind(
         self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 from typing import Any, Final
 
 from vgpu.kube import wire
@@ -64,6 +65,13 @@ def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
     return numbers or _NOTHING, broken or _NOTHING
 
 
+def rounded_up(quantity: str, scale: int) -> int | None:
+    """A Kubernetes quantity in units of 1/``scale``, rounded up; None as for :func:`whole`."""
+    exact = _exact(quantity) if len(quantity) <= _LONGEST else None
+    amount = None if exact is None else ceil(exact * scale)
+    return amount if amount is not None and amount <= _LARGEST else None
+
+
 def whole(quantity: str) -> int | None:
     """A Kubernetes quantity (``8``, ``8k``, ``1Ki``, ``2e3``) as a whole number of units.
 
@@ -75,6 +83,14 @@ def whole(quantity: str) -> int | None:
 
 @lru_cache(_REMEMBERED)
 def _whole(quantity: str) -> int | None:
+    units = _exact(quantity)
+    return (
+        int(units) if units is not None and units.denominator == 1 and units <= _LARGEST else None
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _exact(quantity: str) -> Fraction | None:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         return None
@@ -82,5 +98,4 @@ def _whole(quantity: str) -> int | None:
     scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES.get(suffix)
     if scale is None:
         return None
-    units = Fraction(f"{digits or 0}.{fraction or 0}") * scale
-    return int(units) if units.denominator == 1 and units <= _LARGEST else None
+    return Fraction(f"{digits or 0}.{fraction or 0}") * scale

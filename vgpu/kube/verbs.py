@@ -1,6 +1,6 @@
 """The verbs of requests to the API server, a row for each, for reads and writes; pure.
 
-A verb that a program needs is a row here. No verb deletes: no program has that right.
+A verb that a program needs is a row here.
 """
 
 from typing import Final
@@ -37,8 +37,9 @@ CREATE: Final = ApiVerb("create", "POST", names_object=False)
 REPLACE: Final = ApiVerb("update", "PUT")
 PATCH: Final = ApiVerb("patch", "PATCH", content_type=MERGE_PATCH)
 PATCH_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=JSON_PATCH)
+DELETE: Final = ApiVerb("delete", "DELETE")
 EVICT: Final = ApiVerb("create", "POST", "eviction")
 BIND: Final = ApiVerb("create", "POST", "binding")
 
-VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, EVICT, BIND)
+VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, DELETE, EVICT, BIND)
 """All verbs that the programs use."""

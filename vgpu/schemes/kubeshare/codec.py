@@ -30,6 +30,9 @@ from vgpu.schemes.text import object_name_of
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 """What a holder pod requests of NVIDIA's plugin; the IDs are UUIDs, time-sliced ``<uuid>::<i>``."""
 
+PORT_VARIABLE: Final = "POD_MANAGER_PORT"
+"""The variable with the port of a container's pod manager."""
+
 LIBRARY: Final = "/kubeshare/library"
 _REPLICA = re.compile(rf"({UUID})(?:::([0-9]{{1,6}}))?")
 
@@ -152,5 +155,5 @@ class KubeShare(BaseCodec, frozen=True):
 
 def manager_env(port: int, address: str = "") -> dict[str, str]:
     """Where a pod finds its pod manager; release 2 leaves the address to a file."""
-    env = {"POD_MANAGER_PORT": str(port)}
+    env = {PORT_VARIABLE: str(port)}
     return {"POD_MANAGER_IP": address, **env} if address else env

@@ -4,12 +4,12 @@ The daemon connects to TCP port 9797, names its owner and which GPUs it has, the
 every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
 writes it as two files named after the GPU's UUID: Gemini's config
 (:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
-branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``. No command uses it
-yet: it stays for KubeShare's controllers and token daemon, which are to come.
+branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``. Our controllers do not
+serve the connection: they use the ports, and the files' formats.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -171,8 +171,3 @@ def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
     if matched is None or int(matched[3]) > _MOST_PORT:
         raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
     return TenantPort(matched[1], matched[2], int(matched[3]))
-
-
-def free_port(taken: Collection[int]) -> int | None:
-    """The lowest port that no tenant of the node has; None if all are taken."""
-    return next((port for port in MANAGER_PORTS if port not in taken), None)

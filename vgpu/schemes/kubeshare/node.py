@@ -31,6 +31,11 @@ HOLDER_ROLE: Final = "dummyPod"
 NODE_NAME: Final = PREFIX + "nodeName"
 
 
+HOLDER_UUID: Final = "vgpu.dev/holder-gpu"
+"""On holder pods: the UUID of the GPU that the kubelet's records have for the pod, as our node
+component has read it. Upstream's device manager reads the holder's log in its place."""
+
+
 class HolderPod(msgspec.Struct, frozen=True, gc=False, order=True):
     """A holder pod: it makes ``gpuid`` the name of a GPU of ``node``."""
 

@@ -1,0 +1,204 @@
+"""The bodies of the controllers' writes, as JSON values. Pure.
+
+Names and values: KubeShare branch release-1.0, ``pkg/devicemanager``; a holder pod differs from
+upstream's as its function describes.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from kubeshare.model import SharePod, SharePodCondition, VirtualGpuName
+from kubeshare.steps import PatchSharePod
+from vgpu.kube.bodies import LABELS, Body, node_name_patch
+from vgpu.model import Allocation, Device, Phase, Share
+from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, manager_env
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_labels, holder_name
+from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER
+
+LIBRARY_VOLUME: Final = "kubeshare-lib"
+
+HIDDEN: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+"""Annotations of a SharePod that its pod does not get: they are about the SharePod."""
+
+
+class HolderOptions(msgspec.Struct, frozen=True):
+    """What holder pods run as.
+
+    Attributes:
+        image: the image of the program ``vgpu``.
+        priority_class: the PriorityClass; "" for none.
+        pull_secrets: names of Secrets with which the kubelet pulls the image.
+    """
+
+    image: str
+    priority_class: str = ""
+    pull_secrets: tuple[str, ...] = ()
+
+
+def share_pod_patch(step: PatchSharePod, now: float) -> Body:
+    """The merge patch from one state of a SharePod to another; a conflict if it has changed."""
+    before, after = step.before, step.after
+    metadata: Body = {"uid": before.ref.uid, "resourceVersion": before.pod.resource_version}
+    if after.gpuid != before.gpuid:
+        metadata["annotations"] = {GPUID: after.gpuid or None}
+    body: Body = {"metadata": metadata}
+    if after.node != before.node:
+        body |= node_name_patch(after.node or None)
+    status = _status_patch(before, after, now)
+    return body | ({"status": status} if status else {})
+
+
+def _status_patch(before: SharePod, after: SharePod, now: float) -> Body:
+    status: Body = {}
+    if after.bound != before.bound:
+        status["BoundDeviceID"] = after.bound
+    if after.port != before.port:
+        status["PodManagerPort"] = after.port
+    if after.pod_uid != before.pod_uid:
+        ref = {"name": after.ref.name, "namespace": after.ref.namespace, "uid": after.pod_uid}
+        status["PodObjectMeta"] = ref if after.pod_uid else None
+    if after.copied != before.copied:
+        status["PodStatus"] = merge_patch(before.copied, after.copied)
+    if after.conditions != before.conditions:
+        status["conditions"] = [_condition(each, now) for each in after.conditions]
+    return status
+
+
+def merge_patch(before: Any, after: Any) -> Any:
+    """The JSON merge patch (RFC 7386) that turns one value into another."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return after
+    changed = {
+        key: merge_patch(before.get(key), value)
+        for key, value in after.items()
+        if before.get(key) != value
+    }
+    return changed | dict.fromkeys(before.keys() - after.keys())
+
+
+def _condition(condition: SharePodCondition, now: float) -> Body:
+    time = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "type": str(condition.type),
+        "status": condition.status,
+        "reason": str(condition.reason),
+        "message": condition.message,
+        "lastTransitionTime": condition.since or time,
+    }
+
+
+def share_pod_pod(share_pod: SharePod) -> Body:
+    """The pod of a SharePod: its spec as it is, with its node and its GPU.
+
+    The pod manager is reached at the address of the node.
+    """
+    content = msgspec.json.decode(bytes(share_pod.content))
+    metadata, spec = content.get("metadata") or {}, dict(content.get("spec") or {})
+    annotations = dict(metadata.get("annotations") or {})
+    for key in HIDDEN:
+        annotations.pop(key, None)
+    owner = {
+        "apiVersion": content.get("apiVersion") or "kubeshare.nthu/v1",
+        "kind": OWNER,
+        "name": share_pod.ref.name,
+        "uid": share_pod.ref.uid,
+        "controller": True,
+    }
+    spec["nodeName"] = share_pod.node
+    if share_pod.request is not None:
+        spec |= _with_gpu(share_pod, spec)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": share_pod.ref.name,
+            "namespace": share_pod.ref.namespace,
+            "labels": dict(metadata.get("labels") or {}),
+            "annotations": annotations,
+            "ownerReferences": [owner],
+        },
+        "spec": spec,
+    }
+
+
+def _with_gpu(share_pod: SharePod, spec: Mapping[str, Any]) -> Body:
+    """Containers and volumes of a pod's spec with its GPU and Gemini's library."""
+    uuid = share_pod.bound
+    shares = Allocation("", (Share(uuid),), Phase.ASSIGNED)
+    edits = KubeShare().edits(share_pod.ref, shares, {uuid: Device(uuid)})
+    env: list[Body] = [
+        {"name": name, "value": value}
+        for name, value in {**edits.env, **manager_env(share_pod.port)}.items()
+    ]
+    host = {"fieldRef": {"fieldPath": "status.hostIP"}}
+    env.append({"name": "POD_MANAGER_IP", "valueFrom": host})
+    mounts = [{"name": LIBRARY_VOLUME, "mountPath": mount.container} for mount in edits.mounts]
+    volumes = [{"name": LIBRARY_VOLUME, "hostPath": {"path": mount.host}} for mount in edits.mounts]
+    containers = [
+        {
+            **container,
+            "env": [*(container.get("env") or ()), *env],
+            "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts],
+        }
+        for container in spec.get("containers") or ()
+    ]
+    return {"containers": containers, "volumes": [*(spec.get("volumes") or ()), *volumes]}
+
+
+def holder_pod(name: VirtualGpuName, options: HolderOptions) -> Body:
+    """The pod that holds a GPU of a node under a GPUID.
+
+    Upstream's holder names its node and passes by kube-scheduler. Ours is bound by kube-scheduler,
+    the only one that counts nvidia.com/gpu, to the node that its affinity names: a plain pod and a
+    holder never get the same GPU. It prints its GPU's UUID as upstream's does, has the small
+    requests that keep it from eviction under pressure, and tolerates every taint.
+    """
+    node = {"key": "metadata.name", "operator": "In", "values": [name.node]}
+    resources = {"cpu": "10m", "memory": "64Mi", GPU_RESOURCE: "1"}
+    spec: Body = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchFields": [node]}]
+                }
+            }
+        },
+        "containers": [
+            {
+                "name": "holder",
+                "image": options.image,
+                "args": ["kubeshare", "holder"],
+                "resources": {"requests": resources, "limits": resources},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "runAsNonRoot": True,
+                    "runAsUser": 65534,
+                    "capabilities": {"drop": ["ALL"]},
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }
+        ],
+    }
+    if options.priority_class:
+        spec["priorityClassName"] = options.priority_class
+    if options.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in options.pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": holder_name(*name),
+            "namespace": HOLDER_NAMESPACE,
+            "labels": {**LABELS, **holder_labels(*name)},
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,447 @@
+"""The two loops of the controllers: one places SharePods, the other does everything after that.
+
+Each loop takes keys from a work queue, decides the next write with the pure functions, and sends
+it. Only the leader writes. All state is in the objects of the API server: a new leader goes on
+where the last one stopped.
+"""
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from kubeshare import bodies
+from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
+from kubeshare.events import condition_events, pod_event
+from kubeshare.metrics import ControllerMetrics, StepOutcome
+from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
+from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
+from kubeshare.reasons import SharePodReason
+from kubeshare.share_pod_cluster import Affected, SharePodCluster
+from kubeshare.steps import (
+    CreateHolder,
+    CreateSharePodPod,
+    DeletePod,
+    EvictPod,
+    PatchSharePod,
+    Step,
+    holder_step,
+    placed_patch,
+    refused_patch,
+    tenant_step,
+)
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.backoff import ItemBackoff
+from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.kube.event_recorder import EventRecorder, EventWriter
+from vgpu.kube.events import EventNote
+from vgpu.kube.objects import MalformedObject
+from vgpu.kube.verbs import CREATE, PATCH, ApiVerb
+from vgpu.kube.work_queue import WorkQueue
+from vgpu.model import PodRef
+from vgpu.placement.kubeshare import KubeShareAlgorithm
+from vgpu.reasons import SourceError
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS: Final = 15.0
+"""Interval between two complete rounds, for what only time changes, in seconds."""
+
+TICK_SECONDS: Final = 0.5
+"""Interval between two looks at the leader election, in seconds."""
+
+GATHER_SECONDS: Final = 0.1
+"""Time for which changes gather before waiting SharePods are tried again, in seconds."""
+
+MOST_STEPS: Final = 10
+"""Maximum number of writes for one key in a row; the rest follows with the events."""
+
+MOST_EVENTS: Final = 1000
+"""Maximum number of events that wait to be written."""
+
+EVENT_REPEAT_SECONDS: Final = 60.0
+"""Time in which an equal event is not reported again, in seconds."""
+
+EVENTS_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for events that are not written yet, in seconds."""
+
+_CERTAIN: Final = range(400, 500)
+"""Statuses with which the API server certainly has not written anything."""
+
+Key = str | VirtualGpuName
+"""The key of a SharePod, or the name of a virtual GPU."""
+
+
+class ControllerApi(Protocol):
+    """The API server. All methods raise ClusterError and SourceError."""
+
+    def get(self, kind: ApiKind[Any], namespace: str, name: str) -> Any:
+        """One object."""
+        ...
+
+    def send(
+        self, verb: ApiVerb, kind: ApiKind[Any], namespace: str, name: str, body: object
+    ) -> bytes:
+        """Send a body; returns the answer."""
+        ...
+
+    def delete_pod(self, pod: PodRef) -> None:
+        """Delete exactly this pod."""
+        ...
+
+    def evict(self, pod: PodRef, resource_version: str) -> None:
+        """Evict exactly this pod in this state."""
+        ...
+
+    def write_event(self, note: EventNote) -> None:
+        """Report an event."""
+        ...
+
+
+class ControllerOptions(msgspec.Struct, frozen=True):
+    """How the controllers work.
+
+    Attributes:
+        algorithm: the placement.
+        holder: what holder pods run as.
+        keep_idle: number of idle virtual GPUs that each node keeps.
+        idle_seconds: maximum time for which one is kept, in seconds; 0 is no limit.
+    """
+
+    algorithm: KubeShareAlgorithm
+    holder: bodies.HolderOptions
+    keep_idle: int = 0
+    idle_seconds: float = 0.0
+
+
+class SharePodControllers:
+    """The loops, from :meth:`start` to :meth:`stop`. Any thread may call the other methods."""
+
+    def __init__(
+        self,
+        api: ControllerApi,
+        options: ControllerOptions,
+        leads: Callable[[], bool],
+        metrics: ControllerMetrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``leads`` returns whether this process may write at this moment."""
+        self._api = api
+        self._options = options
+        self._leads = leads
+        self._metrics = metrics
+        self._clock = clock
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._cluster = SharePodCluster()
+        self._failed = ItemBackoff(random.random)
+        self._uncertain: set[str] = set()
+        self._idle_since: dict[VirtualGpuName, float] = {}
+        self._placing, self._syncing = WorkQueue[Key](), WorkQueue[Key]()
+        recorder = EventRecorder(MOST_EVENTS, repeat_seconds=EVENT_REPEAT_SECONDS)
+        self._events = EventWriter(recorder, api.write_event)
+        self._events_lock = threading.Lock()
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=target, args=args, name=name, daemon=True)
+            for name, target, args in (
+                ("placement", self._work, (self._placing, self._place)),
+                ("sync", self._work, (self._syncing, self._sync)),
+                ("resync", self._tick, ()),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Begin no further write, and wait for those under way."""
+        self._ending.set()
+        self._placing.shut_down()
+        self._syncing.shut_down()
+        for queue in (self._placing, self._syncing):
+            queue.wait_drained(EVENTS_SECONDS)
+        self._events.finish(EVENTS_SECONDS, lambda: False)
+
+    # ------------------------------------------------------------ from the informers
+
+    def set_share_pod(self, key: str, found: SharePod | MalformedObject | None) -> None:
+        """A SharePod has changed; None if it is gone."""
+        with self._lock:
+            affected = self._cluster.set_share_pod(key, found)
+        self._enqueue(affected)
+        if isinstance(found, SharePod) and found.needs_place:
+            self._placing.add(key)
+
+    def set_pod(self, key: str, found: ClusterPod | MalformedObject | None) -> None:
+        """A pod has changed; None if it is gone."""
+        pod = found if isinstance(found, ClusterPod) else None
+        with self._lock:
+            affected = self._cluster.set_pod(key, pod)
+        self._enqueue(affected)
+
+    def set_node(self, name: str, found: ClusterNode | MalformedObject | None) -> None:
+        """A node has changed; None if it is gone."""
+        node = found if isinstance(found, ClusterNode) else None
+        with self._lock:
+            affected = self._cluster.set_node(name, node)
+        self._enqueue(affected)
+
+    def _enqueue(self, affected: Affected) -> None:
+        keys: tuple[Key, ...] = (*affected.keys, *affected.gpus)
+        for key in keys:
+            self._syncing.add(key)
+        if affected.frees:
+            with self._lock:
+                waiting = self._cluster.waiting
+            for share_pod in waiting:
+                self._placing.add_after(share_pod, GATHER_SECONDS)
+
+    # ------------------------------------------------------------ for pages
+
+    def view(self) -> Mapping[str, Any]:
+        """What the pages of metrics show of the cluster."""
+        with self._lock:
+            return {
+                "share_pods": tuple(self._cluster.share_pods.values()),
+                "gpus": tuple(self._cluster.virtual_gpus()),
+            }
+
+    # ------------------------------------------------------------ the threads' side
+
+    def _tick(self) -> None:
+        """Enqueue everything when we begin to lead, and from time to time."""
+        due = float("-inf")
+        led = False
+        while not self._ending.wait(TICK_SECONDS):
+            leads = self._leads()
+            if leads and (not led or self._monotonic() >= due):
+                due = self._monotonic() + RESYNC_SECONDS
+                with self._lock:
+                    keys: list[Key] = [*self._cluster.share_pods]
+                    keys += [gpu.name for gpu in self._cluster.virtual_gpus()]
+                    waiting = self._cluster.waiting
+                for key in keys:
+                    self._syncing.add(key)
+                for key in waiting:
+                    self._placing.add(key)
+            led = leads
+
+    def _work(self, queue: WorkQueue[Key], handle: Callable[[Any], None]) -> None:
+        while (key := queue.get()) is not None:
+            try:
+                if self._leads():
+                    self._read_again(key)
+                    handle(key)
+            except (ClusterError, SourceError) as error:
+                self._note_failure(key, error)
+                queue.add_rate_limited(key)
+            except Exception:
+                log.exception("a step failed on a defect", extra={"key": _text(key)})
+                queue.add_rate_limited(key)
+            else:
+                queue.forget(key)
+            finally:
+                queue.done(key)
+
+    def _note_failure(self, key: Key, error: ClusterError | SourceError) -> None:
+        is_late = isinstance(error, ClusterError) and error.status in {CONFLICT, NOT_FOUND}
+        if isinstance(key, str) and not (
+            isinstance(error, ClusterError) and error.status in _CERTAIN and not is_late
+        ):
+            with self._lock:
+                self._uncertain.add(key)
+        level = logging.DEBUG if is_late else logging.WARNING
+        log.log(level, "a step failed: %s", error, extra={"key": _text(key)})
+
+    def _read_again(self, key: Key) -> None:
+        """Read a SharePod whose last write may or may not have arrived."""
+        if not isinstance(key, str) or key not in self._uncertain:
+            return
+        namespace, _, name = key.partition("/")
+        try:
+            found = self._api.get(SHARE_POD_OBJECTS, namespace, name)
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+            found = None
+        with self._lock:
+            self._uncertain.discard(key)
+            affected = self._cluster.set_share_pod(key, found)
+        self._enqueue(affected)
+
+    def _place(self, key: str) -> None:
+        begun = self._monotonic()
+        with self._lock:
+            share_pod = self._cluster.share_pods.get(key)
+            if share_pod is None or not share_pod.needs_place:
+                return
+            step = self._placement(share_pod)
+            if step is not None and _placed(step):
+                self._cluster.assume_place(step.after)
+        if step is None:
+            return
+        try:
+            self._send(key, step)
+        except ClusterError as error:
+            if error.status in _CERTAIN:  # else it may still arrive: the room stays taken
+                with self._lock:
+                    self._cluster.forget_assumed(share_pod)
+            raise
+        if _placed(step):
+            self._metrics.note_placement(self._monotonic() - begun)
+
+    def _placement(self, share_pod: SharePod) -> PatchSharePod | None:
+        if share_pod.gpuid and not share_pod.node:
+            reason = SharePodReason.GPUID_WITHOUT_NODE
+            return refused_patch(share_pod, reason, reason.explanation)
+        nodes = self._cluster.placement_nodes()
+        choice = choose_place(share_pod, nodes, self._options.algorithm)
+        if isinstance(choice, Unplaced):
+            self._metrics.note_unplaced(share_pod.ref.uid, choice.cause)
+            return refused_patch(share_pod, SharePodReason.UNSCHEDULABLE, choice.text)
+        self._metrics.note_placed(share_pod.ref.uid)
+        gpuid = new_gpuid(self._cluster.is_used_gpuid, secrets.choice)
+        return placed_patch(share_pod, place_name(choice, gpuid))
+
+    def _sync(self, key: Key) -> None:
+        for _ in range(MOST_STEPS):
+            with self._lock:
+                step = self._tenant(key) if isinstance(key, str) else self._holder(key)
+            if step is None or not self._send(key, step):
+                return
+
+    def _tenant(self, key: str) -> Step | None:
+        until = self._failed.until(key)
+        now = self._monotonic()
+        if until > now:
+            self._syncing.add_after(key, until - now)
+        view = self._cluster.tenant_view(key, self._clock(), may_create=until <= now)
+        if view is None:
+            self._failed.forget(key)
+            return None
+        if view.own_pod is not None and view.own_pod.is_ready:
+            self._failed.forget(key)
+        return tenant_step(view)
+
+    def _holder(self, name: VirtualGpuName) -> Step | None:
+        until = self._failed.until(name)
+        now = self._monotonic()
+        if until > now:
+            self._syncing.add_after(name, until - now)
+        gpu = self._cluster.virtual_gpu(name)
+        if gpu.uuid or not (gpu.holder or gpu.users):
+            self._failed.forget(name)
+        step = holder_step(
+            gpu,
+            node_exists=name.node in self._cluster.nodes,
+            may_create=until <= now,
+            is_kept=self._is_kept(name, now),
+        )
+        if isinstance(step, DeletePod):
+            self._cluster.closing.add(name)
+        return step
+
+    def _is_kept(self, name: VirtualGpuName, now: float) -> bool:
+        """Whether a virtual GPU stays although nobody uses it."""
+        idle = self._cluster.idle_gpus(name.node)
+        if name not in idle:
+            self._idle_since.pop(name, None)
+            return False
+        since = self._idle_since.setdefault(name, now)
+        limit = self._options.idle_seconds
+        is_old = bool(limit) and now - since >= limit
+        return not is_old and name in idle[: self._options.keep_idle]
+
+    # ------------------------------------------------------------ writes
+
+    def _send(self, key: Key, step: Step) -> bool:
+        """Send a step; returns whether the next one can be decided at once."""
+        if not self._leads():
+            return False
+        outcome = StepOutcome.ERROR
+        try:
+            is_known = self._apply(key, step)
+            outcome = StepOutcome.SUCCESS
+        except ClusterError as error:
+            outcome = StepOutcome.CONFLICT if error.status == CONFLICT else outcome
+            if isinstance(step, DeletePod) and not isinstance(key, str):
+                with self._lock:
+                    self._cluster.closing.discard(key)
+            if isinstance(step, CreateSharePodPod | CreateHolder):
+                self._record(pod_event(step, error.message, self._clock()))
+            raise
+        finally:
+            self._metrics.note_step(type(step).__name__, outcome)
+        return is_known
+
+    def _apply(self, key: Key, step: Step) -> bool:
+        match step:
+            case PatchSharePod():
+                self._patch(step)
+                return True
+            case CreateSharePodPod():
+                ref = step.share_pod.ref
+                self._create(ref.namespace, ref.name, bodies.share_pod_pod(step.share_pod))
+                return True
+            case CreateHolder():
+                body = bodies.holder_pod(step.name, self._options.holder)
+                self._create(HOLDER_NAMESPACE, holder_name(*step.name), body)
+                return True
+            case DeletePod():
+                if step.reason in {SharePodReason.HOLDER_FAILED, SharePodReason.POD_FAILED}:
+                    with self._lock:
+                        self._failed.add(key, self._monotonic())
+                self._api.delete_pod(step.ref)
+            case EvictPod():
+                self._api.evict(step.ref, step.resource_version)
+        self._record(pod_event(step, "", self._clock()))
+        return False
+
+    def _patch(self, step: PatchSharePod) -> None:
+        ref = step.before.ref
+        body = bodies.share_pod_patch(step, self._clock())
+        answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
+        after = SHARE_POD_OBJECTS.one(answer, "SharePod")
+        with self._lock:
+            affected = self._cluster.assume(after)
+        self._enqueue(affected)
+        self._record(*condition_events(step, self._clock()))
+
+    def _create(self, namespace: str, name: str, body: Mapping[str, Any]) -> None:
+        """Create a pod; one of the name that is there already is read."""
+        try:
+            answer = self._api.send(CREATE, CLUSTER_PODS, namespace, "", body)
+            pod = CLUSTER_PODS.one(answer, "Pod")
+        except ClusterError as error:
+            if error.status != CONFLICT:
+                raise
+            pod = self._api.get(CLUSTER_PODS, namespace, name)
+        with self._lock:
+            affected = self._cluster.set_pod(f"{namespace}/{name}", pod)
+        self._enqueue(affected)
+
+    def _record(self, *notes: EventNote | None) -> None:
+        written: Iterable[EventNote] = [note for note in notes if note is not None]
+        with self._events_lock:
+            self._events.record(*written)
+
+
+def _placed(step: PatchSharePod) -> bool:
+    """Whether a write gives a SharePod its place."""
+    before, after = step.before, step.after
+    return (before.node, before.gpuid) != (after.node, after.gpuid)
+
+
+def _text(key: Key) -> str:
+    return key if isinstance(key, str) else "/".join(key)

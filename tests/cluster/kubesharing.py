@@ -1,0 +1,315 @@
+"""KubeShare's controllers as a process, on nodes whose kubelets are played.
+
+    with started(api, tmp_path, {"n1": (2,)}) as bed:
+        bed.share_pod("a", namespace)
+        bed.wait_ready(namespace, "a")
+
+The API server and kube-scheduler are real: kube-scheduler binds the holder pods. The player does
+what a kubelet and our node component do with bound pods: it runs them, and reports GPUs of holders.
+"""
+
+import itertools
+import sys
+import threading
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
+
+import urllib3
+import yaml
+
+from tests.cluster.extending import free_port, make_node, remove_nodes, request
+from tests.support.bed import crds, objects
+from tests.support.bed.client import Refused
+from tests.support.bed.processes import Daemon
+from tests.support.environment import ROOT
+from tests.support.waiting import wait_ended, wait_until
+from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
+from vgpu.units import GIB, MIB
+
+CRD = ROOT / "deploy/crds/sharepods.kubeshare.nthu.yaml"
+CARD = 16 * GIB
+TAINT = {"key": "vgpu.test/kubeshare", "value": "yes", "effect": "NoSchedule"}
+"""Keeps other tests' pods off these nodes; SharePods of the tests tolerate it."""
+
+EXAMPLE = "vgpu.test/example"
+"""A label of nodes: the SharePods that may be placed there."""
+
+GPUID = "kubeshare/GPUID"
+
+RULES = (
+    {
+        "apiGroups": ["kubeshare.nthu"],
+        "resources": ["sharepods"],
+        "verbs": ["get", "list", "watch", "patch"],
+    },
+    {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update"],
+    },
+)
+"""The rights of the controllers, as docs/kubeshare-controllers.md has them."""
+
+
+def share_pod(name, namespace, milli=500, gib=1, *, labels=None, **spec):
+    """A SharePod as a user writes it; ``labels`` are its locality labels."""
+    pod = objects.pod(name, namespace)
+    annotations = {
+        "kubeshare/gpu_request": f"{milli / 1000:.3f}",
+        "kubeshare/gpu_limit": "1.0",
+        "kubeshare/gpu_mem": str(gib * GIB),
+        **{f"kubeshare/sched_{key}": value for key, value in (labels or {}).items()},
+    }
+    tolerations = [{"key": TAINT["key"], "operator": "Exists"}]
+    return {
+        "apiVersion": "kubeshare.nthu/v1",
+        "kind": "SharePod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+        "spec": {**pod["spec"], "tolerations": tolerations, **spec},
+    }
+
+
+class Player(threading.Thread):
+    """Plays the kubelets of some nodes, and the garbage collector of SharePods' pods."""
+
+    def __init__(self, client, cards):
+        super().__init__(name="player", daemon=True)
+        self.client, self.cards = client, cards
+        self.ending = threading.Event()
+        self.failure = None
+        self.paused = set()
+
+    def run(self):
+        while not self.ending.wait(0.05):
+            try:
+                self._round()
+            except (Refused, urllib3.exceptions.HTTPError) as error:
+                self.failure = error
+
+    def _round(self):
+        pods = self.client.list("/api/v1/pods")
+        share_pods = self.client.list("/apis/kubeshare.nthu/v1/sharepods")
+        uids = {each["metadata"]["uid"] for each in share_pods}
+        held = {self._card(pod) for pod in pods if pod["status"].get("phase") != "Failed"}
+        for pod in pods:
+            node = pod["spec"].get("nodeName")
+            if node not in self.cards or node in self.paused:
+                continue
+            with suppress(Refused):
+                self._serve(pod, node, uids, held)
+
+    def _serve(self, pod, node, uids, held):
+        owners = [each["uid"] for each in pod["metadata"].get("ownerReferences") or ()]
+        is_orphan = bool(owners) and not uids & set(owners)
+        if "deletionTimestamp" in pod["metadata"] or is_orphan:
+            self.client.delete(pod, uid=pod["metadata"]["uid"], grace_seconds=0)
+            return
+        if pod["status"].get("phase") != "Pending":
+            return
+        limits = pod["spec"]["containers"][0].get("resources", {}).get("limits") or {}
+        if limits.get("nvidia.com/gpu"):
+            free = [card for card in self.cards[node] if card not in held]
+            if not free:
+                return
+            held.add(free[0])
+            self.client.patch(pod, {"metadata": {"annotations": {HOLDER_UUID: free[0]}}})
+        ready = {"type": "Ready", "status": "True"}
+        self.client.patch(pod, {"status": {"phase": "Running", "conditions": [ready]}}, "status")
+
+    @staticmethod
+    def _card(pod):
+        return (pod["metadata"].get("annotations") or {}).get(HOLDER_UUID)
+
+    def end(self):
+        self.ending.set()
+        wait_ended(self, "the player ends")
+
+
+class Controller:
+    """The command ``vgpu kubeshare controller``."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, kubeconfig, folder, *flags):
+        self.kubeconfig, self.folder, self.flags = kubeconfig, folder, flags
+        self.port = free_port()
+        self.daemon = None
+
+    def start(self):
+        command = [
+            *(sys.executable, "-m", "vgpu", "kubeshare", "controller"),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--holder-image=vgpu:test",
+            *self.flags,
+        ]
+        log = self.folder / f"controller-{next(self.numbers)}.log"
+        self.daemon = Daemon("controller", command, log, cwd=Path.cwd())
+        self.daemon.wait_until(
+            lambda: request(self.port, "/-/ready")[0] == 200, "ready", failures=(OSError,)
+        )
+
+    def metrics(self):
+        return request(self.port, "/metrics")[1].decode()
+
+    def kill(self):
+        self.daemon.signal(SIGKILL)
+        self.daemon.wait()
+
+
+class Watch:
+    """All events of SharePods and pods, with what must hold after each of them."""
+
+    def __init__(self, client, nodes):
+        self.client, self.nodes = client, nodes
+        self.share_pods, self.uuids, self.broken = {}, defaultdict(set), []
+        self.events = 0
+        path = "/apis/kubeshare.nthu/v1/sharepods"
+        self.version = client.get(path)["metadata"]["resourceVersion"]
+        self.path = path
+        self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.ending = False
+
+    def _run(self):
+        while not self.ending:
+            query = {"resourceVersion": self.version, "timeoutSeconds": 5}
+            with suppress(urllib3.exceptions.HTTPError):
+                for kind, found in self.client.watch(self.path, **query):
+                    if kind == "ERROR":
+                        self.broken.append(found)
+                        return
+                    self.version = found["metadata"]["resourceVersion"]
+                    self._see(kind, found)
+
+    def _see(self, kind, found):
+        self.events += 1
+        uid = found["metadata"]["uid"]
+        self.share_pods[uid] = found
+        if kind == "DELETED":
+            del self.share_pods[uid]
+        by_gpu, ports = defaultdict(list), defaultdict(list)
+        for each in self.share_pods.values():
+            status, node = each.get("status") or {}, each["spec"].get("nodeName")
+            if node in self.nodes and status.get("BoundDeviceID"):
+                by_gpu[node, each["metadata"]["annotations"][GPUID]].append(each)
+                ports[node].append(status["PodManagerPort"])
+        for gpu, tenants in by_gpu.items():
+            numbers = [each["metadata"]["annotations"] for each in tenants]
+            milli = sum(round(1000 * float(each["kubeshare/gpu_request"])) for each in numbers)
+            memory = sum(int(each["kubeshare/gpu_mem"]) for each in numbers)
+            uuids = {each["status"]["BoundDeviceID"] for each in tenants}
+            if milli > 1000 or memory > CARD or len(uuids) > 1:
+                self.broken.append((gpu, milli, memory, uuids))
+        for node, used in ports.items():
+            if len(used) != len(set(used)) or not set(used) <= set(MANAGER_PORTS):
+                self.broken.append((node, used))
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ending = True
+        wait_ended(self.thread, "the watch ends")
+
+
+class Bed:
+    """The nodes, the player and the API server."""
+
+    def __init__(self, api, folder, client):
+        self.api, self.client, self.folder = api, api.client, folder
+        self.kubeconfig = client.kubeconfig
+        self.cards = {}
+        self.player = Player(api.client, self.cards)
+
+    def controller(self, *flags):
+        return Controller(self.kubeconfig, self.folder, *flags)
+
+    def node(self, name, cards, example="main"):
+        """A node that SharePods of one example select by its label."""
+        uuids = [f"GPU-{name}-{number}" for number in range(cards)]
+        info = "".join(f"{uuid}:{CARD // MIB}," for uuid in uuids)
+        node = make_node(self.api, name, {"nvidia.com/gpu": cards}, {"kubeshare/gpu_info": info})
+        self.set_ready(node)
+        labels = {"metadata": {"labels": {EXAMPLE: example}}}
+        self.client.patch(node, {"spec": {"taints": [TAINT]}, **labels})
+        self.cards[name] = uuids
+
+    def set_ready(self, node, status="True"):
+        ready = {"type": "Ready", "status": status, "reason": "Test"}
+        self.client.patch(node, {"status": {"conditions": [ready]}}, "status")
+
+    def create(self, *args, example="main", **spec):
+        return self.client.create(share_pod(*args, nodeSelector={EXAMPLE: example}, **spec))
+
+    def find(self, namespace, name):
+        return self.client.get(f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods/{name}")
+
+    def wait_for(self, namespace, name, condition, what):
+        path = f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods/{name}"
+        return self.client.wait_for(path, condition, what)
+
+    def wait_ready(self, namespace, *names):
+        return [self.wait_for(namespace, name, objects.ready, "Ready") for name in names]
+
+    def holders(self):
+        pods = self.client.list("/api/v1/namespaces/kube-system/pods", labelSelector=ROLE)
+        return [
+            pod for pod in pods if pod["metadata"]["labels"]["kubeshare/nodeName"] in self.cards
+        ]
+
+    def wait_holders(self, count):
+        wait_until(lambda: len(self.holders()) == count, f"{count} holders")
+
+
+@contextmanager
+def started(api, folder, nodes):
+    """A bed with a kube-scheduler, without controllers."""
+    crds.load(api.client, CRD)
+    path = "/apis/kubeshare.nthu/v1/sharepods"
+    wait_until(lambda: api.client.get(path), "SharePods are served", failures=(Refused,))
+    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    with suppress(Refused):
+        api.client.create({**account, "metadata": {"name": "default", "namespace": "kube-system"}})
+    user = api.user("system:kube-scheduler")
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(user.kubeconfig), "qps": 300, "burst": 500},
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 2,
+    }
+    file = folder / "kube-scheduler.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [
+        api.tools.path("kube-scheduler"),
+        f"--config={file}",
+        f"--bind-address={api.workplace.address}",
+        f"--secure-port={api.workplace.port()}",
+        f"--cert-dir={folder}",
+    ]
+    with Daemon("kube-scheduler", command, folder / "kube-scheduler.log"):
+        bed = Bed(api, folder, api.client_for(*RULES))
+        for name, shape in nodes.items():
+            bed.node(name, *shape)
+        bed.player.start()
+        try:
+            yield bed
+        finally:
+            bed.player.end()
+            for pod in bed.holders():
+                with suppress(Refused):
+                    api.client.delete(pod, grace_seconds=0)
+            remove_nodes(api, list(bed.cards))

@@ -1,0 +1,309 @@
+"""KubeShare's controllers against a real API server and kube-scheduler, and through kills.
+
+After every event of the SharePods the invariants hold: Σ by virtual GPU, one UUID, distinct ports.
+"""
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from tests.cluster.kubesharing import GPUID, Watch, share_pod, started
+from tests.kubeshare.test_controllers import EXAMPLES
+from tests.support.bed import objects
+from tests.support.bed.client import Refused
+from tests.support.waiting import wait_until
+
+NODES = {"ks-1": (2,), "ks-2": (1,)} | {
+    f"ks-{name.lower()}-{number}": (cards, name)
+    for name, (nodes, *_) in EXAMPLES.items()
+    for number, cards in enumerate(nodes.values())
+}
+"""Nodes with their GPUs, and the worked example that they are of."""
+
+TIES = {"P3": {"aba-", "abb-"}, "P6": {"aba", "abb"}}
+"""Examples in which the order of GPUIDs decides, which are made up."""
+
+
+@pytest.fixture(scope="module")
+def bed(api, tmp_path_factory):
+    with started(api, tmp_path_factory.mktemp("kubeshare"), NODES) as bed:
+        yield bed
+
+
+@pytest.fixture
+def namespace(bed, api_namespace):
+    """A namespace whose SharePods are gone at the end, with their pods and holders."""
+    yield api_namespace
+    path = f"/apis/kubeshare.nthu/v1/namespaces/{api_namespace}/sharepods"
+    bed.client.raw("DELETE", path)
+    pods = f"/api/v1/namespaces/{api_namespace}/pods"
+    for pod in bed.client.list(pods):
+        with_node = pod["spec"].get("nodeName")
+        if with_node not in bed.cards:
+            bed.client.delete(pod, grace_seconds=0)
+    wait_until(lambda: not bed.client.list(pods), "the pods are gone")
+    for pod in bed.holders():
+        with suppress(Refused):  # it went by itself
+            bed.client.delete(pod, grace_seconds=0)
+
+
+@pytest.fixture
+def watch(bed):
+    with Watch(bed.client, bed.cards) as watch:
+        yield watch
+    assert not watch.broken
+
+
+@pytest.fixture(scope="module")
+def shared(bed):
+    """The controllers of most tests."""
+    return bed.controller("--no-leader-elect")
+
+
+@pytest.fixture
+def controller(shared, watch):
+    """Running controllers."""
+    if shared.daemon is None or not shared.daemon.running:
+        shared.start()
+    return shared
+
+
+@pytest.fixture
+def alone(shared, watch):
+    """No controllers but those that the test starts."""
+    if shared.daemon is not None and shared.daemon.running:
+        assert shared.daemon.stop() == 0
+
+
+def reason_of(found, type_):
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((each["reason"] for each in conditions if each["type"] == type_), "")
+
+
+def test_a_share_pod_gets_its_pod_its_gpu_and_its_events(bed, controller, namespace):
+    bed.create("a", namespace)
+    (found,) = bed.wait_ready(namespace, "a")
+    pod = bed.client.get(f"/api/v1/namespaces/{namespace}/pods/a")
+    env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    status = found["status"]
+    assert env["NVIDIA_VISIBLE_DEVICES"] == status["BoundDeviceID"]
+    assert env["POD_MANAGER_PORT"] == str(status["PodManagerPort"])
+    assert env["POD_NAME"] == f"{namespace}/a"
+    assert pod["spec"]["nodeName"] == found["spec"]["nodeName"]
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == found["metadata"]["uid"]
+    assert status["PodObjectMeta"]["uid"] == pod["metadata"]["uid"]
+    assert status["PodStatus"]["phase"] == "Running"
+    (holder,) = bed.holders()
+    assert holder["metadata"]["name"] == (
+        f"kubeshare-vgpu-{found['spec']['nodeName']}-{found['metadata']['annotations'][GPUID]}"
+    )
+    wait_until(
+        lambda: {each["reason"] for each in bed.client.events(found)} >= {"Scheduled", "Bound"},
+        "its events",
+    )
+    assert 'vgpu_kubeshare_sharepods{state="ready"} 1' in controller.metrics()
+    shown = bed.api.kubectl("get", "shp", "-n", namespace)
+    assert "Running" in shown
+    bed.client.delete(found)
+    bed.wait_holders(0)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_worked_examples_are_placed_as_computed(bed, controller, namespace, name):
+    """P1 to P7; nodes of the right shape are chosen by a node selector."""
+    _, asked, paper, _ = EXAMPLES[name]
+    letters, placed = {}, ""
+    for each, milli, gib, locality in asked:
+        labels = {
+            "affinity": locality.affinity,
+            "anti-affinity": locality.anti_affinity,
+            "exclusion": locality.exclusion,
+        }
+        labels = {key: value for key, value in labels.items() if value}
+        bed.create(each, namespace, milli, gib, labels=labels, example=name)
+        found = bed.wait_for(
+            namespace,
+            each,
+            lambda found: objects.ready(found) or reason_of(found, "Scheduled") == "Unschedulable",
+            "is Ready or refused",
+        )
+        place = found["spec"].get("nodeName"), found["metadata"]["annotations"].get(GPUID)
+        placed += letters.setdefault(place, "abcdef"[len(letters)]) if place[0] else "-"
+    assert placed in TIES.get(name, {paper})
+
+
+def test_a_node_that_no_share_pod_tolerates_keeps_nobody_waiting(bed, controller, namespace):
+    found = share_pod("a", namespace)
+    del found["spec"]["tolerations"]
+    bed.client.create(found)
+    refused = bed.wait_for(
+        namespace, "a", lambda seen: reason_of(seen, "Scheduled") == "Unschedulable", "is refused"
+    )
+    wait_until(
+        lambda: "FailedScheduling" in {each["reason"] for each in bed.client.events(refused)},
+        "its event",
+    )
+    bed.create("b", namespace)
+    bed.wait_ready(namespace, "b")
+
+
+def test_a_holder_that_is_lost_comes_back_and_its_tenants_follow_it(bed, controller, namespace):
+    bed.create("b", namespace, 900)
+    (found,) = bed.wait_ready(namespace, "b")
+    node, before = found["spec"]["nodeName"], found["status"]["BoundDeviceID"]
+    cards = bed.cards[node]
+    if len(cards) == 1:
+        pytest.fail(f"b is on {node}: a tie goes to the first node")
+    (holder,) = bed.holders()
+    bed.cards[node] = [card for card in cards if card != before]  # the kubelet has another one
+    try:
+        bed.client.delete(holder, grace_seconds=0)
+        bed.wait_for(
+            namespace,
+            "b",
+            lambda seen: (
+                seen["status"]["BoundDeviceID"] not in ("", before) and objects.ready(seen)
+            ),
+            "is bound to the other GPU",
+        )
+    finally:
+        bed.cards[node] = cards
+    pod = bed.client.get(f"/api/v1/namespaces/{namespace}/pods/b")
+    env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    assert env["NVIDIA_VISIBLE_DEVICES"] in bed.cards[node]
+    assert env["NVIDIA_VISIBLE_DEVICES"] != before
+
+
+POINTS = {
+    "placed": lambda bed, namespace, found: found["spec"].get("nodeName"),
+    "holder": lambda bed, namespace, found: bed.holders(),
+    "bound": lambda bed, namespace, found: (found.get("status") or {}).get("BoundDeviceID"),
+    "pod": lambda bed, namespace, found: bed.client.list(f"/api/v1/namespaces/{namespace}/pods"),
+    "copied": lambda bed, namespace, found: (found.get("status") or {}).get("PodStatus"),
+}
+
+
+def test_kill_9_after_each_kind_of_write_loses_nothing(bed, alone, namespace):
+    """At five points; a kill after every write is in tests/kubeshare/test_controllers.py."""
+    controller = bed.controller("--no-leader-elect")
+    for name, reached in POINTS.items():
+        controller.start()
+        bed.create(name, namespace, 200, 2)
+        wait_until(
+            lambda name=name, reached=reached: reached(bed, namespace, bed.find(namespace, name)),
+            name,
+        )
+        controller.kill()
+    controller.start()
+    bed.wait_ready(namespace, *POINTS)
+    pods = bed.client.list(f"/api/v1/namespaces/{namespace}/pods")
+    assert sorted(pod["metadata"]["name"] for pod in pods) == sorted(POINTS)
+    bed.wait_holders(1)
+    assert controller.daemon.stop() == 0
+
+
+def test_fifty_share_pods_come_and_go(bed, controller, watch, namespace):
+    """More than fit; each that ends lets another one in, and nothing is left at the end."""
+    chance = random.Random(21)
+    names = [f"p{number}" for number in range(50)]
+    for name in names:
+        bed.create(name, namespace, chance.choice((50, 200, 400)), chance.choice((1, 2)))
+
+    def share_pods():
+        return bed.client.list(f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods")
+
+    def is_decided(found):
+        return objects.ready(found) or reason_of(found, "Scheduled") == "Unschedulable"
+
+    wait_until(lambda: all(map(is_decided, share_pods())), "all are Ready or refused")
+    waiting = [each["metadata"]["name"] for each in share_pods() if not objects.ready(each)]
+    running = [each for each in share_pods() if objects.ready(each)]
+    assert waiting, "they fit by chance: ask for more"
+    for each in running[: len(running) // 2]:
+        bed.client.delete(each)
+    before = len(waiting)
+    wait_until(
+        lambda: sum(not objects.ready(each) for each in share_pods()) < before,
+        "a waiting one has room",
+    )
+    for each in share_pods():
+        with suppress(Refused):  # deleted before, and on its way
+            bed.client.delete(each)
+    bed.wait_holders(0)
+    assert watch.events > 100
+
+
+def test_upstreams_objects_are_taken_over_without_a_restart(bed, alone, namespace):
+    """Holder, SharePods and pods as KubeShare 1 leaves them, without conditions and labels."""
+    node, gpuid, uuid = "ks-1", "zxcvb", "GPU-ks-1-1"
+    limits = {"nvidia.com/gpu": 1}
+    holder = objects.pod(
+        f"kubeshare-vgpu-{node}-{gpuid}",
+        "kube-system",
+        limits=limits,
+        nodeName=node,
+        labels={"kubeshare/role": "dummyPod", "kubeshare/nodeName": node, "kubeshare/GPUID": gpuid},
+        annotations={"vgpu.dev/holder-gpu": uuid},
+    )
+    holder["spec"]["tolerations"] = [{"operator": "Exists"}]
+    bed.player.paused.add(node)
+    made = bed.client.create(holder)
+    ready = {"type": "Ready", "status": "True"}
+    running = {"phase": "Running", "conditions": [ready]}
+    bed.client.patch(made, {"status": running}, "status")
+    found = share_pod("old", namespace)
+    found["metadata"]["annotations"][GPUID] = gpuid
+    found["spec"]["nodeName"] = node
+    old = bed.client.create(found)
+    env = [
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": uuid},
+        {"name": "POD_MANAGER_PORT", "value": "50077"},
+    ]
+    pod = objects.pod("old", namespace, nodeName=node, annotations=found["metadata"]["annotations"])
+    pod["spec"]["containers"][0]["env"] = env
+    pod["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": "kubeshare.nthu/v1",
+            "kind": "SharePod",
+            "name": "old",
+            "uid": old["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+    real = bed.client.create(pod)
+    bed.client.patch(real, {"status": running}, "status")
+    status = {
+        "BoundDeviceID": uuid,
+        "PodManagerPort": 50077,
+        "PodObjectMeta": {"uid": real["metadata"]["uid"], "creationTimestamp": None},
+        "PodStatus": running,
+    }
+    bed.client.patch(old, {"status": status})
+    bed.player.paused.discard(node)
+    controller = bed.controller("--no-leader-elect")
+    controller.start()
+    bed.wait_ready(namespace, "old")
+    bed.create("new", namespace, 300)
+    bed.wait_ready(namespace, "new")
+    assert bed.client.find(real), "nobody restarts"
+    assert bed.client.find(made)
+    after = bed.find(namespace, "old")
+    assert after["status"]["PodManagerPort"] == 50077
+    assert bed.find(namespace, "new")["metadata"]["annotations"][GPUID] == gpuid
+    assert controller.daemon.stop() == 0
+
+
+def test_another_process_goes_on_when_the_leader_is_killed(bed, alone, namespace):
+    first, second = bed.controller(), bed.controller()
+    first.start()
+    wait_until(lambda: "vgpu_kubeshare_leader 1" in first.metrics(), "the first one leads")
+    second.start()
+    bed.create("a", namespace)
+    bed.wait_ready(namespace, "a")
+    first.kill()
+    bed.create("b", namespace)
+    bed.wait_ready(namespace, "b")
+    assert "vgpu_kubeshare_leader 1" in second.metrics()
+    assert second.daemon.stop() == 0
