@@ -123,8 +123,8 @@ are those of the exporter.
 KUBESHARE = """
 ## KubeShare's controllers
 
-What `vgpu kubeshare controller` serves on port 9399, and `vgpu kubeshare node` on port 9401. The families of the web config file and of the
-process are those of the exporter.
+What `vgpu kubeshare controller` serves on port 9399, and `vgpu kubeshare node` on port 9401. The
+families of the web config file and of the process are those of the exporter.
 """
 
 UNPLACED = """\

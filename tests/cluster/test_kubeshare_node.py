@@ -1,4 +1,4 @@
-"""The node component beside a real kubelet: the whole way of a SharePod, with the release's image."""
+"""The node component beside a real kubelet: a whole SharePod, with the image of the release."""
 
 import sys
 
