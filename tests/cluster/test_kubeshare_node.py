@@ -83,7 +83,7 @@ def test_a_share_pod_runs_on_a_real_kubelet(
             assert found["status"]["BoundDeviceID"] == uuid
             gpuid = found["metadata"]["annotations"][GPUID]
             holder = f"/api/v1/namespaces/kube-system/pods/kubeshare-vgpu-{node.name}-{gpuid}"
-            assert client.logs(holder).split() == [uuid]
+            wait_until(lambda: client.logs(holder).split() == [uuid], "the log of the holder pod")
             config = component / "scheduler" / "config" / uuid
             wait_until(config.exists, "the config file")
             assert config.read_text() == f"1\n{namespace}/a 0.500000 1.000000 {GIB}\n"
