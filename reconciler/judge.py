@@ -74,16 +74,19 @@ class Judge:
     def _near(self, entry: Entry, current: Pod, node: Node | None) -> Snapshot:
         """The snapshot's objects near this object, with it and its node as they are now.
 
-        Near are the node, pods that are or may yet be on it, and pods of the same owner.
+        Near are the node, pods that are or may yet be on it, and pods of the same owner; for a
+        quota all pods of the namespace.
         """
         object_ref, seen = entry.finding.object_ref, self._snapshot
         owner = current.owner.uid if current.owner else ""
+        is_of_namespace = entry.finding.rule is Rule.OVER_QUOTA
         pods = tuple(
             pod
             for pod in seen.pods
             if pod.ref.uid != object_ref.uid
             and (
                 pod.node in ("", current.node)
+                or (is_of_namespace and pod.ref.namespace == current.ref.namespace)
                 or (pod.owner is not None and pod.owner.uid in (owner, object_ref.uid))
             )
         )

@@ -19,6 +19,7 @@ from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObje
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
+from vgpu.quota.limits import NamespaceQuota
 
 
 class Scope(StrEnum):
@@ -36,6 +37,7 @@ class Coverage(StrEnum):
     SHARE_PODS = "sharepods"
     LEDGER = "ledger"  # a node's own sources, not only annotations
     FOLDERS = "folders"  # the shims' folders, and the processes that map files in them
+    QUOTAS = "quotas"  # the quotas of all namespaces
     USAGE = "usage"  # the driver's processes, and their containers
 
 
@@ -85,6 +87,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         last_kernels: when containers last launched a kernel, where their library reports it.
         namespaces: the labels of namespaces by name, if a policy asks for them; those that could
             not be read are missing.
+        quotas: the quotas of namespaces by name, of those that have one, if a rule asks for them.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
         dated_by_status: a finding without a time of its own counts from the newest time in the
@@ -108,6 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     usage: tuple[Usage, ...] = ()
     last_kernels: tuple[KernelLaunch, ...] = ()
     namespaces: Labels = {}
+    quotas: Mapping[str, NamespaceQuota] = {}
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     dated_by_status: bool = False

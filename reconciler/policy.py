@@ -25,6 +25,7 @@ REPORTED: Final = frozenset(
         Rule.LOST_DEVICE,
         Rule.UNOWNED_PROCESS,
         Rule.OVER_LIMIT,
+        Rule.OVER_QUOTA,
     }
 )
 """Rules that only report unless they are set to apply: then they evict, running pods too."""
@@ -86,8 +87,8 @@ class Ages(msgspec.Struct, frozen=True):
     GPU. ``over_limit``: more memory used than allocated; as long as the alert waits. ``orphan``: an
     object without its owner. ``terminating``: a pod whose deletion is due. ``held``: a share of a
     container that cannot run. ``idle``: a share without a kernel; 0 switches that rule off.
-    ``clock_skew`` is added to all of them: another machine's clock may
-    differ by this much without an action being too early.
+    ``over_quota``: a namespace that exceeds its quota. ``clock_skew`` is added to all of them:
+    another machine's clock may differ by this much without an action being too early.
     """
 
     failed: float = 60.0
@@ -100,6 +101,7 @@ class Ages(msgspec.Struct, frozen=True):
     terminating: float = 600.0
     held: float = 1800.0
     idle: float = 0.0
+    over_quota: float = 600.0
     clock_skew: float = 60.0
 
 
@@ -141,6 +143,11 @@ class Policy(msgspec.Struct, frozen=True):
     policies: tuple[NamespacePolicy, ...] = ()
     protected_namespaces: tuple[str, ...] = ("kube-system",)
     priority_ceiling: int = 1_000_000_000
+
+    @property
+    def reads_quotas(self) -> bool:
+        """Whether a rule needs the quotas of namespaces."""
+        return self.mode(Rule.OVER_QUOTA) is not Mode.OFF
 
     @property
     def reads_labels(self) -> bool:

@@ -68,6 +68,10 @@ class Rule(Explained):
         "idle_holder",
         "the container holds a share of a GPU, and has launched no kernel for a long time",
     )
+    OVER_QUOTA = (
+        "over_quota",
+        "the pods of a namespace hold more of shared GPUs than the quota of the namespace",
+    )
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
@@ -212,6 +216,11 @@ class Cause(Explained):
     CRASH_LOOP = "crash_loop", "the container ends soon after every start"
     # idle_holder
     NO_KERNEL = "no_kernel", "the sharing library has seen no kernel of the container"
+    # over_quota
+    QUOTA_EXCEEDED = (
+        "quota_exceeded",
+        "without this pod, and the others that are named, the namespace is within its quota",
+    )
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"
 

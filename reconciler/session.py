@@ -173,7 +173,10 @@ def expect_right_clock(cluster: ApiClient, margin: float) -> None:
 def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: bool) -> Observer:
     if options.scope is Scope.CLUSTER:
         make = WatchingObserver if continuous else ListingObserver
-        return make(cluster, options.units, namespaces=options.settings.policy.reads_labels)
+        policy = options.settings.policy
+        return make(
+            cluster, options.units, namespaces=policy.reads_labels, quotas=policy.reads_quotas
+        )
     driver = None
     if options.driver:
         from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only if asked

@@ -297,12 +297,18 @@ class SchedulerCache:
             return self._rejected.take(name, fitting)
 
     def take_relieved(self, namespace: str) -> list[RejectedPod]:
-        """Forget and return pods that the quota of their namespace refused, and admits now."""
+        """Forget and return pods that the quota of their namespace refused, and admits now.
 
-        def passes(demand: PodDemand) -> bool:
-            return self._over_quota(demand) is None
+        They fit into the quota together, as far as their requests have the amounts.
+        """
+        with self._lock, self._state.quotas.supposing() as suppose:
 
-        with self._lock:
+            def passes(demand: PodDemand) -> bool:
+                if self._over_quota(demand) is not None:
+                    return False
+                suppose(demand.pod, usage_of_requests(dict(demand.units), demand.requests, ""))
+                return True
+
             return self._rejected.take_over_quota(namespace, passes, MOST_WOKEN)
 
     def put_back_rejected(self, rejected: RejectedPod) -> None:

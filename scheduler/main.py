@@ -134,7 +134,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
 )
 @click.option(
     "--volcano.exclusive-rule",
-    "exclusive_rules",
+    "volcano_exclusive_rule",
     multiple=True,
     type=ExclusiveRuleType(),
     metavar="LABELS",
@@ -233,7 +233,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["request_timeout"],
             params["lease_namespace"],
             PlacementPolicies(
-                params["node_policy"], params["gpu_policy"] or "", params["exclusive_rules"]
+                params["node_policy"], params["gpu_policy"] or "", params["volcano_exclusive_rule"]
             ),
             {
                 "volcano": params["volcano_memory_factor"] * MIB,

@@ -4,7 +4,8 @@ A pod counts from the moment at which a bind has reserved its GPUs until it is g
 namespaces that have a quota are counted.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from msgspec import structs
 
@@ -86,6 +87,21 @@ class QuotaState:
         before = pods.set(pod.uid, usage)
         if before is not None and before != usage:
             self._relieved(pod.namespace)
+
+    @contextmanager
+    def supposing(self) -> Iterator[Callable[[PodRef, PodUsage], None]]:
+        """Yields a function that counts further pods until the end of the context."""
+        supposed: list[tuple[NamespaceUsage, str, PodUsage | None]] = []
+
+        def suppose(pod: PodRef, usage: PodUsage) -> None:
+            pods = self._usage.setdefault(pod.namespace, NamespaceUsage())
+            supposed.append((pods, pod.uid, pods.set(pod.uid, usage)))
+
+        try:
+            yield suppose
+        finally:
+            for pods, uid, before in reversed(supposed):
+                pods.set(uid, before)
 
     def forget(self, namespace: str) -> None:
         """Count no pod of a namespace."""

@@ -236,6 +236,11 @@ KEYS: Final = (
     Key("ages.terminating", _AGE, "Time after which a pod whose deletion is due is reported."),
     Key("ages.held", _AGE, "Time after which a share whose container cannot run is reported."),
     Key(
+        "ages.over_quota",
+        _AGE,
+        "Time for which a namespace has to exceed its quota before an action.",
+    ),
+    Key(
         "ages.idle",
         _AGE,
         "Time without a kernel after which a container with a share is reported, with --scope node;"

@@ -6,7 +6,7 @@ pods, so that the list of pods has the pod that a node's lock serves, and pods b
 that the list of SharePods has a holder pod's SharePod.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -29,7 +29,10 @@ from vgpu.inventory import (
 )
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
+from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
 from vgpu.kube.objects import Namespace, Node, Pod
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.of_cluster import cluster_quotas, has_gpu_admission
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.units import count
@@ -48,8 +51,10 @@ class _ClusterObserver:
         *,
         continuous: bool,
         namespaces: bool,
+        quotas: bool,
     ) -> None:
         self._cluster = cluster
+        self._reads_quotas = quotas
         self._reads_namespaces = namespaces
         self._units = units
         self._kinds = kinds
@@ -70,26 +75,37 @@ class _ClusterObserver:
         owners = self._owners.ask(
             [owner for owner in named_owners(nodes.objects, schemes.codecs) if owner not in names]
         )
-        namespaces = self._kinds.namespaces() if self._reads_namespaces else Seen[Namespace]()
+        reads_namespaces = self._reads_namespaces or self._reads_quotas
+        namespaces = self._kinds.namespaces() if reads_namespaces else Seen[Namespace]()
+        quotas: Mapping[str, NamespaceQuota] = {}
+        quota_note = ""
+        if self._reads_quotas:
+            spaces = {pod.ref.namespace for pod in pods.objects}
+            quotas, quota_note = self._quotas(namespaces, nodes.objects, spaces)
         seen: dict[Coverage, Seen[Node] | Seen[Pod]] = {
             Coverage.NODES: nodes,
             Coverage.PODS: pods,
             Coverage.SHARE_PODS: share_pods,
         }
+        complete = {view for view, kind in seen.items() if kind.complete}
+        if self._reads_quotas and namespaces.complete and not quota_note:
+            complete.add(Coverage.QUOTAS)
         return cluster_view(
             Snapshot(
                 now=now,
                 owners=read_owners(self._cluster.object_text, pods.objects, turn=int(now)),
-                complete=frozenset(view for view, kind in seen.items() if kind.complete),
+                complete=frozenset(complete),
                 continuous=self._continuous,
                 lock_owners=owners.known,
                 namespaces=labels_of(namespaces),
+                quotas=quotas,
                 notes=tuple(
                     filter(
                         None,
                         (
                             *(kind.note for kind in seen.values()),
                             namespaces.note,
+                            quota_note,
                             note,
                             owners.note,
                         ),
@@ -105,6 +121,24 @@ class _ClusterObserver:
     def close(self) -> None:
         """End all watches."""
         self._kinds.close()
+
+    def _quotas(
+        self, namespaces: Seen[Namespace], nodes: Sequence[Node], spaces: Iterable[str]
+    ) -> tuple[dict[str, NamespaceQuota], str]:
+        """The quotas of the namespaces, and why some may be missing, "" if none is.
+
+        ``spaces`` are the namespaces of pods.
+        """
+        quotas = self._kinds.resource_quotas()
+        config, note = None, quotas.note or "; ".join(map(str, quotas.malformed))
+        if has_gpu_admission(nodes):
+            try:
+                config = self._cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA)
+            except ClusterError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
+                note = note or f"gpu-admission's quotas are not seen: {error.message}"
+        return cluster_quotas(namespaces.objects, quotas.objects, config, spaces), note
 
     def _unhealthy(self, schemes: DetectedSchemes) -> tuple[Mapping[str, str], str]:
         """ConfigMaps of unhealthy GPUs, if a scheme in use has them, and why they are unread."""
@@ -123,10 +157,22 @@ class _ClusterObserver:
 class ListingObserver(_ClusterObserver):
     """Observes once: everything is listed when it is asked for."""
 
-    def __init__(self, cluster: ApiClient, units: Units, *, namespaces: bool = False) -> None:
-        """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too."""
+    def __init__(
+        self,
+        cluster: ApiClient,
+        units: Units,
+        *,
+        namespaces: bool = False,
+        quotas: bool = False,
+    ) -> None:
+        """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too.
+
+        ``quotas``: read the quotas of namespaces, too.
+        """
         kinds = ListedKinds(cluster)
-        super().__init__(cluster, units, kinds, continuous=False, namespaces=namespaces)
+        super().__init__(
+            cluster, units, kinds, continuous=False, namespaces=namespaces, quotas=quotas
+        )
 
 
 class WatchingObserver(_ClusterObserver):
@@ -138,14 +184,17 @@ class WatchingObserver(_ClusterObserver):
         units: Units,
         *,
         namespaces: bool = False,
+        quotas: bool = False,
         kinds: Kinds | None = None,
     ) -> None:
         """The caller closes ``cluster``, after this observer; it is watched from now on.
 
-        ``namespaces``: read the labels of Namespaces, too.
+        ``namespaces``: read the labels of Namespaces, too. ``quotas``: read the quotas, too.
         """
-        watched = kinds or Watched(cluster, namespaces=namespaces)
-        super().__init__(cluster, units, watched, continuous=True, namespaces=namespaces)
+        watched = kinds or Watched(cluster, namespaces=namespaces, quotas=quotas)
+        super().__init__(
+            cluster, units, watched, continuous=True, namespaces=namespaces, quotas=quotas
+        )
 
 
 def labels_of(namespaces: Seen[Namespace]) -> Labels:

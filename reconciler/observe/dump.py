@@ -21,6 +21,7 @@ from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import Pod
+from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 
@@ -82,12 +83,17 @@ class DumpObserver:
         if cut:
             notes.append("the dump is one page of a longer list: nothing in it is complete")
         complete = frozenset(view for view, note in missing.items() if not (note or cut))
+        if not cut:
+            complete |= {Coverage.QUOTAS}
+        spaces = {pod.ref.namespace for pod in objects.pods}
+        quotas = cluster_quotas(dump.namespaces, dump.resource_quotas, dump.gpu_quota, spaces)
         return cluster_view(
             Snapshot(
                 now=now,
                 complete=complete,
                 lock_owners=owners,
                 namespaces={} if cut else {each.name: each.labels for each in dump.namespaces},
+                quotas=quotas,
                 dated_by_status=True,
                 notes=tuple(notes),
             ),

@@ -20,8 +20,8 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
 from vgpu.kube.informer import STALE_SECONDS, Informer
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.kinds import NAMESPACES
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod
+from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
+from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 
 TRIES: Final = 3
 """Maximum number of tries to read a list that expires while it is read."""
@@ -65,6 +65,10 @@ class Kinds(Protocol):
 
     def namespaces(self) -> Seen[Namespace]:
         """The Namespaces, for their labels."""
+        ...
+
+    def resource_quotas(self) -> Seen[ResourceQuota]:
+        """The ResourceQuotas."""
         ...
 
     def close(self) -> None:
@@ -113,6 +117,14 @@ class ListedKinds:
             return _unseen("namespaces", error)
         return Seen(tuple(each for page in pages for each in page.objects), note, _bad(pages))
 
+    def resource_quotas(self) -> Seen[ResourceQuota]:
+        """The ResourceQuotas; none where RBAC forbids reading them."""
+        try:
+            pages, note = whole("ResourceQuotas", partial(self._cluster.pages, RESOURCE_QUOTAS))
+        except ClusterError as error:
+            return _unseen("ResourceQuotas", error)
+        return Seen(tuple(each for page in pages for each in page.objects), note, _bad(pages))
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -156,10 +168,12 @@ class Watched:
         cluster: ApiClient,
         *,
         namespaces: bool = False,
+        quotas: bool = False,
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
     ) -> None:
         """The caller closes ``cluster``, after this. ``namespaces``: watch Namespaces, too.
+        ``quotas``: watch Namespaces and ResourceQuotas, too.
 
         ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
         time to wait for all first lists together.
@@ -181,8 +195,17 @@ class Watched:
             stale_seconds=stale_seconds,
         )
         self._informers: tuple[Informer[Any], ...] = (self._pods, self._nodes, self._share_pods)
-        if namespaces:
+        self._quotas = Informer(
+            list_watch.resource_quotas(cluster),
+            "ResourceQuotas",
+            key=_quota_key,
+            keep=lambda quota: bool(quota.hard),
+            stale_seconds=stale_seconds,
+        )
+        if namespaces or quotas:
             self._informers += (self._namespaces,)
+        if quotas:
+            self._informers += (self._quotas,)
         self._deadline = time.monotonic() + first_lists_seconds
         for informer in self._informers:
             informer.start()
@@ -203,6 +226,10 @@ class Watched:
         """The Namespaces as they were last heard of."""
         return self._seen("namespaces", self._namespaces)
 
+    def resource_quotas(self) -> Seen[ResourceQuota]:
+        """The ResourceQuotas as they were last heard of."""
+        return self._seen("ResourceQuotas", self._quotas)
+
     def close(self) -> None:
         """End all watches."""
         for informer in self._informers:
@@ -219,3 +246,8 @@ class Watched:
             silence = "yet" if state.silent is None else f"for {state.silent:.0f} s"
             note = f"some {what} could not be read: no answer from the API server {silence}"
         return Seen(tuple(state.objects.values()), note, state.malformed)
+
+
+def _quota_key(quota: ResourceQuota | MalformedObject) -> str:
+    namespace = quota.ref.namespace if isinstance(quota, MalformedObject) else quota.namespace
+    return f"{namespace}/{quota.name}"

@@ -196,7 +196,8 @@ def test_who_only_plans_may_change_nothing(chart):
     ],
 )
 def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, policies, verbs):
-    rendered = chart.rendered({"reconciler": {"config": {"policies": policies}}})
+    config = {"policies": policies, "rules": {"over_quota": {"mode": "off"}}}
+    rendered = chart.rendered({"reconciler": {"config": config}})
     rules = [
         rule["verbs"]
         for role in kinds(rendered, "ClusterRole")
@@ -204,6 +205,22 @@ def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, pol
         if "namespaces" in rule["resources"]
     ]
     assert rules == ([verbs] if verbs else [])
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [("off", False), (None, True), ("apply", True)])
+def test_quotas_may_be_read_unless_their_rule_is_off(chart, mode, is_read):
+    config = {"rules": {"over_quota": {"mode": mode}}} if mode else {}
+    rendered = chart.rendered({"reconciler": {"config": config}})
+    rules = [
+        (rule["resources"], rule["verbs"])
+        for role in (*kinds(rendered, "ClusterRole"), *kinds(rendered, "Role"))
+        for rule in role["rules"]
+        if {"resourcequotas", "namespaces"} & {*rule["resources"]}
+        or rule.get("resourceNames") == ["gpuquota"]
+    ]
+    watched = ["list", "watch"]
+    expected = [(["namespaces"], watched), (["resourcequotas"], watched), (["configmaps"], ["get"])]
+    assert rules == (expected if is_read else [])
 
 
 @pytest.mark.parametrize("is_original", [False, True])

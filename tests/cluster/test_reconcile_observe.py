@@ -115,6 +115,51 @@ def test_the_labels_of_namespaces_are_seen_where_they_are_asked_for(large, clust
     assert look(ListingObserver(cluster, Units())).namespaces == {}
 
 
+def test_the_quotas_of_namespaces_are_seen_where_they_are_asked_for(
+    large, cluster, quota_namespace
+):
+    name = quota_namespace
+    with closing(WatchingObserver(cluster, Units(), quotas=True)) as watching:
+        for observer in (ListingObserver(cluster, Units(), quotas=True), watching):
+            wait_until(lambda: name in look(observer).quotas, "its quota is seen")  # noqa: B023
+            sight = look(observer)
+            assert [limit.amount for limit in sight.quotas[name].limits] == [8]
+            assert Coverage.QUOTAS in sight.complete
+        path = f"/api/v1/namespaces/{name}/resourcequotas/q"
+        large.client.patch(path, {"spec": {"hard": {"requests.aliyun.com/gpu-mem": "9"}}})
+        wait_until(
+            lambda: [limit.amount for limit in look(watching).quotas[name].limits] == [9],
+            "the change is seen",
+        )
+    assert not look(ListingObserver(cluster, Units())).quotas
+
+
+def test_without_the_right_to_read_quotas_none_is_evidence(large):
+    limited = large.cluster.client_for(
+        {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["list", "watch"]},
+    )
+    with ApiClient.connect(str(limited.kubeconfig)) as connected:
+        sight = look(ListingObserver(connected, Units(), quotas=True))
+    assert Coverage.QUOTAS not in sight.complete
+    assert any(note.startswith("ResourceQuotas are not seen: ") for note in sight.notes)
+
+
+@pytest.fixture
+def quota_namespace(large):
+    """A namespace with a ResourceQuota."""
+    name = "quota-seen"
+    large.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": name},
+        "spec": {"hard": {"requests.aliyun.com/gpu-mem": "8", "pods": "100"}},
+    }
+    large.client.create(quota)
+    return name
+
+
 def test_without_the_right_to_read_namespaces_their_labels_are_unknown_and_it_is_said(large):
     rights = [
         {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]},

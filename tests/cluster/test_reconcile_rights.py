@@ -148,6 +148,7 @@ def make_all_rules_act(stage, namespace):
         samples.node("gpu-1", "volcano"),
         samples.node("gpu-2", "hami", annotations=lost),
         samples.node("gpu-3", "gpushare"),
+        samples.node("gpu-4", "gaia"),  # whose gpu-admission may have a quota
         # The same is said twice of their owner, so that the second time is counted.
         *(samples.refused(samples.pod(f"sick-{at}", namespace=namespace)) for at in range(2)),
         *(of_an_owner_who_is_asked(row, namespace) for row in ROWS if row.judge),

@@ -27,6 +27,7 @@ from tests.cluster.extending import (
     request,
 )
 from tests.support.bed import objects
+from tests.support.bed.client import Refused
 from tests.support.waiting import wait_until
 from tests.support.web_helpers import Pki, fetch
 from vgpu.kube.kinds import NODES, PODS
@@ -444,9 +445,18 @@ def refused(extender, line):
 
 
 def ranked(bed, name, system, quarters, value, **spec):
-    """A pod with a priority."""
+    """A pod with a priority; admission may learn of a new PriorityClass later than we do."""
     spec["priorityClassName"] = priority_class(bed.api, value)
-    return bed.start(name, bed.namespace, system, quarters, **spec)
+
+    def started():
+        try:
+            return bed.start(name, bed.namespace, system, quarters, **spec)
+        except Refused as refused:
+            if "no PriorityClass" not in str(refused):
+                raise
+            return None
+
+    return wait_until(started, f"the PriorityClass of {value} is known to admission")
 
 
 def test_a_preemption_frees_one_gpu_and_keeps_it_for_its_pod(bed, tmp_path):

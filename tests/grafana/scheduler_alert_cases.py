@@ -31,6 +31,14 @@ def api(verb, code):
     return f'vgpu_extender_api_requests_total{{verb="{verb}",code="{code}"}}'
 
 
+def used_of(resource):
+    return f'vgpu_extender_quota_used{{namespace="ml",resource="{resource}",model=""}}'
+
+
+def limit_of(resource):
+    return used_of(resource).replace("used", "limit")
+
+
 CASES = (
     scheduler("VgpuSchedulerDown", "up", 0, 1),
     Case(
@@ -98,6 +106,23 @@ CASES = (
         {api("list", 200): "0+1x120", api("create", 409): "0+1x120"},
         value="20%",
         onset=1,
+        job=JOB,
+    ),
+    scheduler(
+        "VgpuQuotaUnreadable",
+        'vgpu_extender_quota_unreadable{namespace="ml"}',
+        2,
+        0,
+        labels={"namespace": "ml"},
+        lacks=("job", "instance"),
+        value="2",
+    ),
+    Case(
+        "VgpuQuotaExceeded",
+        {used_of("memory"): "9x120", limit_of("memory"): "8x120"},
+        {used_of("memory"): "8x120", limit_of("memory"): "8x120"},
+        labels={"namespace": "ml", "resource": "memory"},
+        lacks=("job", "instance"),
         job=JOB,
     ),
     scheduler(

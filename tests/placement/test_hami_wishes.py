@@ -46,9 +46,16 @@ def node(numas, modes=(), scores=""):
 
 
 def chosen(gpus_of, used, count, **annotations):
-    """The result for a container of 8 GiB a GPU; ``used`` is GiB by GPU."""
+    """The result for a container of 8 GiB a GPU; ``used`` is GiB by GPU, of several shares a
+    tuple.
+    """
     view = node_view(gpus_of, HAMI, (), (), (), now=0.0)
-    shares = [Share(f"GPU-{number}", gib << 30, 0) for number, gib in enumerate(used) if gib]
+    shares = [
+        Share(f"GPU-{number}", gib << 30, 0)
+        for number, sizes in enumerate(used)
+        for gib in (sizes if isinstance(sizes, tuple) else (sizes,))
+        if gib
+    ]
     candidate = view.candidate
     candidate = structs.replace(candidate, gpus=with_shares(candidate.gpus, shares))
     container = Container("main", {"nvidia.com/gpu": count, "nvidia.com/gpumem": 8192})
@@ -124,6 +131,24 @@ def test_a_preferred_numa_node_orders_the_gpus_and_excludes_none(gpus, count, po
         assert all(key(one) >= key(other) for one in taken for other in left)
 
 
+@pytest.mark.parametrize(
+    ("weights", "device"),
+    [
+        ("", "GPU-0"),
+        ("slot=1,core=1,memory=3", "GPU-0"),
+        ("slot=1, core=1, memory=0", "GPU-1"),
+        ("slot=0,core=0,memory=0", "GPU-0"),
+        ("slot=1,core=1", "GPU-0"),
+        ("slot=1,core=1,memory=-1", "GPU-0"),
+        ("slot=1,core=1,memory=0,more=1", "GPU-0"),
+    ],
+)
+def test_a_pod_weighs_what_is_in_use_of_a_gpu(weights, device):
+    """GPU 0 has 8 GiB in use by one share, GPU 1 has two shares of 1 GiB."""
+    wishes = {POLICY: "binpack", "hami.io/device-scoring-weights": weights}
+    assert names(chosen(node([0, 0]), [8, (1, 1)], 1, **wishes)) == [device]
+
+
 def scored(number_of, scores):
     """HAMi's annotation with the scores of the pairs of so many GPUs."""
     pairs = dict(zip(combinations(range(number_of), 2), scores, strict=False))
@@ -181,6 +206,13 @@ def test_of_too_many_combinations_those_of_one_island_are_found():
     island = best_connected(gpus, 12, links)
     assert len({position % 2 for position in island}) == 1
     assert len(set(island)) == 12
+
+
+def test_a_node_with_too_many_gpus_costs_no_more_than_one_with_many():
+    gpus = [f"GPU-{number}" for number in range(100_000)]
+    links = {"GPU-5": {"GPU-7": 3}}
+    assert best_connected(gpus, 2, links) == (5, 7)
+    assert best_connected(gpus, 70, links) == tuple(range(70))
 
 
 @pytest.mark.parametrize("scores", ["", "{", "[1]", '[{"uuid":"GPU-0","score":{"GPU-1":"x"}}]'])

@@ -12,7 +12,7 @@ from vgpu.ledger import ConflictKind
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 
-ALL = {Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS}
+ALL = {Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS, Coverage.QUOTAS}
 
 
 def look(objects=None, **list_fields):
@@ -44,6 +44,20 @@ def test_the_labels_of_namespaces_in_it_are_known():
     assert snapshot.namespaces == {"ml": {"team": "ml"}}
     assert look().snapshot.namespaces == {}
     assert snapshot.notes == look().snapshot.notes
+
+
+def test_the_quotas_in_it_are_known_unless_it_is_cut():
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "ml"},
+        "spec": {"hard": {"requests.aliyun.com/gpu-mem": "8", "pods": "3"}},
+    }
+    sight = look([*sample.items(), quota]).snapshot
+    assert [limit.amount for limit in sight.quotas["ml"].limits] == [8]
+    assert not look().snapshot.quotas
+    cut = look([*sample.items(), quota], metadata={"continue": "more"}).snapshot
+    assert Coverage.QUOTAS not in cut.complete
 
 
 def test_lists_that_were_put_together_show_everything_once():

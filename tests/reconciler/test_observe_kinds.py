@@ -73,12 +73,13 @@ def test_another_failure_is_not_hidden():
 class Server:
     """An API server of four lists; each is a list of pages, or an error."""
 
-    def __init__(self, pods=(), nodes=(), share_pods=(), namespaces=()):
+    def __init__(self, pods=(), nodes=(), share_pods=(), namespaces=(), resource_quotas=()):
         self._lists = {
             "pods": pods,
             "nodes": nodes,
             "share_pods": share_pods,
             "namespaces": namespaces,
+            "resourcequotas": resource_quotas,
         }
 
     def _pages(self, kind):
@@ -114,7 +115,7 @@ def test_where_kubeshare_is_not_installed_no_share_pods_are_all():
     assert ListedKinds(Server(share_pods=NOT_FOUND)).share_pods() == Seen()
 
 
-@pytest.mark.parametrize("kind", ["nodes", "share_pods", "namespaces"])
+@pytest.mark.parametrize("kind", ["nodes", "share_pods", "namespaces", "resource_quotas"])
 def test_a_kind_that_may_not_be_read_is_not_seen_and_the_missing_right_is_told(kind):
     seen = getattr(ListedKinds(Server(**{kind: FORBIDDEN})), kind)()
     assert not seen.complete
@@ -127,7 +128,7 @@ def test_without_the_right_to_read_pods_nothing_can_be_judged():
         ListedKinds(Server(pods=FORBIDDEN)).pods()
 
 
-@pytest.mark.parametrize("kind", ["pods", "nodes", "share_pods", "namespaces"])
+@pytest.mark.parametrize("kind", ["pods", "nodes", "share_pods", "namespaces", "resource_quotas"])
 def test_a_server_that_fails_is_an_error(kind):
     with pytest.raises(ClusterError, match="InternalError"):
         getattr(ListedKinds(Server(**{kind: BUSY})), kind)()

@@ -26,6 +26,7 @@ class PlacementWishes(msgspec.Struct, frozen=True):
         apart: those of ``groups`` with whose other pods it shares no GPU.
         gpu_order: which GPUs come first: ``binpack``, ``spread`` and ``numa``, of which the first
             one that makes a difference counts; () is the cluster's.
+        use_weights: how much shares, cores and memory in use count in the use of a GPU.
         node_policy: ``binpack`` or ``spread``; "" is the cluster's.
         idle_gpus: whether it takes only GPUs that no share is on.
         one_numa_node: whether the GPUs of a container are all of one NUMA node.
@@ -40,6 +41,7 @@ class PlacementWishes(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     gpu_order: tuple[str, ...] = ()
+    use_weights: tuple[int, int, int] = (1, 1, 1)
     node_policy: str = ""
     idle_gpus: bool = False
     one_numa_node: bool = False

@@ -15,12 +15,19 @@ MOST_COMBINATIONS: Final = 2000
 """Maximum number of combinations that are compared: all of eight GPUs of 15 are more."""
 
 
+MOST_GPUS: Final = 64
+"""Maximum number of GPUs that are compared: a node that registers more is hardly one."""
+
+
 def best_connected(gpus: Sequence[str], count: int, links: GpuLinks) -> tuple[int, ...]:
     """The positions of ``count`` of these GPUs, of equal ones the first; ``gpus`` are UUIDs.
 
     Where there are too many combinations, the GPUs are taken one after another: first the best
-    pair, then each time the one that adds most.
+    pair, then each time the one that adds most. Of too many GPUs the first ones are compared.
     """
+    if count > MOST_GPUS:
+        return tuple(range(min(count, len(gpus))))
+    gpus = gpus[:MOST_GPUS]
     scores = [[links.get(one, {}).get(other, 0) for other in gpus] for one in gpus]
     positions = range(len(gpus))
     if count >= len(gpus):

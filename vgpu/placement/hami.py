@@ -23,9 +23,10 @@ from vgpu.placement.candidate import (
     with_shares,
 )
 from vgpu.placement.connected import best_connected
-from vgpu.placement.dialect import BINPACK, SPREAD, Skip
+from vgpu.placement.dialect import BINPACK, SPREAD, SequentialDialect, Skip
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
 from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
+from vgpu.schemes.text import number
 
 MODE: Final = "nvidia.com/vgpu-mode"
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
@@ -33,6 +34,10 @@ AVOID_UUID: Final = "nvidia.com/nouse-gpuuuid"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 NUMA_BIND: Final = "nvidia.com/numa-bind"
+WEIGHTS: Final = "hami.io/device-scoring-weights"
+
+MOST_WEIGHT: Final = 1_000_000
+"""Maximum weight of a part of a GPU's use."""
 
 MUTEX: Final = "mutex"
 TOPOLOGY: Final = "topology-aware"
@@ -72,11 +77,21 @@ def hami_wishes(pod: Pod) -> PlacementWishes:
         use_uuids=words(annotations, USE_UUID),
         avoid_uuids=words(annotations, AVOID_UUID),
         gpu_order=tuple(dict.fromkeys(word for word in gpu_policies if word in _SORT_KEYS)),
+        use_weights=_weights(annotations.get(WEIGHTS, "")),
         node_policy=next((word for word in node_policies if word in _NODE_POLICIES), ""),
         idle_gpus=MUTEX in gpu_policies,
         one_numa_node=annotations.get(NUMA_BIND) == "true",
         best_connected=TOPOLOGY in gpu_policies,
     )
+
+
+def _weights(text: str) -> tuple[int, int, int]:
+    """The weights in ``slot=1,core=1,memory=3``; equal ones where the text is not that."""
+    named = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    values = [number(named.get(name, ""), MOST_WEIGHT) for name in ("slot", "core", "memory")]
+    slot, core, memory = (value if value is not None else -1 for value in values)
+    is_whole = len(named) == 3 and min(slot, core, memory) >= 0 and max(slot, core, memory) > 0
+    return (slot, core, memory) if is_whole else (1, 1, 1)
 
 
 class HamiDialect(VolcanoDialect, frozen=True):
@@ -176,10 +191,8 @@ class HamiDialect(VolcanoDialect, frozen=True):
         return [places[fitting[position]] for position in chosen]
 
     def node_reason(self, demand: PodDemand, node: CandidateNode) -> Skip:
-        """No mode of the node: each GPU has its own."""
-        if not node.gpus:
-            return PlacementReason.NO_GPUS
-        return None if self.requests(demand) else PlacementReason.NOTHING_REQUESTED
+        """Without Volcano's check of the node's mode: each GPU has its own."""
+        return SequentialDialect.node_reason(self, demand, node)
 
     def requests(self, demand: PodDemand) -> Sequence[Request]:
         """Those of containers that run at the same time, sidecars first."""
@@ -189,10 +202,12 @@ class HamiDialect(VolcanoDialect, frozen=True):
     def order(self, gpus: Sequence[UsedGpu], request: Request, demand: PodDemand) -> Sequence[int]:  # noqa: ARG002
         """By the pod's policies or the cluster's, then by NUMA node; the last ones come first."""
         keys = [_SORT_KEYS[name] for name in demand.wishes.gpu_order or (self.gpu_policy,)]
+        weights = demand.wishes.use_weights
 
         def key(position: int) -> tuple[float, ...]:
             gpu = gpus[position]
-            return (*(sort_key(gpu) for sort_key in keys), gpu.numa, position)
+            use = _use(gpu, weights)
+            return (*(sort_key(gpu, use) for sort_key in keys), gpu.numa, position)
 
         return sorted(range(len(gpus)), key=key, reverse=True)
 
@@ -224,19 +239,23 @@ def _in_start_order(demand: PodDemand, allocations: Sequence[Allocation]) -> tup
     )
 
 
-def _use(gpu: UsedGpu) -> float:
+def _use(gpu: UsedGpu, weights: tuple[int, int, int]) -> float:
     device = gpu.device
     parts = (
         (gpu.users, device.slots),
         (gpu.cores_milli, device.cores_milli),
         (gpu.memory_bytes, device.memory_bytes),
     )
-    return sum(in_use / total for in_use, total in parts if total)
+    return sum(
+        weight * in_use / total
+        for weight, (in_use, total) in zip(weights, parts, strict=True)
+        if total
+    )
 
 
-_SORT_KEYS: Final[Mapping[str, Callable[[UsedGpu], float]]] = {
-    BINPACK: _use,
-    SPREAD: lambda gpu: -_use(gpu),
-    NUMA: lambda gpu: gpu.numa,
+_SORT_KEYS: Final[Mapping[str, Callable[[UsedGpu, float], float]]] = {
+    BINPACK: lambda _, use: use,
+    SPREAD: lambda _, use: -use,
+    NUMA: lambda gpu, _: gpu.numa,
 }
-"""The policies that order GPUs; HAMi tries its sorted list from the end."""
+"""The policies that order GPUs, by a GPU and its use; HAMi tries its sorted list from the end."""

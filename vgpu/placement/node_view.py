@@ -13,7 +13,7 @@ from msgspec import structs
 
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, ContainerKind, Device, PodRef, Share
+from vgpu.model import Allocation, Claim, ContainerKind, Device, PodRef, Share
 from vgpu.placement.candidate import CandidateNode, UsedGpu, with_shares
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
 from vgpu.placement.result import PlacementReason
@@ -128,8 +128,11 @@ def held_shares(
 ) -> tuple[Share, ...] | None:
     """What a bound pod holds at its peak; None if nothing shows it yet. Raises ClaimError."""
     claim = scheme.codec.claim(pod) or scheme.codec.sole_gpu(pod, devices)
-    if claim is None:
-        return None
+    return None if claim is None else peak_shares(pod, claim)
+
+
+def peak_shares(pod: Pod, claim: Claim) -> tuple[Share, ...]:
+    """What a pod holds by its claim, at its peak."""
     kinds = {container.name: container.kind for container in pod.containers}
     is_initialized = pod.initialized()
     allocations = []

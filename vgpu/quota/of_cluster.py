@@ -2,9 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 
-from vgpu.kube.objects import Namespace, ResourceQuota
+from vgpu.kube.objects import Namespace, Node, ResourceQuota
 from vgpu.quota.declared import declarations, gpu_admission_quota
 from vgpu.quota.limits import NamespaceQuota, resolve
+from vgpu.schemes.gaia.node import CORE
+
+
+def has_gpu_admission(nodes: Iterable[Node]) -> bool:
+    """Whether gpu-manager shares GPUs of the cluster, so that gpu-admission's quota counts."""
+    return any(node.capacity.get(CORE) for node in nodes)
 
 
 def cluster_quotas(

@@ -82,6 +82,12 @@ seccompProfile: {type: RuntimeDefault}
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
 {{- end }}
 
+{{/* Not empty if the rule over_quota is on; YAML reads the word off as false. */}}
+{{- define "vgpu.readsQuotas" -}}
+{{- $mode := dig "rules" "over_quota" "mode" "plan" (. | default dict) | toString }}
+{{- if not (has $mode (list "off" "false")) }}true{{ end }}
+{{- end }}
+
 {{/* Not empty if a policy of this configuration selects namespaces by their labels. */}}
 {{- define "vgpu.readsNamespaces" -}}
 {{- range .policies }}
