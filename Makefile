@@ -128,13 +128,13 @@ dashboards: $(VENV)/.dev ## Take the pictures of the dashboards again (six minut
 
 bench: $(VENV)/.dev ## Measure each part beside its peers; exits with 1 if a budget is passed over
 	@status=0; for one in "exporter.py $(ARGS)" "exporter.py --minutes 2" freshness.py storage.py decode.py ledger.py \
-	  inspection.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py; do \
+	  inspection.py reconcile.py controller.py plugin_lists.py plugin.py web.py scheduler.py \
+	  fragmentation.py; do \
 	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
-bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000") and a busy node
-	$(BIN)/python benchmarks/cluster.py $(ARGS)
-	$(BIN)/python benchmarks/plugin_admission.py
-	$(BIN)/python benchmarks/scheduler_cluster.py
+bench-cluster: $(VENV)/.dev ## Measure large simulated clusters (ARGS="--nodes 5000 --pods 10000"), a busy node and the scheduler
+	@status=0; for one in "cluster.py $(ARGS)" plugin_admission.py "scheduler_cluster.py $(SCHEDULER_ARGS)"; do \
+	  $(BIN)/python benchmarks/$$one || status=1; done; exit $$status
 
 soak: $(VENV)/.dev ## A day of samples and scrapes, accelerated
 	$(BIN)/python benchmarks/soak.py $(ARGS)

@@ -3,6 +3,13 @@
 A budget is compared with the best of several runs: other work of the machine only adds to a run.
 """
 
+import os
+
+
+def load() -> str:
+    """The machine's load average of the last minute, to print beside figures."""
+    return f"{os.getloadavg()[0]:.1f}"
+
 
 class Budgets:
     """The budgets of one benchmark, in the order of their measurements.
@@ -16,12 +23,12 @@ class Budgets:
     def hold(self, what: str, best: float, most: float, unit: str) -> str:
         """Whether ``best`` is at most ``most``, in words to print beside it."""
         if best <= most:
-            return f"budget {most:g} {unit}: kept"
+            return f"PASS: at most {most:g} {unit} (load {load()})"
         self._broken.append(f"{what}: {best:.4g} {unit}, where {most:g} are allowed")
-        return f"budget {most:g} {unit}: PASSED OVER"
+        return f"FAIL: at most {most:g} {unit} (load {load()})"
 
     def status(self) -> int:
         """Print the exceeded budgets again; returns the exit status."""
         for line in self._broken:
-            print(f"PASSED OVER: {line}")
+            print(f"FAIL: {line}")
         return 1 if self._broken else 0

@@ -1,17 +1,20 @@
 """The scheduler behind a real kube-scheduler, beside an extender that decides nothing; as root.
 
-    python benchmarks/scheduler_cluster.py [--nodes 500] [--pods 2500] [--placed 300]
+    python benchmarks/scheduler_cluster.py [--nodes 5000] [--pods 20000] [--placed 300] [--rounds 3]
 
-The cluster is a fleet of the test bed: etcd, an API server and kwok, with Volcano's GPUs. A run is
-one extender and one kube-scheduler of its own, for pods that are there before it starts: its pods a
-second are counted between the first binding and the last. The null extender returns every node and
-answers a bind with a bare Binding. Then 64 binds at a time are sent to each extender, and as many
-Bindings to the API server itself. Pods are deleted before the next measurement: ours takes no node
-with pods that nobody has promised a GPU. Everything shares this machine's cores.
+The cluster is a fleet of the test bed: etcd, an API server and kwok, with Volcano's GPUs. Every
+round measures each extender once, in another order, so that other work of the machine hits all of
+them: with a kube-scheduler of its own the pods a second between the first binding and the last, of
+pods that are there before it starts; then 64 binds at a time, and in turn as many bare Bindings.
+At the end each extender rejects pods that fit on no GPU while bound pods change. A line has the
+median of the rounds' ratios. Pods are deleted before the next measurement: ours takes no node with
+pods that nobody has reserved a GPU for. Everything shares this machine's cores.
 """
 
 import argparse
 import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,30 +23,36 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from benchmarks.budgets import Budgets  # noqa: E402
-from tests.cluster.extending import Extender, kube_scheduler  # noqa: E402
+from benchmarks.budgets import Budgets, load  # noqa: E402
+from tests.cluster.extending import Extender, condition_message, kube_scheduler  # noqa: E402
 from tests.support.bed import objects  # noqa: E402
 from tests.support.bed.fleet import create, start_fleet  # noqa: E402
-from tests.support.bed.population import Population  # noqa: E402
+from tests.support.bed.population import CARD_MIB, Population  # noqa: E402
 from tests.support.bed.tools import ToolsMissing, ensure  # noqa: E402
 from tests.support.bed.workplace import Workplace  # noqa: E402
+from tests.support.waiting import wait_until  # noqa: E402
 from vgpu.kube import bodies  # noqa: E402
 from vgpu.kube.flags import connected  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
 from vgpu.kube.verbs import BIND  # noqa: E402
 from vgpu.model import PodRef  # noqa: E402
-from vgpu.web.message import HttpResponse  # noqa: E402
-from vgpu.web.routes import Route  # noqa: E402
-from vgpu.web.server import WebServer  # noqa: E402
 
 NAMESPACE = "team-0"
-LIMITS = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}
-AT_ONCE, ROUNDS = 64, 5
+NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
+FITS = {NUMBER: 1, MEMORY: 8000}
+FITS_NOWHERE = {NUMBER: 1, MEMORY: CARD_MIB + 1000}
+"""More than any GPU has, and less than the sum of a node: kube-scheduler offers every node."""
+
+AT_ONCE, BATCHES = 64, 2
+EVENTS_A_SECOND = 50
+PLACE_SECONDS = 900
 MODES = {"null": None, "single": ("--single",), "leases": ()}
 LEAST_PART = {"single": 0.8, "leases": 0.5}
 """Of the null extender's pods a second."""
@@ -54,93 +63,55 @@ MOST_BIND = 4.0
 MOST_START = 10.0
 """Seconds from the start of the process to its first answer."""
 
+MOST_CPU = 2.0
+"""Times of the null extender's CPU time while pods are rejected."""
 
-def serve_nothing(kubeconfig):
-    """The null extender; prints its port."""
+MOST_MEMORY = 400
+"""Resident MiB at the peak."""
 
-    def answer(content):
-        return HttpResponse(
-            200, (("Content-Type", "application/json"),), json.dumps(content).encode()
-        )
 
-    def find_nodes(request):
-        names = json.loads(request.body)["NodeNames"]
-        return answer({"NodeNames": names, "FailedNodes": {}, "Error": ""})
+class Running(NamedTuple):
+    """An extender: its port and process, and the seconds of its start."""
 
-    def prioritize(_):
-        return answer([])
+    port: int
+    pid: int
+    start: float = 0.0
 
-    with connected(kubeconfig, "", None, waits=True) as api:
+    def cpu(self):
+        """Seconds of CPU time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
-        def bind(request):
-            sent = json.loads(request.body)
-            ref = PodRef(sent["PodUID"], sent["PodNamespace"], sent["PodName"])
-            body = bodies.binding(ref, "", sent["Node"], {})
-            del body["metadata"]["resourceVersion"]
-            api.send(BIND, PODS, ref.namespace, ref.name, body)
-            return answer({"Error": ""})
-
-        routes = {
-            path: Route(handle, ("POST",), 32 * 2**20)
-            for path, handle in (
-                ("/filter", find_nodes),
-                ("/prioritize", prioritize),
-                ("/bind", bind),
-            )
-        }
-        server = WebServer(
-            routes,
-            ["127.0.0.1:0"],
-            max_requests=256,
-            max_bodies=256,
-            max_connections=512,
-            max_per_address=512,
-        )
-        server.start()
-        print(server.addresses[0].rpartition(":")[2], flush=True)
-        sys.stdin.read()
+    def memory(self):
+        """Resident MiB at the peak."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
 @contextmanager
-def extending(cluster, folder, mode):
-    """The port of an extender, and the seconds of its start."""
+def extending(cluster, folder, mode, *, rejects=False):
+    """An extender."""
     if mode != "null":
         extender = Extender(cluster, folder, *MODES[mode])
         started = time.perf_counter()
         with extender:
-            yield extender.port, time.perf_counter() - started
+            yield Running(extender.port, extender.daemon.pid, time.perf_counter() - started)
             extender.daemon.stop()  # politely: the next one need not wait for its Lease
         return
-    command = [sys.executable, __file__, f"--null={cluster.kubeconfig}"]
+    command = [sys.executable, ROOT / "benchmarks" / "null_extender.py", cluster.kubeconfig]
+    command += ["--rejects"] * rejects
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        yield int(process.stdout.readline()), 0.0
+        yield Running(int(process.stdout.readline()), process.pid)
         process.stdin.close()
 
 
-def pods(count, prefix, scheduler):
+def pods(count, prefix, scheduler, limits=FITS):
     return [
-        objects.pod(f"{prefix}-{number}", NAMESPACE, limits=LIMITS, schedulerName=scheduler)
+        objects.pod(f"{prefix}-{number}", NAMESPACE, limits=limits, schedulerName=scheduler)
         for number in range(count)
     ]
-
-
-def throughput(fleet, folder, mode, port, count):
-    """Pods a second, between the first binding and the last."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    made = {pod["metadata"]["uid"] for pod in create(fleet.client, pods(count, mode, mode))}
-    version = fleet.client.get(path, limit=1)["metadata"]["resourceVersion"]
-    times = []
-    with kube_scheduler(fleet.cluster, folder, mode, port):
-        for _, pod in fleet.client.watch(path, resourceVersion=version, timeoutSeconds=300):
-            if pod["metadata"]["uid"] in made and pod["spec"].get("nodeName"):
-                made.remove(pod["metadata"]["uid"])
-                times.append(time.perf_counter())
-                if not made:
-                    break
-    remove(fleet, mode)
-    return (len(times) - 1) / (times[-1] - times[0])
 
 
 def remove(fleet, prefix):
@@ -149,6 +120,41 @@ def remove(fleet, prefix):
     gone = [pod for pod in fleet.client.list(path) if pod["metadata"]["name"].startswith(prefix)]
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda pod: fleet.client.delete(pod, grace_seconds=0), gone))
+
+
+def throughput(fleet, folder, mode, extender, count):
+    """Pods a second between the first binding and the last, and the extender's CPU ms of a pod."""
+    waiting = {pod["metadata"]["uid"] for pod in create(fleet.client, pods(count, "placed", mode))}
+    times = []
+    before, until = extender.cpu(), time.monotonic() + PLACE_SECONDS
+    with kube_scheduler(fleet.cluster, folder, mode, extender.port):
+        while waiting:
+            assert time.monotonic() < until, f"{len(waiting)} pods are not bound"
+            for pod in states(fleet):
+                if pod["spec"].get("nodeName") and pod["metadata"]["uid"] in waiting:
+                    waiting.remove(pod["metadata"]["uid"])
+                    times.append(time.perf_counter())
+                    if not waiting:
+                        break
+    cpu = 1000 * (extender.cpu() - before) / count
+    remove(fleet, "placed")
+    return (len(times) - 1) / (times[-1] - times[0]), cpu
+
+
+def states(fleet):
+    """The pods of the namespace, and each change of one, until the server ends the watch.
+
+    It does so early for a reader that it finds too slow.
+    """
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    page = fleet.client.get(path)
+    yield from page["items"]
+    version = page["metadata"]["resourceVersion"]
+    for _, pod in fleet.client.watch(path, resourceVersion=version, timeoutSeconds=60):
+        yield pod
+
+
+# ---------------------------------------------------------------- binds
 
 
 def at_once(calls):
@@ -165,39 +171,44 @@ def at_once(calls):
         return list(threads.map(timed, calls))
 
 
-def bind_p99(fleet, mode, port):
-    """Milliseconds of a bind by the extender, at the 99th percentile; port 0 is the API server."""
-    times = []
-    for number in range(ROUNDS):
-        made = create(fleet.client, pods(AT_ONCE, f"{mode}-b{number}", "nobody"))
-        nodes = [node["metadata"]["name"] for node in fleet.nodes[:AT_ONCE]]
-        send = bare_binding if port == 0 else extender_binding
-        times += at_once([send(fleet, port, *each) for each in zip(made, nodes, strict=True)])
-        remove(fleet, mode)
-    return sorted(times)[int(0.99 * len(times))]
+def bind_p99(fleet, api, extender):
+    """Milliseconds of a bind by the extender and of a bare Binding, at the 99th percentile."""
+    times = {}
+    nodes = [node["metadata"]["name"] for node in fleet.nodes[:AT_ONCE]]
+    for number in range(BATCHES + 1):
+        for kind, call in (("bind", by_extender(extender.port)), ("bare", bare(api))):
+            made = create(fleet.client, pods(AT_ONCE, f"bound-{number}-{kind}", "nobody"))
+            refs = [
+                PodRef(pod["metadata"]["uid"], NAMESPACE, pod["metadata"]["name"]) for pod in made
+            ]
+            calls = [
+                lambda ref=ref, node=node, call=call: call(ref, node)
+                for ref, node in zip(refs, nodes, strict=True)
+            ]
+            took = at_once(calls)
+            if number:  # the first opens connections
+                times.setdefault(kind, []).extend(took)
+            remove(fleet, "bound")
+    return {kind: sorted(took)[int(0.99 * len(took))] for kind, took in times.items()}
 
 
-def bare_binding(fleet, _, pod, node):
-    meta = pod["metadata"]
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": meta["name"], "namespace": NAMESPACE, "uid": meta["uid"]},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
-    return lambda: fleet.client.raw("POST", fleet.client.path(pod, "binding"), body)
+def bare(api):
+    def send(ref, node):
+        body = bodies.binding(ref, "", node, {})
+        del body["metadata"]["resourceVersion"]
+        api.send(BIND, PODS, ref.namespace, ref.name, body)
+
+    return send
 
 
-def extender_binding(_, port, pod, node):
-    meta = pod["metadata"]
-    body = {
-        "PodName": meta["name"],
-        "PodNamespace": NAMESPACE,
-        "PodUID": meta["uid"],
-        "Node": node,
-    }
-
-    def send():
+def by_extender(port):
+    def send(ref, node):
+        body = {
+            "PodName": ref.name,
+            "PodNamespace": ref.namespace,
+            "PodUID": ref.uid,
+            "Node": node,
+        }
         url = f"http://127.0.0.1:{port}/bind"
         with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
             error = json.loads(answer.read())["Error"]
@@ -206,53 +217,147 @@ def extender_binding(_, port, pod, node):
     return send
 
 
-def measure(population, tools, placed):
+# ---------------------------------------------------------------- rejections
+
+
+@contextmanager
+def changing(fleet):
+    """Bound pods change, so that kube-scheduler tries rejected pods again."""
+    bound = cycle(fleet.client.list("/api/v1/namespaces/team-1/pods", limit=500)[:500])
+    ended = threading.Event()
+
+    def change():
+        while not ended.wait(1 / EVENTS_A_SECOND):
+            annotations = {"example.com/changed": str(time.time())}
+            fleet.client.patch(next(bound), {"metadata": {"annotations": annotations}})
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def rejecting_cpu(fleet, folder, mode, count, seconds):
+    """CPU time of the extender a second, while pods that fit nowhere are tried again; its MiB."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    name = f"rejecting-{mode}"
+    made = create(fleet.client, pods(count, "rejected", name, FITS_NOWHERE))
+
+    def waiting():
+        listed = fleet.client.list(path, fieldSelector="spec.nodeName=")
+        return sum(map(bool, map(condition_message, listed)))
+
+    with (
+        extending(fleet.cluster, folder, mode, rejects=True) as extender,
+        kube_scheduler(fleet.cluster, folder, name, extender.port),
+    ):
+        wait_until(lambda: waiting() == len(made), "all were rejected", seconds=PLACE_SECONDS)
+        with changing(fleet):
+            time.sleep(3)
+            before, started = extender.cpu(), time.perf_counter()
+            time.sleep(seconds)
+            cpu = (extender.cpu() - before) / (time.perf_counter() - started)
+        memory = extender.memory()
+    remove(fleet, "rejected")
+    return cpu, memory
+
+
+# ---------------------------------------------------------------- the whole
+
+
+def show(what, value, unit, note=""):
+    print(f"  {what:44}{value:9.2f} {unit:8}{note}", flush=True)
+
+
+def measure(population, tools, args):
     budgets = Budgets()
-    rates, binds = {}, {}
+
+    def hold(*figures):
+        print(f"    {budgets.hold(*figures)}", flush=True)
+
+    rounds = []
     with (
         Workplace() as workplace,
         tempfile.TemporaryDirectory() as name,
         start_fleet(workplace, tools, population) as fleet,
+        connected(str(fleet.cluster.kubeconfig), "", waits=True, connections=AT_ONCE) as api,
     ):
         folder = Path(name)
         fleet.nodes = fleet.client.list("/api/v1/nodes")
-        print(f"{population.nodes} nodes, {population.pods} bound pods; {placed} pods are placed")
-        binds["bare"] = bind_p99(fleet, "bare", 0)
-        print(f"  {'bare Binding, ' + str(AT_ONCE) + ' at once, p99':44}{binds['bare']:9.1f} ms")
+        print(f"{population.nodes} nodes, {population.pods} bound pods; {args.placed} are placed")
+        rounds += [
+            one_round(fleet, api, folder, args.placed, number) for number in range(args.rounds)
+        ]
         for mode in MODES:
-            with extending(fleet.cluster, folder, mode) as (port, start):
-                if mode != "null":
-                    print(f"  {mode + ': ready after':44}{start:9.1f} s")
-                    print(f"    {budgets.hold(f'{mode}, start', start, MOST_START, 's')}")
-                rates[mode] = throughput(fleet, folder, mode, port, placed)
-                part = rates[mode] / rates["null"]
-                print(f"  {mode + ': pods a second':44}{rates[mode]:9.1f}     ({part:.2f} of null)")
-                if mode in LEAST_PART:
-                    most = 1 / LEAST_PART[mode]
-                    print(f"    {budgets.hold(f'{mode}, null / own', 1 / part, most, 'times')}")
-                binds[mode] = bind_p99(fleet, mode, port)
-                times = binds[mode] / binds["bare"]
-                print(f"  {mode + ': bind, p99':44}{binds[mode]:9.1f} ms  ({times:.1f} of bare)")
-                if mode != "null":
-                    print(f"    {budgets.hold(f'{mode}, bind', times, MOST_BIND, 'times')}")
+            show(f"{mode}: pods a second", median(rounds, mode, "rate"), "")
+            show(f"{mode}: CPU time of a pod", median(rounds, mode, "cpu"), "ms")
+            show(f"{mode}: bind, p99", median(rounds, mode, "bind"), "ms")
+            show("  a bare Binding, p99", median(rounds, mode, "bare"), "ms")
+            if mode == "null":
+                continue
+            slower = [each["null"]["rate"] / each[mode]["rate"] for each in rounds]
+            part = 1 / statistics.median(slower)
+            show("  of the null extender's pods a second", part, "")
+            hold(f"{mode}, null / own", 1 / part, 1 / LEAST_PART[mode], "times")
+            times = statistics.median(each[mode]["bind"] / each[mode]["bare"] for each in rounds)
+            show("  bind of a bare Binding", times, "times")
+            hold(f"{mode}, bind", times, MOST_BIND, "times")
+            start = min(each[mode]["start"] for each in rounds)
+            show(f"{mode}: ready after", start, "s")
+            hold(f"{mode}, start", start, MOST_START, "s")
+        costs = {}
+        for mode in MODES:
+            costs[mode], memory = rejecting_cpu(fleet, folder, mode, args.rejected, args.seconds)
+            show(f"{mode}: CPU, {args.rejected} rejected pods", 1000 * costs[mode], "ms/s")
+            if mode != "null":
+                times = costs[mode] / costs["null"]
+                show("  of the null extender's", times, "times")
+                hold(f"{mode}, CPU with rejected pods", times, MOST_CPU, "times")
+                show(f"{mode}: resident memory at the peak", memory, "MiB")
+                hold(f"{mode}, memory", memory, MOST_MEMORY, "MiB")
     return budgets.status()
+
+
+def median(rounds, mode, figure):
+    return statistics.median(each[mode][figure] for each in rounds)
+
+
+def one_round(fleet, api, folder, placed, number):
+    """The figures of each mode; the order of modes differs from round to round."""
+    modes = list(MODES)
+    modes = modes[number % len(modes) :] + modes[: number % len(modes)]
+    figures = {}
+    for mode in modes:
+        with extending(fleet.cluster, folder, mode) as extender:
+            rate, cpu = throughput(fleet, folder, mode, extender, placed)
+            figures[mode] = {
+                "rate": rate,
+                "cpu": cpu,
+                "start": extender.start,
+                **bind_p99(fleet, api, extender),
+            }
+        row = "  ".join(f"{name} {value:.1f}" for name, value in figures[mode].items())
+        print(f"  round {number + 1}, {mode:8}{row}  load {load()}", flush=True)
+    return figures
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=500)
-    parser.add_argument("--pods", type=int, default=2500)
-    parser.add_argument("--placed", type=int, default=300)
-    parser.add_argument("--null", help=argparse.SUPPRESS)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--pods", type=int, default=20000)
+    parser.add_argument("--placed", type=int, default=300, help="pods of one measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rejected", type=int, default=2000, help="pods that fit nowhere")
+    parser.add_argument("--seconds", type=float, default=20, help="of the CPU measurement")
     args = parser.parse_args()
-    if args.null:
-        serve_nothing(args.null)
-        return
     try:
         tools = ensure()
     except ToolsMissing as missing:
         sys.exit(str(missing))
-    sys.exit(measure(Population(args.nodes, args.pods), tools, args.placed))
+    sys.exit(measure(Population(args.nodes, args.pods), tools, args))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ if it is not bound, its reservation stays for a while, since the write may still
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
 from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
+from scheduler.key_locks import KeyLocks
 from scheduler.labels import NodeLabel
 from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
@@ -77,8 +76,7 @@ class PodBinder:
         self._committer = committer or MemoryCommitter(cache)
         self._locker = locker
         self._label = label
-        self._under_way: set[str] = set()
-        self._changed = threading.Condition()
+        self._pods = KeyLocks()
         self._lost: dict[tuple[str, str], float] = {}
 
     def bind(self, ref: PodRef, node: str) -> None:
@@ -86,7 +84,7 @@ class PodBinder:
 
         Of two calls for one pod the second waits for the first.
         """
-        with self._alone(ref.uid):
+        with self._pods.alone(ref.uid):
             pod = self._cache.pod(ref.namespace, ref.name)
             for _ in range(TRIES):
                 if pod is None or pod.ref.uid != ref.uid or pod.node:
@@ -107,7 +105,7 @@ class PodBinder:
         """Read every pod whose reservation no event has ended, and end those that are over."""
         for node, reservation in self._cache.reservations(self._clock() - SETTLE_SECONDS):
             ref = reservation.pod
-            with self._alone(ref.uid):
+            with self._pods.alone(ref.uid):
                 if self._is_over(reservation, node):
                     self._lost.pop((ref.uid, node), None)
                     self._committer.end(ref, node, reservation.since)
@@ -134,18 +132,6 @@ class PodBinder:
         return self._committer.may_end(pod, reservation.since)
 
     # ------------------------------------------------------------ one bind
-
-    @contextmanager
-    def _alone(self, uid: str) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: uid not in self._under_way)
-            self._under_way.add(uid)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._under_way.discard(uid)
-                self._changed.notify_all()
 
     def _read(self, ref: PodRef) -> Pod:
         name = _name(ref)

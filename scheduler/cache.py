@@ -9,6 +9,7 @@ it can hold, whatever the order of requests and events:
 Every method may be called by any thread; the lock is never held during a request.
 """
 
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,7 +19,8 @@ import msgspec
 
 from scheduler.cluster_state import ClusterState
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_cache import PodPlacement, PodReservation, ScoredPlacement, pod_key
+from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
+from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.preempted import HeldShares, Preemptions
 from scheduler.rejected import RejectedPod, RejectedPods
@@ -30,7 +32,13 @@ from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import OF_QUOTA, Placement, PlacementReason, PlacementRefusal
+from vgpu.placement.result import (
+    OF_QUOTA,
+    Placement,
+    PlacementReason,
+    PlacementRefusal,
+    PlacementResult,
+)
 from vgpu.quota.check import check_node
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
@@ -40,6 +48,11 @@ from vgpu.schemes.codec import ClaimError
 MOST_WOKEN: Final = 16
 """Maximum number of pods of one demand that one change of a node wakes."""
 
+MOST_ASKED: Final = 32
+"""Maximum number of nodes that are asked whether they take a pod beside pods under way."""
+
+MOST_PLACED: Final = 8
+"""Maximum number of demands whose placements are remembered, for quotas that depend on GPUs."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
@@ -91,7 +104,17 @@ class SchedulerCache:
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
-        self._state = ClusterState(self.schemes, clock, changed, self._settled, relieved)
+        self._known = NodeAnswers()
+        self._placements: NodeMemory[Placement] = NodeMemory(MOST_PLACED)
+        self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
+        self._state = ClusterState(
+            self.schemes,
+            clock,
+            changed,
+            self._settled,
+            relieved=relieved,
+            forget=self._forget,
+        )
 
     # ------------------------------------------------------------ events
 
@@ -152,7 +175,7 @@ class SchedulerCache:
     # ------------------------------------------------------------ filter and prioritize
 
     def filter(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
@@ -163,41 +186,22 @@ class SchedulerCache:
         """
         now = self._clock()
         uid = demand.pod.uid
-        fitting: list[str] = []
-        refused: dict[str, PlacementRefusal] = {}
-        nodes = self._state.nodes
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            key = (shape.number,)
             quota = self._state.quotas.quota(demand.pod.namespace)
             over_quota = self._over_quota(demand) if quota else None
             if over_quota is not None:
                 refused = dict.fromkeys(names, over_quota)
                 self._reject(shape, demand, refused, now)
                 return FilteredNodes((), refused)
-            is_by_node = bool(quota) and self._needs_placement(demand)
-            for name in names:
-                cached = nodes.get(name)
-                placement = None
-                if (
-                    cached is not None
-                    and uid not in cached.reservations
-                    and not cached.promises
-                    and not cached.held
-                ):
-                    placement = cached.known(key, now)
-                if placement is None:
-                    placement = self._place(name, shape, demand, now)
-                result = placement.result
-                if is_by_node and isinstance(result, Placement):
-                    result = self._over_quota(demand, result) or result
-                if isinstance(result, PlacementRefusal):
-                    refused[name] = result
-                else:
-                    fitting.append(name)
-            chosen = self._beside_those_under_way(fitting, shape, demand, now) or fitting
-            left_out = set(fitting) - set(chosen)
-            refused |= dict.fromkeys(left_out, _TAKEN)
+            fitting, refused = self._sorted(names, shape, demand, now)
+            if quota and self._needs_placement(demand):
+                fitting, over = self._within_quota(fitting, shape, demand, now)
+                refused |= over
+            kept = self._kept_for_others(fitting, shape, demand, now)
+            chosen = [name for name in fitting if name not in kept] or fitting
+            if chosen is not fitting:
+                refused |= dict.fromkeys(kept, _TAKEN)
             if chosen:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
@@ -206,13 +210,14 @@ class SchedulerCache:
         return FilteredNodes(tuple(chosen), refused)
 
     def scores(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Iterable[str]
+        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
     ) -> list[tuple[str, int]]:
         """The score of each node."""
         now = self._clock()
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            return [(name, self._place(name, shape, demand, now).score) for name in names]
+            answers = self._answers(names, shape, demand, now)
+            return [(name, answer.score) for name, answer in zip(names, answers, strict=True)]
 
     def explain(
         self, scheme: SchedulerScheme, demand: PodDemand
@@ -220,12 +225,11 @@ class SchedulerCache:
         """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
         now = self._clock()
         with self._lock:
-            shape = self._shapes.of(scheme, demand)
             explained = []
             for name in sorted(self._state.nodes):
                 cached = self._state.nodes[name]
                 if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
-                    result = self._place(name, shape, demand, now).result
+                    result = self._place(name, scheme, demand, now)
                     refusal = result if isinstance(result, PlacementRefusal) else None
                     explained.append((name, cached.view(now), refusal))
             return explained
@@ -283,15 +287,11 @@ class SchedulerCache:
         now = self._clock()
 
         def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
-            before: list[tuple[DemandShape, PodDemand]] = []
             if self._over_quota(demand) is not None:
                 return 0
-            while len(before) < min(most, MOST_WOKEN):
-                result = self._place(name, shape, demand, now, *before).result
-                if isinstance(result, PlacementRefusal):
-                    break
-                before.append((shape, demand))
-            return len(before)
+            found = self._found_by(demand, name)
+            scheme = self._by_name[shape.scheme]
+            return 0 if found is None else found.count(scheme, demand, now, min(most, MOST_WOKEN))
 
         with self._lock:
             return self._rejected.take(name, fitting)
@@ -335,10 +335,9 @@ class SchedulerCache:
             cached = self._state.nodes.get(name)
             if cached is None:
                 return None
-            shape = self._shapes.of(scheme, demand)
 
             def place(gone: AbstractSet[str]) -> Placement | None:
-                result = cached.as_found_by(demand, gone).place(shape, demand, now).result
+                result = cached.as_found_by(demand, gone).place(scheme, demand, now)
                 return result if isinstance(result, Placement) else None
 
             if self._over_quota(demand) is not None:
@@ -390,7 +389,7 @@ class SchedulerCache:
             if reservation is None or not reservation.is_for(shape):
                 if reservation is not None:
                     self._state.drop(uid, name)
-                result = self._place(name, shape, demand, now).result
+                result = self._place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     return result
                 over_quota = self._over_quota(demand, result)
@@ -549,36 +548,116 @@ class SchedulerCache:
                 refusal = check_node(quota, usage, self._state.nodes[name].node)
         return PlacementRefusal(refusal.reason, refusal.detail) if refusal is not None else None
 
+    def _within_quota(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> tuple[list[str], dict[str, PlacementRefusal]]:
+        """Those of the nodes on which the pod is within its quota, and why the others are not."""
+        known = self._placements.of((shape.number,))
+        own = self._state.reserved_on(demand.pod.uid)
+        scheme = self._by_name[shape.scheme]
+        within: list[str] = []
+        over: dict[str, PlacementRefusal] = {}
+        for name in names:
+            placement = known.get(name)
+            if placement is None or name in own:
+                result = self._place(name, scheme, demand, now)
+                if isinstance(result, PlacementRefusal):
+                    over[name] = result
+                    continue
+                placement = result
+                if self._state.nodes[name].is_alike_for(demand):
+                    known[name] = placement
+            refusal = self._over_quota(demand, placement)
+            if refusal is None:
+                within.append(name)
+            else:
+                over[name] = refusal
+        return within, over
+
+    def _forget(self, node: str) -> None:
+        self._known.forget(node)
+        self._placements.forget(node)
+
+    def _found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
+        """The node as the pod finds it; None if nothing is known of it."""
+        cached = self._state.nodes.get(name)
+        return None if cached is None else cached.as_found_by(demand)
+
     def _place(
+        self, name: str, scheme: SchedulerScheme, demand: PodDemand, now: float
+    ) -> PlacementResult:
+        found = self._found_by(demand, name)
+        return _UNKNOWN if found is None else found.place(scheme, demand, now)
+
+    def _answers(
         self,
-        name: str,
+        names: Sequence[str],
         shape: DemandShape,
         demand: PodDemand,
         now: float,
-        *before: tuple[DemandShape, PodDemand],
-    ) -> ScoredPlacement:
-        cached = self._state.nodes.get(name)
-        if cached is None:
-            return _UNKNOWN
-        if demand.pod.uid in cached.reservations or cached.promises or cached.held:
-            cached = cached.as_found_by(demand)
-        return cached.place(shape, demand, now, *before)
+        before: Sequence[UnderWay] = (),
+    ) -> list[NodeAnswer]:
+        """Whether each node takes the demand after those of ``before``, and its score.
 
-    def _beside_those_under_way(
+        What a node answers is the same for all pods of a shape, unless something is kept on it for
+        a pod: then it is asked each time.
+        """
+        known = self._known.of(_key(shape, before))
+        nodes, own = self._state.nodes, self._state.reserved_on(demand.pod.uid)
+        demands = [pod.demand for pod in before]
+        scheme = self._by_name[shape.scheme]
+
+        def ask(name: str) -> NodeAnswer:
+            cached = nodes.get(name)
+            if cached is None:
+                return UNKNOWN
+            found = cached.as_found_by(demand)
+            answer = self._known.shared(found.answer(scheme, demand, now, demands))
+            if cached.is_alike_for(demand):
+                known[cached.name] = answer
+            return answer
+
+        get = known.get if not own else {**known, **dict.fromkeys(own)}.get
+        return [answer or ask(name) for name, answer in zip(names, map(get, names), strict=True)]
+
+    def _sorted(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
-    ) -> list[str]:
-        """The nodes that take the pod beside those that passed filter shortly before it."""
+    ) -> tuple[list[str], dict[str, PlacementRefusal]]:
+        """The nodes that take the demand, and why the others do not."""
+        fitting: list[str] = []
+        refused: dict[str, PlacementRefusal] = {}
+        answers = self._answers(names, shape, demand, now)
+        for name, answer in zip(names, answers, strict=True):
+            if answer.refusal is None:
+                fitting.append(name)
+            else:
+                refused[name] = answer.refusal
+        return fitting, refused
+
+    def _kept_for_others(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> set[str]:
+        """Those of the nodes that do not take the pod beside pods that passed filter before it.
+
+        Only the best nodes are asked: pods go there first, and a bind decides for itself.
+        """
         newest = self._under_way.newest(demand.pod.uid, now)
         if not newest:
-            return list(names)
-        fitting = []
-        for name in names:
-            before = [(pod.shape, pod.demand) for pod in newest if name in pod.nodes]
-            placement = self._place(name, shape, demand, now, *before)
-            if isinstance(placement.result, Placement):
-                fitting.append(name)
-        return fitting
+            return set()
+        scores = self._known.of(_key(shape))
+        best = heapq.nlargest(MOST_ASKED, names, lambda name: scores.get(name, UNKNOWN).score)
+
+        def refuses(name: str) -> bool:
+            before = [pod for pod in newest if name in pod.nodes]
+            (answer,) = self._answers((name,), shape, demand, now, before)
+            return answer.refusal is not None
+
+        return set(filter(refuses, best))
 
 
-_UNKNOWN: Final = ScoredPlacement(PlacementRefusal.of(PlacementReason.UNKNOWN_NODE))
+def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:
+    return (*(pod.shape.number for pod in before), shape.number)
+
+
+_UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
 _TAKEN: Final = PlacementRefusal.of(PlacementReason.UNDER_WAY)

@@ -5,6 +5,7 @@ The state has no requests and no decisions: :mod:`scheduler.cache` has those, an
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from scheduler.node_cache import CachedNode, PodReservation, pod_key
@@ -28,6 +29,8 @@ from vgpu.schemes.codec import ClaimError
 
 MOST_GONE: Final = 50_000
 """Maximum number of pods that are remembered as gone."""
+
+_NOWHERE: Final[AbstractSet[str]] = frozenset()
 
 
 def _counts_alike(before: Pod, pod: Pod) -> bool:
@@ -58,18 +61,22 @@ class ClusterState:
         clock: Callable[[], float],
         changed: Callable[[str], object],
         settled: Callable[[str], object],
+        *,
         relieved: Callable[[str], object] = lambda _: None,
+        forget: Callable[[str], object] = lambda _: None,
     ) -> None:
         """``clock`` returns unix seconds.
 
         ``changed`` is called with the name of each node that may have room for more pods,
-        ``settled`` with the UID of each pod that is bound, gone, or needs no node any more, and
-        ``relieved`` with each namespace whose quota may admit more pods.
+        ``settled`` with the UID of each pod that is bound, gone, or needs no node any more,
+        ``relieved`` with each namespace whose quota may admit more pods, and ``forget`` with the
+        name of each node of which anything has changed.
         """
         self._schemes = schemes
         self._clock = clock
         self._on_change = changed
         self._on_settle = settled
+        self._forget_answers = forget
         self.nodes: dict[str, CachedNode] = {}
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
@@ -85,7 +92,7 @@ class ClusterState:
         """The node of this name, which is made if nothing is known of it yet."""
         cached = self.nodes.get(name)
         if cached is None:
-            cached = self.nodes[name] = CachedNode(name)
+            cached = self.nodes[name] = CachedNode(name, self._forget_answers)
         return cached
 
     # ------------------------------------------------------------ events
@@ -256,6 +263,10 @@ class ClusterState:
             if ended:
                 self._on_change(name)
         return living
+
+    def reserved_on(self, uid: str) -> AbstractSet[str]:
+        """The names of the nodes with a reservation of the pod."""
+        return self._reserved.get(uid, _NOWHERE)
 
     def reserved(self) -> int:
         """Number of reservations."""

@@ -1,18 +1,23 @@
 """How a bind decides: in the memory of the only replica, or in the Lease of the node for several.
 
-With Leases every decision is a write of the node's Lease that names the version that it read, so
-that of two decisions the second sees the first. A claim is removed when its pod is gone for
-certain; or, of a pod that is not bound, after 90 seconds and a change of the pod, by which a
-binding that is still on its way fails: it names the pod's version.
+With Leases every decision is a write of the node's Lease that names the version that it knows, so
+that of two decisions the second sees the first. The version is read, or it is what this replica
+wrote last: then a decision is one request. A replica that is wrong about it reads again, and reads
+each time for a while: another one decides about the same nodes.
+
+A claim is removed when its pod is gone for certain; or, of a pod that is not bound, after 90
+seconds and a change of the pod, by which a binding that is still on its way fails: it names the
+pod's version.
 """
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
+from scheduler.key_locks import KeyLocks
 from scheduler.node_cache import PodPlacement, PodReservation
 from scheduler.node_claims import Claims, NodeClaim, lease_name, read_claims, write_claims
 from scheduler.reasons import BindError, BindFailure
@@ -32,6 +37,12 @@ RETRY: Final = "vgpu.dev/retry"
 LOST_SECONDS: Final = 90.0
 """Time after which a write whose answer was lost can no longer happen, in seconds. The API server
 ends a request after 60."""
+
+CONTESTED_SECONDS: Final = 10.0
+"""Time for which every Lease is read after another replica has written one, in seconds."""
+
+MOST_KNOWN: Final = 4096
+"""Maximum number of Leases whose state is known after a write."""
 
 _TRIES: Final = 8
 """Maximum number of writes of a Lease for one decision: other replicas write it too."""
@@ -101,8 +112,11 @@ class ClaimsApi(Protocol):
 
     def write_node_claims(
         self, namespace: str, name: str, claims: str, resource_version: str, node: Node
-    ) -> None:
-        """Replace the version that it names, or create it; the node owns it."""
+    ) -> str:
+        """Replace the version that it names, or create it; the node owns it.
+
+        Returns the new resource version.
+        """
         ...
 
     def patch_pod(
@@ -123,19 +137,23 @@ class LeaseCommitter:
         self._cache = cache
         self._namespace = namespace
         self._clock = clock
-        self._deciding: set[str] = set()
-        self._changed = threading.Condition()
+        self._known: OrderedDict[str, tuple[str, Claims]] = OrderedDict()
+        self._contested_until = float("-inf")
+        self._nodes = KeyLocks()  # one decision about a node at a time: it does not race itself
 
     def reserve(
         self, scheme: SchedulerScheme, demand: PodDemand, node: str
     ) -> PodPlacement | PlacementRefusal:
         """Decide by the newest claims, and write the decision. A claim is kept, and confirmed."""
         ref = demand.pod
-        with self._alone(node):
+        with self._nodes.alone(node):
             for _ in range(_TRIES):
-                version, claims = self._read(node)
+                known = self._take_known(node)
+                version, claims = known or self._read(node)
                 placement = self._cache.reserve(scheme, demand, node)
                 if isinstance(placement, PlacementRefusal):
+                    if known is not None:
+                        continue  # another replica may have ended a claim
                     return placement
                 claim = NodeClaim(
                     ref,
@@ -147,6 +165,8 @@ class LeaseCommitter:
                 try:
                     if self._write(node, version, {**claims, ref.uid: claim}):
                         return placement
+                    if known is not None:
+                        self._contested_until = self._clock() + CONTESTED_SECONDS
                 except BindError:
                     self._cache.release(ref.uid, node)
                     raise
@@ -156,7 +176,7 @@ class LeaseCommitter:
         """Write a claim that is held, unless the pod has been decided on."""
         ref = held.pod
         try:
-            with self._alone(node):
+            with self._nodes.alone(node):
                 for _ in range(_TRIES):
                     version, claims = self._read(node)
                     known = claims.get(ref.uid)
@@ -196,7 +216,7 @@ class LeaseCommitter:
     def end(self, pod: PodRef, node: str, since: float) -> None:
         """Remove the claim, unless a replica has confirmed it meanwhile."""
         try:
-            with self._alone(node):
+            with self._nodes.alone(node):
                 for _ in range(_TRIES):
                     version, claims = self._read(node)
                     claim = claims.get(pod.uid)
@@ -212,19 +232,6 @@ class LeaseCommitter:
         except BindError as error:
             log.info("a claim cannot be removed yet: %s", error)
 
-    @contextmanager
-    def _alone(self, node: str) -> Iterator[None]:
-        """One decision about a node at a time in this replica, so that it does not race itself."""
-        with self._changed:
-            self._changed.wait_for(lambda: node not in self._deciding)
-            self._deciding.add(node)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._deciding.discard(node)
-                self._changed.notify_all()
-
     def _read(self, node: str) -> tuple[str, Claims]:
         """The Lease's version, and its claims of pods that are not gone. Raises BindError."""
         name = lease_name(node)
@@ -239,13 +246,24 @@ class LeaseCommitter:
             raise BindError(BindFailure.LEASE_UNREADABLE, str(error)) from error
         return version, self._cache.set_claims(node, claims)
 
+    def _take_known(self, node: str) -> tuple[str, Claims] | None:
+        """What this replica wrote last, while no other one decides; a write makes it known again.
+
+        Only for a thread that is alone with the node.
+        """
+        known = self._known.pop(node, None)
+        if known is None or self._clock() < self._contested_until:
+            return None
+        version, claims = known
+        return version, self._cache.set_claims(node, claims)
+
     def _write(self, node: str, version: str, claims: Claims) -> bool:
         """Whether the claims were written; False if the Lease has changed. Raises BindError."""
         owner = self._cache.node(node)
         if owner is None:
             raise BindError(PlacementReason.UNKNOWN_NODE, PlacementReason.UNKNOWN_NODE.explanation)
         try:
-            self._api.write_node_claims(
+            written = self._api.write_node_claims(
                 self._namespace, lease_name(node), write_claims(claims), version, owner
             )
         except ClusterError as error:
@@ -256,4 +274,8 @@ class LeaseCommitter:
         except SourceError as error:
             text = f"the Lease of node {node} was not written: {error}"
             raise BindError(BindFailure.UNREACHABLE, text) from error
+        self._known[node] = written, claims
+        if len(self._known) > MOST_KNOWN:
+            with suppress(KeyError):  # another thread was faster
+                self._known.popitem(last=False)
         return True

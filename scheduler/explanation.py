@@ -39,15 +39,19 @@ class RejectionSummary(msgspec.Struct, frozen=True):
 
 def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
     """The summary of the refusals by node."""
-    counts = Counter(refusal.cause for refusal in refused.values())
+    nodes = Counter(map(id, refused.values()))  # thousands of nodes share few refusals
+    distinct = {id(refusal): refusal for refusal in refused.values()}
+    counts: Counter[PlacementReason] = Counter()
+    for number, refusal in distinct.items():
+        counts[refusal.cause] += nodes[number]
     order = {reason: number for number, reason in enumerate(PlacementReason)}
     ranked = sorted(counts.items(), key=lambda item: (-item[1], order[item[0]]))
     free = [
         refusal.free_bytes
-        for refusal in refused.values()
+        for refusal in distinct.values()
         if refusal.cause is PlacementReason.MEMORY and refusal.free_bytes is not None
     ]
-    over_quota = (each.message for each in refused.values() if each.reason in OF_QUOTA)
+    over_quota = (each.message for each in distinct.values() if each.reason in OF_QUOTA)
     return RejectionSummary(tuple(ranked), max(free, default=None), quota=next(over_quota, ""))
 
 

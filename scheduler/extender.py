@@ -68,12 +68,7 @@ class Extender:
                 self._metrics.note_rejection(summary.counts[0][0])
             explain = partial(self._explain, query.pod, *demand, filtered.refused, summary)
             self._events.rejected(query.pod.ref, explain)
-        failed: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
-        for name, refusal in filtered.refused.items():
-            cause = refusal.cause
-            (unresolvable if cause in UNRESOLVABLE else failed)[name] = cause.explanation
-        return FilterAnswer(filtered.nodes, failed, unresolvable)
+        return FilterAnswer(filtered.nodes, *_texts(filtered.refused))
 
     def _explain(
         self,
@@ -114,3 +109,18 @@ class Extender:
             self._metrics.note_bind_failure(error.reason)
             return str(error)
         return ""
+
+
+def _texts(refused: Mapping[str, PlacementRefusal]) -> tuple[dict[str, str], dict[str, str]]:
+    """The causes by node: those that other pods may change, and those that they do not."""
+    distinct = {id(refusal): refusal.cause for refusal in refused.values()}
+    lasting = {number for number, cause in distinct.items() if cause in UNRESOLVABLE}
+    texts = {number: cause.explanation for number, cause in distinct.items()}
+    failed = {
+        name: texts[id(refusal)] for name, refusal in refused.items() if id(refusal) not in lasting
+    }
+    if len(failed) == len(refused):
+        return failed, {}
+    return failed, {
+        name: texts[id(refusal)] for name, refusal in refused.items() if id(refusal) in lasting
+    }

@@ -61,6 +61,9 @@ CONNECTIONS: Final = 512
 GATHER_SECONDS: Final = 0.005
 """Time for which events of the API server gather before they are read, in seconds."""
 
+API_CONNECTIONS: Final = 72
+"""Connections to the API server that are kept open: for 64 binds at a time, and for watches."""
+
 EVENTS_SECONDS: Final = 1.0
 """Maximum time to wait at the end for events that are not written yet, in seconds."""
 
@@ -196,6 +199,7 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
             options.request_timeout,
             waits=True,
             gather=GATHER_SECONDS,
+            connections=API_CONNECTIONS,
         ) as api:
             scheduler = Scheduler(api, options, host.metrics, host.fail)
             host.start(scheduler.routes())

@@ -1,31 +1,34 @@
-"""One node of the scheduler's cache: its view, and the placements computed from it.
+"""One node of the scheduler's cache: its objects, its view, and placements on it.
 
-A view is computed when it is asked for after a change. A placement is computed once for each shape
-of a demand (its requests and wishes, without the pod's name) and stays until the view changes.
+A view is computed when it is asked for after a change.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 from msgspec import structs
 
-from scheduler.shapes import MOST_SHAPES, DemandShape
+from scheduler.node_answers import NodeAnswer
+from scheduler.shapes import DemandShape
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Device, PodRef
-from vgpu.placement.candidate import PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import CandidateView, ForeignPromise, Reservation, node_view
+from vgpu.placement.node_view import (
+    CandidateView,
+    ForeignPromise,
+    Reservation,
+    ViewParts,
+    node_view,
+)
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
     PlacementRefusal,
     PlacementResult,
 )
-
-NEVER: Final = -1.0
-FOR_EVER: Final = float("inf")
 
 HIGHEST_PRIORITY: Final = 2**31 - 1
 """The highest priority that a pod can have (int32)."""
@@ -34,10 +37,6 @@ HIGHEST_PRIORITY: Final = 2**31 - 1
 def pod_key(namespace: str, name: str) -> str:
     """The key of a pod: one of a name is there at a time."""
     return f"{namespace}/{name}"
-
-
-ShapeKey = tuple[int, ...]
-"""Numbers of shapes: those of pods that are placed before, and that of the pod."""
 
 
 class PodReservation(Reservation, frozen=True, kw_only=True):
@@ -81,17 +80,11 @@ class PodPlacement(msgspec.Struct, frozen=True):
     devices: Mapping[str, Device]
 
 
-class ScoredPlacement(msgspec.Struct, frozen=True):
-    """A placement, and the score of its node."""
-
-    result: PlacementResult
-    score: int = 0
-
-
 class CachedNode:
     """A node with its pods. Not for several threads: its cache locks."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, changed: Callable[[str], object] = lambda _: None) -> None:
+        """``changed`` is called with the name whenever something of the node has changed."""
         self.name = name
         self.node: Node | None = None
         self.scheme: SchedulerScheme | PlacementReason = PlacementReason.UNKNOWN_NODE
@@ -101,8 +94,8 @@ class CachedNode:
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
         self._view: CandidateView | None = None
-        self._placements: dict[ShapeKey, ScoredPlacement] = {}
-        self._valid_until = NEVER
+        self._parts = ViewParts()
+        self._on_change = changed
         self._held: tuple[PodReservation, ...] | None = None
         self._least_priority: int | None = None
 
@@ -115,10 +108,13 @@ class CachedNode:
     def change(self) -> None:
         """Forget what was computed: something of the node has changed."""
         self._view = None
-        self._valid_until = NEVER
         self._held = None
         self._least_priority = None
-        self._placements.clear()
+        self._on_change(self.name)
+
+    def is_alike_for(self, demand: PodDemand) -> bool:
+        """Whether all pods find it as this one does: nothing is kept on it for a single pod."""
+        return not (self.promises or self.held) and self.as_found_by(demand) is self
 
     @property
     def held(self) -> tuple[PodReservation, ...]:
@@ -149,7 +145,7 @@ class CachedNode:
             return self
         other = CachedNode(self.name)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
-        other.unreadable = self.unreadable
+        other.unreadable, other._parts = self.unreadable, self._parts
         other.pods = (
             {name: each for name, each in self.pods.items() if each.ref.uid not in gone}
             if gone
@@ -182,57 +178,63 @@ class CachedNode:
                 reservations,
                 now=now,
                 unhealthy=self.unhealthy,
+                parts=self._parts,
             )
             for detail in self.unreadable.values():
                 reason = PlacementReason.UNREADABLE
                 view = self._view = CandidateView(view.candidate, reason, detail)
         return view
 
-    def known(self, key: ShapeKey, now: float) -> ScoredPlacement | None:
-        """The placement of a shape if it has been computed and still holds."""
-        return self._placements.get(key) if now < self._valid_until else None
-
     def place(
         self,
-        shape: DemandShape,
+        scheme: SchedulerScheme,
         demand: PodDemand,
         now: float,
-        *before: tuple[DemandShape, PodDemand],
-    ) -> ScoredPlacement:
-        """The placement of a demand, after those of ``before``, which fit as well."""
-        view = self.view(now)
-        key = (*(earlier.number for earlier, _ in before), shape.number)
-        placement = self._placements.get(key)
-        if placement is None:
-            if len(self._placements) >= MOST_SHAPES:
-                self._placements.clear()
-            placement = self._placements[key] = self._computed(view, shape, demand, before)
-            until = None if view is None else view.until
-            self._valid_until = FOR_EVER if until is None else until
-        return placement
-
-    def _computed(
-        self,
-        view: CandidateView | None,
-        shape: DemandShape,
-        demand: PodDemand,
-        before: Iterable[tuple[DemandShape, PodDemand]],
-    ) -> ScoredPlacement:
-        scheme = self.scheme
-        if view is None or isinstance(scheme, PlacementReason):
-            reason = scheme if isinstance(scheme, PlacementReason) else PlacementReason.NO_GPUS
-            return ScoredPlacement(PlacementRefusal.of(reason))
-        if scheme.row.name != shape.scheme:
-            reason = PlacementReason.NO_GPUS
-            return ScoredPlacement(PlacementRefusal.of(reason))
-        if view.reason is not None:
-            return ScoredPlacement(PlacementRefusal.of(view.reason))
-        candidate = view.candidate
-        for _, earlier in before:
+        before: Iterable[PodDemand] = (),
+    ) -> PlacementResult:
+        """The placement of a demand of the scheme, after those of ``before``, which fit as well."""
+        candidate = self._candidate(scheme, now)
+        if isinstance(candidate, PlacementRefusal):
+            return candidate
+        for earlier in before:
             result = scheme.dialect.choose(earlier, candidate)
             if isinstance(result, Placement):
                 candidate = structs.replace(candidate, gpus=result.gpus)
-        result = scheme.dialect.choose(demand, candidate)
+        return scheme.dialect.choose(demand, candidate)
+
+    def answer(
+        self,
+        scheme: SchedulerScheme,
+        demand: PodDemand,
+        now: float,
+        before: Iterable[PodDemand] = (),
+    ) -> NodeAnswer:
+        """Whether the node takes a demand, after those of ``before``, and its score."""
+        result = self.place(scheme, demand, now, before)
         if isinstance(result, PlacementRefusal):
-            return ScoredPlacement(result)
-        return ScoredPlacement(result, scheme.dialect.score(demand, candidate))
+            return NodeAnswer.refused(result)
+        return NodeAnswer(score=scheme.dialect.rank(demand, result))
+
+    def count(self, scheme: SchedulerScheme, demand: PodDemand, now: float, most: int) -> int:
+        """Number of pods of a demand that the node takes one after another, at most ``most``."""
+        candidate = self._candidate(scheme, now)
+        if isinstance(candidate, PlacementRefusal):
+            return 0
+        for number in range(most):
+            result = scheme.dialect.choose(demand, candidate)
+            if isinstance(result, PlacementRefusal):
+                return number
+            candidate = structs.replace(candidate, gpus=result.gpus)
+        return most
+
+    def _candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
+        """The node's GPUs in use, or why it takes no pod of the scheme at all."""
+        own, view = self.scheme, self.view(now)
+        if view is None or isinstance(own, PlacementReason):
+            reason = own if isinstance(own, PlacementReason) else PlacementReason.NO_GPUS
+            return PlacementRefusal.of(reason)
+        if own.row.name != scheme.row.name:
+            return PlacementRefusal.of(PlacementReason.NO_GPUS)
+        if view.reason is not None:
+            return PlacementRefusal.of(view.reason)
+        return view.candidate

@@ -13,6 +13,9 @@ UNDER_WAY_SECONDS: Final = 10.0
 MOST_UNDER_WAY: Final = 4
 """Maximum number of pods under way that filter counts beside a pod."""
 
+MOST_REMEMBERED: Final = 64
+"""Maximum number of pods that are remembered, each with its nodes; the oldest are forgotten."""
+
 
 class UnderWay(msgspec.Struct, frozen=True):
     """A pod that passed filter.
@@ -38,6 +41,8 @@ class PodsUnderWay:
     def add(self, uid: str, pod: UnderWay) -> None:
         """Remember a pod; a new filter replaces the last one."""
         self._pods.pop(uid, None)
+        if len(self._pods) >= MOST_REMEMBERED:
+            del self._pods[next(iter(self._pods))]
         self._pods[uid] = pod
 
     def discard(self, uid: str) -> None:

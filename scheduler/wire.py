@@ -90,6 +90,13 @@ class BindingArgs(msgspec.Struct, frozen=True, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
 
 
+class HostScore(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
+    """A node's score in the answer to prioritize."""
+
+    host: str
+    score: int
+
+
 class PlacementQuery(msgspec.Struct, frozen=True):
     """A request for nodes, decoded.
 
@@ -201,7 +208,7 @@ def write_victims(victims: Mapping[str, NodeVictims]) -> bytes:
 
 def write_scores(scores: Sequence[tuple[str, int]]) -> bytes:
     """The answer to prioritize."""
-    return msgspec.json.encode([{"Host": name, "Score": score} for name, score in scores])
+    return msgspec.json.encode([HostScore(name, score) for name, score in scores])
 
 
 def write_error(error: str) -> bytes:

@@ -18,7 +18,7 @@ from urllib3.connection import HTTPConnection
 from tests.support.answering_server import Answers, Handler, answer, serving, status
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube import bodies, list_watch, service_account
+from vgpu.kube import bodies, configured, list_watch, service_account
 from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import GATHER_SECONDS, ClusterError
@@ -892,6 +892,22 @@ def test_a_pod_s_token_is_read_again_and_one_that_is_missing_is_waited_for(tmp_p
     assert found.credentials() == {"authorization": "Bearer renewed"}
     (tmp_path / "token").unlink()
     assert found.credentials() == {"authorization": "Bearer renewed"}
+
+
+def test_a_program_with_many_threads_keeps_as_many_connections(tmp_path):
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "here",
+                "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"token": "t"}}],
+            }
+        )
+    )
+    pool = configured.find(str(kubeconfig), connections=40).pool
+    assert pool.connection_from_url("https://127.0.0.1:1").pool.maxsize == 40
 
 
 @pytest.mark.parametrize(

@@ -188,3 +188,23 @@ def test_a_lease_that_cannot_be_read_refuses_its_node():
 def test_a_long_name_of_a_node_has_a_lease_too():
     assert lease_name("gpu-1") == "vgpu-node-gpu-1"
     assert len(lease_name("n" * 253)) <= 253
+
+
+def test_a_second_decision_about_a_node_is_one_write_of_its_lease():
+    pair = Pair()
+    for name in "ab":
+        ref, before = pair.pod(name, 2), pair.api.requests
+        pair.first.cache.set_pod(f"ns/{name}", pair.api.pods[name])
+        pair.bind(pair.first, ref)
+    assert pair.api.requests == before + 2  # the Lease and the Binding
+    assert {pod.node for pod in pair.api.pods.values()} == {"n1"}
+
+
+def test_a_replica_that_knows_an_old_lease_decides_by_the_new_one():
+    pair = Pair()
+    pair.bind(pair.first, pair.pod("a", 2))
+    pair.bind(pair.second, pair.pod("b", 4))
+    assert pair.refused(pair.first, pair.pod("c", 4)) == "memory"
+    pair.bind(pair.first, pair.pod("d", 2))
+    claimed = pair.api.leases[lease_name("n1")][1]
+    assert [name for name in "abcd" if f"uid-{name}" in claimed] == ["a", "b", "d"]

@@ -87,6 +87,7 @@ class LeasedApi(ModelApi):
         self.leases[name] = (str(next(self.versions)), text)
         if self.fault == "lease written":
             raise ClusterError(0, "Unreachable", "no answer")
+        return self.leases[name][0]
 
 
 class Replica:

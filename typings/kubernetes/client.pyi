@@ -2,6 +2,7 @@ import urllib3
 
 class Configuration:
     host: str
+    connection_pool_maxsize: int
     def __init__(self, host: str | None = None) -> None: ...
     def auth_settings(self) -> dict[str, dict[str, str]]: ...
 

@@ -7,7 +7,8 @@ import msgspec
 import urllib3
 
 CONNECTIONS: Final = 8
-"""Number of connections kept open for the next request, one for each thread of a program."""
+"""Default number of connections that are kept open, one for each thread that makes requests. A
+request beyond it opens a connection of its own, with its TLS handshake."""
 
 
 class NoAccess(Exception):  # noqa: N818  # a state of the machine, not a failure of ours

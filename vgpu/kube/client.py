@@ -162,13 +162,14 @@ class ApiClient(Reader):
 
     def write_node_claims(
         self, namespace: str, name: str, claims: str, resource_version: str, node: Node
-    ) -> None:
-        """Replace the claims of a node's Lease in exactly this state.
+    ) -> str:
+        """Replace the claims of a node's Lease in exactly this state; returns the new version.
 
         With ``resource_version`` "" it is created; AlreadyExists (409) if there is one.
         """
         body = bodies.annotated_lease(namespace, name, {CLAIMS: claims}, resource_version, node)
-        self.send(REPLACE if resource_version else CREATE, LEASES, namespace, name, body)
+        verb = REPLACE if resource_version else CREATE
+        return self._write(verb, LEASE_ANNOTATIONS, namespace, name, body)[0]
 
     def write_event(self, note: EventNote) -> None:
         """Report an event of an object; the same event, reported again, is counted up.

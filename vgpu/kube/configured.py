@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 
 from vgpu.kube import service_account
-from vgpu.kube.access import Access, NoAccess
+from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 
 
-def find(kubeconfig: str = "", context: str = "") -> Access:
+def find(kubeconfig: str = "", context: str = "", connections: int = CONNECTIONS) -> Access:
     """The access, as :meth:`vgpu.kube.connection.ApiConnection.connect` does. Raises NoAccess."""
     path = kubeconfig or os.environ.get("KUBECONFIG", "")
     home = Path.home() / ".kube" / "config"
@@ -20,9 +20,9 @@ def find(kubeconfig: str = "", context: str = "") -> Access:
     if path:
         from vgpu.kube.kubeconfig import access  # noqa: PLC0415  # it is large
 
-        return access(path, context)
+        return access(path, context, connections)
     try:
-        return service_account.as_pod(os.environ, service_account.ACCOUNT)
+        return service_account.as_pod(os.environ, service_account.ACCOUNT, connections)
     except (KeyError, OSError, ValueError) as error:
         why = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
         raise NoAccess(

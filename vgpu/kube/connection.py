@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from vgpu.documentation import USER_AGENT
-from vgpu.kube.access import Access, NoAccess
+from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 from vgpu.kube.configured import find
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
 from vgpu.kube.refusals import refusal, unreachable
@@ -83,18 +83,20 @@ class ApiConnection:
         gather: float = GATHER_SECONDS,
         patience: float = 0.0,
         retries: urllib3.Retry | None = None,
+        connections: int = CONNECTIONS,
     ) -> Self:
         """The cluster of a kubeconfig, or of the pod that this runs in.
 
         The order is: ``kubeconfig``; ``$KUBECONFIG``; ``~/.kube/config`` if there is one; the pod's
         ServiceAccount. A kubeconfig that is named and cannot be used is never skipped.
-        ``gather``, ``patience`` and ``retries`` are as in ``__init__``.
+        ``gather``, ``patience`` and ``retries`` are as in ``__init__``; ``connections`` are kept
+        open for the next requests.
 
         Raises:
             ClusterError: NoConfiguration.
         """
         try:
-            access = find(kubeconfig, context)
+            access = find(kubeconfig, context, connections)
         except NoAccess as error:
             raise ClusterError(0, NO_CONFIGURATION, str(error)) from error
         return cls(access, gather=gather, patience=patience, retries=retries)

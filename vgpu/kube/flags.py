@@ -64,12 +64,13 @@ def connected(
     *,
     waits: bool = False,
     gather: float | None = None,
+    connections: int | None = None,
 ) -> Iterator["ApiClient"]:
     """A connection; a failure on it ends the command with status 1 and a hint what to do.
 
     ``request_timeout`` is in seconds; without it a program that ``waits`` for a busy server has
-    the long one of :mod:`vgpu.kube.retries`, and any other REQUEST_SECONDS. ``gather`` is as in
-    :class:`vgpu.kube.connection.ApiConnection`; None is its default.
+    the long one of :mod:`vgpu.kube.retries`, and any other REQUEST_SECONDS. ``gather`` and
+    ``connections`` are as in :class:`vgpu.kube.connection.ApiConnection`; None is its default.
     """
     from vgpu.kube.client import ApiClient  # noqa: PLC0415  # see above
     from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # see above
@@ -79,7 +80,9 @@ def connected(
     retries = AGAIN if waits else UNLESS_SILENT
     server = ""
     try:
-        options = {} if gather is None else {"gather": gather}
+        options: dict[str, Any] = {} if gather is None else {"gather": gather}
+        if connections is not None:
+            options["connections"] = connections
         with ApiClient.connect(
             kubeconfig, context, patience=patience, retries=retries, **options
         ) as cluster:

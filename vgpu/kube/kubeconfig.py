@@ -8,7 +8,7 @@ from typing import Final
 
 from kubernetes import client, config
 
-from vgpu.kube.access import Access, NoAccess
+from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 from vgpu.kube.errors import one_line
 from vgpu.kube.tls import without_strict_extensions
 
@@ -16,9 +16,13 @@ _QUOTED: Final = 400
 """Maximum length of the quoted output of a credential plugin."""
 
 
-def access(path: str, context: str = "") -> Access:
-    """The cluster of a context, or of the current one. Raises NoAccess."""
+def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Access:
+    """The cluster of a context, or of the current one; ``connections`` are kept open.
+
+    Raises NoAccess.
+    """
     configuration = client.Configuration(host="")
+    configuration.connection_pool_maxsize = connections
     try:
         with _complaints() as complaints:
             config.load_kube_config(path, context or None, configuration, persist_config=False)

@@ -22,8 +22,10 @@ TOKEN_SECONDS: Final = 60.0
 it before it expires."""
 
 
-def as_pod(environ: Mapping[str, str], account: str) -> Access:
+def as_pod(environ: Mapping[str, str], account: str, connections: int = CONNECTIONS) -> Access:
     """The cluster of a pod, as its ServiceAccount, without any proxy.
+
+    ``connections`` are kept open.
 
     Raises KeyError, OSError, ValueError for a missing part or an invalid token.
     """
@@ -33,7 +35,7 @@ def as_pod(environ: Mapping[str, str], account: str) -> Access:
         raise ValueError(f"{authority} is empty")
     token = _Token(Path(account, "token"))
     pool = urllib3.PoolManager(
-        maxsize=CONNECTIONS,
+        maxsize=connections,
         cert_reqs="CERT_REQUIRED",
         ca_certs=str(authority),
     )

@@ -154,13 +154,20 @@ def with_shares(
     gpus: Iterable[UsedGpu], shares: Iterable[Share], groups: Iterable[str] = ()
 ) -> tuple[UsedGpu, ...]:
     """The GPUs with these shares in use as well; shares of other GPUs are left out."""
-    in_use, groups = tuple(gpus), tuple(groups)
+    return with_all_shares(gpus, ((shares, tuple(groups)),))
+
+
+def with_all_shares(
+    gpus: Iterable[UsedGpu], pods: Iterable[tuple[Iterable[Share], tuple[str, ...]]]
+) -> tuple[UsedGpu, ...]:
+    """The GPUs with the shares of these pods in use as well, each with its pod's groups."""
+    in_use = list(gpus)
     names: Mapping[str, int] = {
         name: position for position, gpu in enumerate(in_use) for name in gpu.device.names
     }
-    changed = list(in_use)
-    for share in shares:
-        position = names.get(physical(share.device))
-        if position is not None:
-            changed[position] = changed[position].with_share(share, groups)
-    return tuple(changed)
+    for shares, groups in pods:
+        for share in shares:
+            position = names.get(physical(share.device))
+            if position is not None:
+                in_use[position] = in_use[position].with_share(share, groups)
+    return tuple(in_use)

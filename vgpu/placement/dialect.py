@@ -44,6 +44,10 @@ class PlacementDialect(Protocol):
         """The GPUs of each container of the pod, or why the node does not take it."""
         ...
 
+    def rank(self, demand: PodDemand, placement: Placement) -> int:
+        """:meth:`score` of a node whose placement is known."""
+        ...
+
 
 class SequentialDialect(msgspec.Struct, frozen=True):
     """A dialect that places the containers one after another.
@@ -61,11 +65,13 @@ class SequentialDialect(msgspec.Struct, frozen=True):
         return result if isinstance(result, PlacementRefusal) else None
 
     def score(self, demand: PodDemand, node: CandidateNode) -> int:
-        """By the part of the node's GPU memory and cores that is in use with the pod."""
+        """:meth:`rank`, or 0 if the node does not take the pod."""
         result = self.choose(demand, node)
-        if isinstance(result, PlacementRefusal):
-            return 0
-        full = round(BEST_SCORE * fullness(result.gpus))
+        return 0 if isinstance(result, PlacementRefusal) else self.rank(demand, result)
+
+    def rank(self, demand: PodDemand, placement: Placement) -> int:
+        """By the part of the node's GPU memory and cores that is in use with the pod."""
+        full = round(BEST_SCORE * fullness(placement.gpus))
         policy = demand.wishes.node_policy or self.node_policy
         return BEST_SCORE - full if policy == SPREAD else full
 

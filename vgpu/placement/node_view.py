@@ -14,13 +14,16 @@ from msgspec import structs
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, PodRef, Share
-from vgpu.placement.candidate import CandidateNode, UsedGpu, with_shares
+from vgpu.placement.candidate import CandidateNode, GpuLinks, UsedGpu, with_all_shares
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError
 
 RESERVED_SECONDS: Final = 300.0
 """Time after which another scheduler's reservation for a pod that is not bound counts no more."""
+
+_SPARE: Final = 16
+"""Number of pods that have left a node, of which is known what they held."""
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -69,6 +72,62 @@ def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme
     return own[0] if len(own) == 1 else PlacementReason.MIXED_NODE
 
 
+class IdleGpus(msgspec.Struct, frozen=True):
+    """A node's GPUs without any share, in the order of the register.
+
+    ``mode`` is how all of them are shared, ``links`` how well they are connected.
+    """
+
+    devices: tuple[Device, ...]
+    gpus: tuple[UsedGpu, ...]
+    mode: str
+    links: GpuLinks
+
+
+class HeldByPod(msgspec.Struct, frozen=True):
+    """What a bound pod holds at its peak; ``shares`` are None if nothing shows it yet."""
+
+    shares: tuple[Share, ...] | None
+    groups: tuple[str, ...] = ()
+
+
+class ViewParts:
+    """What views of one node have in common: the register and the annotations of a pod are read
+    once for each state of their object. Not for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._node: tuple[Node, str, IdleGpus] | None = None
+        self._held: dict[str, tuple[Pod, HeldByPod]] = {}
+
+    def idle(self, scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
+        """The GPUs without any share. Raises ClaimError."""
+        known = self._node
+        if known is not None and known[0] is node and known[1] == unhealthy:
+            return known[2]
+        self._node = None
+        self._held.clear()
+        idle = _idle(scheme, node, unhealthy)
+        self._node = node, unhealthy, idle
+        return idle
+
+    def held(
+        self, scheme: SchedulerScheme, pods: Sequence[Pod], devices: tuple[Device, ...]
+    ) -> list[HeldByPod]:
+        """What each of the bound pods holds. Raises ClaimError."""
+        if len(self._held) > 2 * len(pods) + _SPARE:
+            self._held.clear()
+        held = []
+        for pod in pods:
+            known = self._held.get(pod.ref.uid)
+            if known is None or known[0] is not pod:
+                shares = held_shares(scheme, pod, devices)
+                groups = () if shares is None else scheme.wishes(pod).groups
+                known = self._held[pod.ref.uid] = pod, HeldByPod(shares, groups)
+            held.append(known[1])
+        return held
+
+
 def node_view(
     node: Node,
     scheme: SchedulerScheme,
@@ -78,30 +137,32 @@ def node_view(
     *,
     now: float,
     unhealthy: str = "",
+    parts: ViewParts | None = None,
 ) -> CandidateView:
     """The node's view.
 
     ``bound`` are the pods on it that may hold devices, ``promised`` other schedulers' reservations
     that name this node; ``reservations`` are our own of pods that are not in ``bound``.
-    ``unhealthy`` is the text of the ConfigMap that lists its unhealthy GPUs, ``now`` unix seconds.
+    ``unhealthy`` is the text of the ConfigMap that lists its unhealthy GPUs, ``now`` unix seconds;
+    ``parts`` are those of the node's earlier views.
     """
-    empty = CandidateNode(node.name, ())
+    parts = parts or ViewParts()
     try:
-        devices = scheme.codec.with_health(scheme.codec.devices(node), unhealthy, node.name)
-        gpus = _idle(scheme, node, devices)
-        gpus, waiting = _in_use(scheme, gpus, devices, bound)
-        mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
+        idle = parts.idle(scheme, node, unhealthy)
+        held = parts.held(scheme, bound, idle.devices)
     except ClaimError as error:
         return CandidateView(
-            empty, PlacementReason.UNREADABLE, f"{error.object_name}: {error.detail}"
+            CandidateNode(node.name, ()),
+            PlacementReason.UNREADABLE,
+            f"{error.object_name}: {error.detail}",
         )
-    for reservation in reservations:
-        shares = effective_shares(reservation.allocations)
-        gpus = with_shares(gpus, shares, reservation.groups)
-    candidate = CandidateNode(node.name, gpus, mode, links)
-    if waiting is not None:
-        detail = f"pod {waiting.ref.namespace}/{waiting.ref.name} has no GPU yet"
-        return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
+    in_use = [(each.shares, each.groups) for each in held if each.shares]
+    in_use += [(effective_shares(each.allocations), each.groups) for each in reservations]
+    candidate = CandidateNode(node.name, with_all_shares(idle.gpus, in_use), idle.mode, idle.links)
+    for pod, each in zip(bound, held, strict=True):
+        if each.shares is None and scheme.is_asked(pod):
+            detail = f"pod {pod.ref.namespace}/{pod.ref.name} has no GPU yet"
+            return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
     return _held_back(candidate, promised, now)
 
 
@@ -144,32 +205,17 @@ def peak_shares(pod: Pod, claim: Claim) -> tuple[Share, ...]:
     return effective_shares(allocations)
 
 
-def _idle(scheme: SchedulerScheme, node: Node, devices: tuple[Device, ...]) -> tuple[UsedGpu, ...]:
+def _idle(scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
     """The GPUs without any share. Raises ClaimError."""
+    devices = scheme.codec.with_health(scheme.codec.devices(node), unhealthy, node.name)
     cordoned, traits = scheme.dialect_row.cordoned(node), scheme.dialect_row.traits(node)
     gpus = []
     for device in devices:
         of_gpu = traits.get(device.uuid, GpuTraits())
         is_cordoned = not cordoned.isdisjoint(device.names)
         gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
-    return tuple(gpus)
-
-
-def _in_use(
-    scheme: SchedulerScheme,
-    gpus: tuple[UsedGpu, ...],
-    devices: tuple[Device, ...],
-    bound: Sequence[Pod],
-) -> tuple[tuple[UsedGpu, ...], Pod | None]:
-    """The GPUs with what bound pods hold; a pod whose GPUs nothing shows. Raises ClaimError."""
-    waiting = None
-    for pod in bound:
-        shares = held_shares(scheme, pod, devices)
-        if shares is not None:
-            gpus = with_shares(gpus, shares, scheme.wishes(pod).groups)
-        elif scheme.is_asked(pod):
-            waiting = pod
-    return gpus, waiting
+    mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
+    return IdleGpus(devices, tuple(gpus), mode, links)
 
 
 def _held_back(

@@ -1,0 +1,99 @@
+"""An extender that decides nothing: what kube-scheduler, HTTP and one Binding for each pod cost.
+
+    python benchmarks/null_extender.py KUBECONFIG [--rejects]
+
+It answers in the same JSON as ``vgpu scheduler``, by the same web server, and binds by the same
+client with one write: it has every node's name in filter and a score for each in prioritize. With
+``--rejects`` it refuses every node. The process prints its port and lives until its standard input
+ends.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+import msgspec  # noqa: E402
+
+from scheduler.main import API_CONNECTIONS, CONNECTIONS, REQUESTS  # noqa: E402
+from scheduler.wire import (  # noqa: E402
+    FilterAnswer,
+    read_binding,
+    write_error,
+    write_filter,
+    write_scores,
+)
+from vgpu.kube import bodies  # noqa: E402
+from vgpu.kube.flags import connected  # noqa: E402
+from vgpu.kube.kinds import PODS  # noqa: E402
+from vgpu.kube.verbs import BIND  # noqa: E402
+from vgpu.model import PodRef  # noqa: E402
+from vgpu.web.message import HttpResponse  # noqa: E402
+from vgpu.web.routes import Route  # noqa: E402
+from vgpu.web.server import WebServer  # noqa: E402
+
+NO_ROOM = "no GPU has enough free memory"
+MOST_BODY = 32 * 2**20
+
+
+class Names(msgspec.Struct, rename="pascal"):
+    """All that this extender reads of a request for nodes."""
+
+    node_names: list[str]
+
+
+def verbs(api, rejects):
+    """The bodies of answers, by path."""
+    decoder = msgspec.json.Decoder(Names)
+
+    def find_nodes(body):
+        names = decoder.decode(body).node_names
+        if rejects:
+            return write_filter(FilterAnswer(failed=dict.fromkeys(names, NO_ROOM)))
+        return write_filter(FilterAnswer(tuple(names)))
+
+    def prioritize(body):
+        return write_scores([(name, 0) for name in decoder.decode(body).node_names])
+
+    def bind(body):
+        sent = read_binding(body)
+        ref = PodRef(sent.pod_uid, sent.pod_namespace, sent.pod_name)
+        binding = bodies.binding(ref, "", sent.node, {})
+        del binding["metadata"]["resourceVersion"]
+        api.send(BIND, PODS, ref.namespace, ref.name, binding)
+        return write_error("")
+
+    return {"/filter": find_nodes, "/prioritize": prioritize, "/bind": bind}
+
+
+def serve(kubeconfig, rejects):
+    """Answer until standard input ends."""
+
+    def route(answer):
+        content = (("Content-Type", "application/json"),)
+        return Route(
+            lambda request: HttpResponse(200, content, answer(request.body)), ("POST",), MOST_BODY
+        )
+
+    with connected(kubeconfig, "", None, waits=True, connections=API_CONNECTIONS) as api:
+        server = WebServer(
+            {path: route(answer) for path, answer in verbs(api, rejects).items()},
+            ["127.0.0.1:0"],
+            max_requests=REQUESTS,
+            max_bodies=REQUESTS,
+            max_connections=CONNECTIONS,
+            max_per_address=CONNECTIONS,
+        )
+        server.start()
+        print(server.addresses[0].rpartition(":")[2], flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kubeconfig")
+    parser.add_argument("--rejects", action="store_true")
+    args = parser.parse_args()
+    serve(args.kubeconfig, args.rejects)
