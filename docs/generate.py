@@ -15,6 +15,7 @@ from deviceplugin.metrics import TABLES as PLUGIN_TABLES
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
 from exporter import compat, flags
 from exporter.families import OWN_TABLES
+from kubeshare.metrics import NODE_TABLES as KUBESHARE_NODE_TABLES
 from kubeshare.metrics import TABLES as KUBESHARE_TABLES
 from kubeshare.reasons import UnplacedReason
 from reconciler.apply.undo import Undo
@@ -122,8 +123,8 @@ are those of the exporter.
 KUBESHARE = """
 ## KubeShare's controllers
 
-What `vgpu kubeshare controller` serves on port 9399. The families of the web config file and of the
-process are those of the exporter.
+What `vgpu kubeshare controller` serves on port 9399, and `vgpu kubeshare node` on port 9401. The
+families of the web config file and of the process are those of the exporter.
 """
 
 UNPLACED = """\
@@ -338,7 +339,7 @@ def metrics_page() -> str:
     lines += [REJECTIONS]
     lines += [*code_table("reason", PlacementReason), "", BIND_FAILURES]
     lines += code_table("reason", BindFailure)
-    lines += [KUBESHARE, *section("", KUBESHARE_TABLES, 2), UNPLACED]
+    lines += [KUBESHARE, *section("", (*KUBESHARE_TABLES, *KUBESHARE_NODE_TABLES), 2), UNPLACED]
     lines += code_table("reason", UnplacedReason)
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -12,20 +12,32 @@ import click
 from kubeshare.bodies import HolderOptions
 from kubeshare.controller import ControllerOptions, SharePodControllers
 from kubeshare.follow import ControllerInformers
-from kubeshare.metrics import TABLES, ControllerMetrics, ControllerView
+from kubeshare.metrics import (
+    NODE_TABLES,
+    TABLES,
+    ControllerMetrics,
+    ControllerView,
+    NodeComponentView,
+)
+from kubeshare.node_component import NodeComponent, NodeOptions
 from vgpu.documentation import page
+from vgpu.facts import GpuSample
 from vgpu.kube.client import ApiClient
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.kube.leader_election import LeaderElector
+from vgpu.model import Device
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.program.flags import Duration
 from vgpu.program.host import ProgramHost, program_flags
 from vgpu.program.pages import program_routes
 from vgpu.schemes.codec import VISIBLE_DEVICES
+from vgpu.sources.kubelet import DEFAULT_CHECKPOINT
 
 log = logging.getLogger(__name__)
 
 DEFAULT_ADDRESS: Final = ":9399"
+
+NODE_ADDRESS: Final = ":9401"
 
 LEASE: Final = "vgpu-kubeshare-controller"
 """The name of the Lease by which one of several processes writes."""
@@ -198,6 +210,88 @@ class ControllerProgram:
     def _leads(self) -> bool:
         """Whether it may write: it is elected, and knows the cluster."""
         return self._elected() and not self._informers.complaint()
+
+
+@command.command("node", context_settings={"max_content_width": 100})
+@click.option(
+    "--node-name",
+    required=True,
+    envvar=["VGPU_NODE_NAME", "NODE_NAME"],
+    metavar="NAME",
+    help="Name of this node.",
+)
+@click.option(
+    "--kubelet.checkpoint",
+    "checkpoint",
+    default=DEFAULT_CHECKPOINT,
+    show_default=True,
+    metavar="FILE",
+    help="The kubelet's record of its devices.",
+)
+@click.option(
+    "--kubeshare-dir",
+    default="/kubeshare/scheduler",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of Gemini's files: config and podmanagerport.",
+)
+@click.option(
+    "--library-dir",
+    default="/kubeshare/library",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of Gemini's library, which gets schedulerIP.txt; empty for none.",
+)
+@click.option(
+    "--node-address",
+    default="",
+    metavar="ADDRESS",
+    help="Address of the pod managers of this node, for schedulerIP.txt.  [default: none]",
+)
+@kubeconfig_flags
+@program_flags(NODE_ADDRESS)
+@click.pass_context
+def node(ctx: click.Context, /, **_: Any) -> None:
+    """Report this node's GPUs and those of its holder pods, and write Gemini's files."""
+    from vgpu.sources.nvml import NvmlSource  # noqa: PLC0415  # ctypes and pynvml only here
+
+    params = ctx.params
+    driver = NvmlSource()
+    options = NodeOptions(
+        params["node_name"],
+        params["checkpoint"],
+        params["kubeshare_dir"],
+        params["library_dir"],
+        params["node_address"],
+    )
+    with (
+        ProgramHost.from_flags(params) as host,
+        connected(
+            params["kubeconfig"], params["context"], params["request_timeout"], waits=True
+        ) as api,
+    ):
+        component = NodeComponent(api, api, options, lambda: driver_gpus(driver.sample(0.0)))
+
+        def view() -> NodeComponentView:
+            return NodeComponentView(not component.complaint(), component.counts(), api.requests)
+
+        metrics = host.metrics(NODE_TABLES, view)
+        host.start(
+            program_routes("kubeshare node", {"/metrics": metrics}, ready=component.complaint)
+        )
+        component.start()
+        host.wait()
+        component.stop()
+    ctx.exit(host.leave())
+
+
+def driver_gpus(sample: GpuSample) -> list[Device]:
+    """The GPUs of a sample with their memory."""
+    return [
+        Device(gpu.uuid, memory_bytes=int(gpu.readings["memory_total_bytes",]))
+        for gpu in sample.gpus
+        if ("memory_total_bytes",) in gpu.readings
+    ]
 
 
 @command.command("holder", context_settings={"max_content_width": 100})

@@ -222,3 +222,49 @@ CONTROLLERS: Final = FamilyTable(
 )
 
 TABLES: Final = (CONTROLLERS,)
+
+
+class NodeComponentView(msgspec.Struct, frozen=True):
+    """All values of the node component's page.
+
+    Attributes:
+        ready: whether files and reports are new.
+        parts: number of parts of rounds, by part and outcome.
+        api_requests: requests to the API server by verb and HTTP status.
+    """
+
+    ready: bool
+    parts: Mapping[tuple[str, StepOutcome], int]
+    api_requests: Mapping[tuple[str, str], int]
+
+
+NODE_COMPONENT: Final = FamilyTable(
+    "The node component of KubeShare's controllers",
+    lambda view: (view,),
+    (),
+    lambda _: (),
+    (
+        Family(
+            "vgpu_kubeshare_node_ready",
+            GAUGE,
+            "1 if the files of the node and its reports are new.",
+            lambda view: int(view.ready),
+        ),
+        Family(
+            "vgpu_kubeshare_node_parts_total",
+            COUNTER,
+            "Parts of rounds, one round a second at least: address, gpus, holders and files.",
+            lambda view: view.parts,
+            ("part", "result"),
+        ),
+        Family(
+            "vgpu_kubeshare_node_api_requests_total",
+            COUNTER,
+            "Requests to the API server; code 0 is no answer.",
+            lambda view: view.api_requests,
+            ("verb", "code"),
+        ),
+    ),
+)
+
+NODE_TABLES: Final = (NODE_COMPONENT,)

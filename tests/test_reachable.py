@@ -83,12 +83,9 @@ UNUSED = {
     **dict.fromkeys(
         (
             f"vgpu.schemes.kubeshare.daemon:{name}"
-            for name in (
-                *("format_hello", "parse_hello", "format_tenants", "parse_tenants"),
-                *("format_ports", "parse_ports"),
-            )
+            for name in (*("format_hello", "parse_hello", "format_tenants", "parse_tenants"),)
         ),
-        "KubeShare 1's node files and config daemon, for a node component that is to come",
+        "the connection of KubeShare 1's config daemon, for nodes where it runs on",
     ),
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
     "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deviceplugin import atomic_files
+from vgpu import atomic_files
 from vgpu.reasons import SourceError
 from vgpu.schemes.volcano.key_set import VOLCANO, ShimPaths
 from vgpu.sources.files import printable, read_file

@@ -22,8 +22,8 @@ from typing import Final
 
 import msgspec
 
-from deviceplugin import atomic_files
 from deviceplugin.injection.binding_names import KIND, checked
+from vgpu import atomic_files
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits

@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deviceplugin import atomic_files
 from deviceplugin.injection.binding_names import checked, is_name
+from vgpu import atomic_files
 from vgpu.model import Scheme
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ContainerEdits, Mount

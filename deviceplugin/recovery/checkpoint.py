@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import msgspec
 
-from deviceplugin import atomic_files
+from vgpu import atomic_files
 from vgpu.admitted import AdmittedPod
 from vgpu.model import Scheme
 from vgpu.own_checkpoint import LIMIT, decode, encode, file_name
