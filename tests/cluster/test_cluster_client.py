@@ -299,7 +299,7 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
         seen("first")
         wait_until(lambda: nodes.state().synced, "nodes are listed")
         wait_until(lambda: share_pods.state().synced, "that there are no SharePods is known")
-        wait_until(lambda: cluster.requests["watch", "200"] == 2, "both are watched")
+        wait_until(lambda: cluster.requests.get(("watch", "200")) == 2, "both are watched")
         api.restart_api()
         assert pods.state().objects
         api.client.create(objects.pod("second", namespace, limits=GPUSHARE))
@@ -308,7 +308,7 @@ def test_a_mirror_outlives_the_api_server(workplace, tools, informer):
         wait_until(lambda: pods.state().failure is None, "it is heard again")
         assert pods.state().synced
         # Two kinds are watched, each before and after.
-        wait_until(lambda: cluster.requests["watch", "200"] >= 4, "both are watched again")
+        wait_until(lambda: cluster.requests.get(("watch", "200")) >= 4, "both are watched again")
 
 
 def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
@@ -333,7 +333,7 @@ def test_a_mirror_lists_anew_where_the_server_has_forgotten_its_version(
     api.client.create(objects.pod("later", api_namespace, limits=GPUSHARE))
     wait_until(lambda: "later" in seen.state().objects, "it is followed")
     assert {pod["metadata"]["name"] for pod in pods} <= seen.state().objects.keys()
-    assert cluster.requests["watch", "200"] + cluster.requests.get(("watch", "410"), 0) == 2
+    assert cluster.requests.get(("watch", "200")) + cluster.requests.get(("watch", "410"), 0) == 2
 
 
 # ------------------------------------------------------------------------------------ writing

@@ -7,9 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from scheduler.cache import QuotaView
 from scheduler.metrics import TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
 from vgpu.placement.result import PlacementReason
+from vgpu.quota.declared import DeclaredLimit, UnreadableLimit
+from vgpu.quota.limits import NamespaceQuota, QuotaLimit
+from vgpu.quota.resources import GPUS, MEMORY
+from vgpu.units import GIB
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 
@@ -19,6 +24,14 @@ KINDS = ("pods", "nodes", "configmaps of kube-system")
 
 SECONDS = {Verb.FILTER: 0.0008, Verb.PRIORITIZE: 0.0004, Verb.BIND: 0.012}
 """Seconds that each verb takes."""
+
+QUOTA = NamespaceQuota(
+    "research",
+    (QuotaLimit(MEMORY, "", 64 * GIB, (DeclaredLimit(MEMORY, 64 * GIB, "Namespace"),)),),
+    (UnreadableLimit(GPUS, "Namespace", "eight"),),
+)
+EXCEEDED = QuotaView(QUOTA, {"": {MEMORY: 96 * GIB}})
+"""More is used than is declared, and another amount cannot be read."""
 
 Seen = Callable[[float], SchedulerView]
 
@@ -78,8 +91,8 @@ def failing(t: float) -> SchedulerView:
 
 
 def stuck(t: float) -> SchedulerView:
-    """One with reservations that do not end, and that nobody asks to bind."""
-    return view_of(t, ready=False, reservations=3, requests={})
+    """One with reservations that do not end, that nobody asks to bind, and with broken quotas."""
+    return view_of(t, ready=False, reservations=3, requests={}, quotas=(EXCEEDED,))
 
 
 class PretendedScheduler:

@@ -47,13 +47,16 @@ def process_as_it_was():
 def test_the_server_of_every_program_has_the_bounds_of_the_flags(words, monkeypatch, tmp_path):
     given = []
 
-    def server(*_, max_connections, max_per_address, **__):
-        given.append((max_connections, max_per_address))
-        raise ListenError("", "no more is needed")
+    class Server:
+        def __init__(self, *_, max_connections, max_per_address, **__):
+            given.append((max_connections, max_per_address))
+
+        def start(self):
+            raise ListenError("", "no more is needed")
 
     config = tmp_path / "kubeconfig"
     config.write_text(KUBECONFIG)
-    monkeypatch.setattr(vgpu.program.host, "WebServer", server)
+    monkeypatch.setattr(vgpu.program.host, "WebServer", Server)
     result = CliRunner().invoke(main, [*words.format(config=config).split(), *BOUNDS])
     assert given == [(9, 8)], result.output
     assert result.exit_code == 1
