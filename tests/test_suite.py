@@ -1,6 +1,7 @@
 """The suite itself: every file has a place in it, and every thorough group has tests."""
 
 import gc
+import os
 import re
 import select
 import socket
@@ -53,9 +54,10 @@ def test_properties_leave_the_number_of_examples_to_the_profile():
 
 
 def run(*command):
-    """Run Python in the repository; what it prints."""
+    """Run Python in the repository, without the caller's options of pytest; what it prints."""
     words = [sys.executable, *command]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
 
 
 def collected(*arguments):
