@@ -170,14 +170,17 @@ $(VENV)/.python:
 
 # A lock names every package. Without --no-deps an older pip looks at newer versions, too, and ends
 # at the first that has no hash in the lock.
+PIP_INSTALL    = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+INSTALL_LOCKED = $(PIP_INSTALL) --only-binary :all: --require-hashes -r
+
 $(VENV)/.runtime: requirements/runtime.lock | $(VENV)/.python
 	@echo 'Setting up $(VENV) (once) ...'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps --require-hashes -r requirements/runtime.lock
+	@$(INSTALL_LOCKED) requirements/runtime.lock
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.python
 	@echo 'Setting up $(VENV) for development (once) ...'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-deps --require-hashes -r requirements/dev.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(INSTALL_LOCKED) requirements/dev.lock
+	@$(PIP_INSTALL) --no-build-isolation --editable .
 	@$(BIN)/pip check --disable-pip-version-check
 	@touch $@ $(VENV)/.runtime

@@ -1,7 +1,6 @@
 """The suite itself: every file has a place in it, and every thorough group has tests."""
 
 import gc
-import os
 import re
 import select
 import socket
@@ -12,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.support.environment import ROOT
+from tests.support.environment import ROOT, without_pytest_options
 from tests.support.schedule import LANE_OF, TOGETHER, Group
 from tests.support.waiting import WAIT_SECONDS
 
@@ -56,8 +55,8 @@ def test_properties_leave_the_number_of_examples_to_the_profile():
 def run(*command):
     """Run Python in the repository, without the caller's options of pytest; what it prints."""
     words = [sys.executable, *command]
-    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    return subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+    env = without_pytest_options()
+    return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
 def collected(*arguments):

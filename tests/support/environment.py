@@ -38,6 +38,11 @@ def descriptors(*prefixes: object) -> list[str]:
     return sorted(path for path in found if path.startswith(tuple(map(str, prefixes))))
 
 
+def without_pytest_options() -> dict[str, str]:
+    """This process's environment for a Python that the caller's options of pytest do not reach."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+
+
 def missing(message: str) -> NoReturn:
     """Fail in CI, where nothing may skip itself; skip elsewhere, a whole module if need be."""
     if os.environ.get("CI"):

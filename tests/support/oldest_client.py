@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.environment import ROOT
+from tests.support.environment import ROOT, without_pytest_options
 
 LOCK = ROOT / "requirements" / "kubernetes-oldest.lock"
 
@@ -18,7 +18,7 @@ class OldestClient:
         exact = ["--require-hashes", "--only-binary", ":all:", "--no-deps", "-r", LOCK]
         subprocess.run([*pip, *exact, "--target", folder], check=True)
         self._environment = {
-            **{name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"},
+            **without_pytest_options(),
             "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
         }
 
