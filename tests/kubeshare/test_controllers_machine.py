@@ -6,6 +6,7 @@ every SharePod gets its pod, or has a reason why it has not.
 
 import itertools
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -176,5 +177,5 @@ class Machine(RuleBasedStateMachine):
         require_settled(self.cluster)
 
 
-TestControllers = Machine.TestCase
-TestControllers.settings = settings(stateful_step_count=60)
+Machine.TestCase.settings = settings(stateful_step_count=60)
+TestControllers = pytest.mark.slow(Machine.TestCase)

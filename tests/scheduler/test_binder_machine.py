@@ -7,6 +7,7 @@ has given up. Events reach the cache in their order, but as late as they like.
 import itertools
 from contextlib import suppress
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -205,4 +206,4 @@ class Binding(RuleBasedStateMachine):
             assert self.cache.view(name).candidate.gpus == true.candidate.gpus
 
 
-TestBinding = Binding.TestCase
+TestBinding = pytest.mark.slow(Binding.TestCase)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -59,8 +59,8 @@ def seen(node, scheme, pods):
     return node_view(node, scheme, pods, (), (), now=NOW).candidate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(NODES))
-@settings(deadline=None)
 @given(data=st.data())
 def test_filter_and_bind_answer_as_the_placement_does(system, data):
     (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)

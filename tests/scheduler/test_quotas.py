@@ -343,4 +343,4 @@ class BindingWithQuota(Binding):
         assert limit.of(view.used) == sum(pod.containers[0].limits[GPU_MEM] for pod in bound)
 
 
-TestBindingWithQuota = BindingWithQuota.TestCase
+TestBindingWithQuota = pytest.mark.slow(BindingWithQuota.TestCase)

@@ -8,6 +8,7 @@ or the request may be carried out long after its sender has given up.
 import itertools
 from contextlib import suppress
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -268,4 +269,4 @@ class Replicas(RuleBasedStateMachine):
                 assert replica.cache.view(name).candidate.gpus == true.candidate.gpus
 
 
-TestReplicas = Replicas.TestCase
+TestReplicas = pytest.mark.slow(Replicas.TestCase)
