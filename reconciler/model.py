@@ -15,11 +15,28 @@ from reconciler.namespace_policy import Labels
 from reconciler.owners.eviction import OwnerId, OwnerSeen
 from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from vgpu.inventory import NodeDoubt, doubt_notes
-from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND, MalformedObject, Node, Pod
+from vgpu.kube.objects import (
+    NODE_KIND,
+    POD_KIND,
+    SHARE_POD_KIND,
+    MalformedObject,
+    Node,
+    Pod,
+    ResourceQuota,
+)
 from vgpu.ledger import Ledger
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef
 from vgpu.quota.limits import NamespaceQuota
+
+OPT_OUT: Final = "vgpu.dev/reconcile"
+"""With the value ``false``, a pod is never changed, nor is a node or any object on it. A
+ResourceQuota is not compared."""
+
+
+def opted_out(thing: Pod | Node | ResourceQuota) -> bool:
+    """Whether the annotation opts the object out."""
+    return thing.annotations.get(OPT_OUT) == "false"
 
 
 class Scope(StrEnum):
@@ -88,6 +105,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         namespaces: the labels of namespaces by name, if a policy asks for them; those that could
             not be read are missing.
         quotas: the quotas of namespaces by name, of those that have one, if a rule asks for them.
+        resource_quotas: the ResourceQuotas with entries about shared GPUs, likewise.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
         dated_by_status: a finding without a time of its own counts from the newest time in the
@@ -112,6 +130,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     last_kernels: tuple[KernelLaunch, ...] = ()
     namespaces: Labels = {}
     quotas: Mapping[str, NamespaceQuota] = {}
+    resource_quotas: tuple[ResourceQuota, ...] = ()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     dated_by_status: bool = False
@@ -127,6 +146,7 @@ class ObjectKind(StrEnum):
     NODE = NODE_KIND
     DEVICE = "Device"
     FOLDER = "Folder"
+    RESOURCE_QUOTA = "ResourceQuota"
 
 
 class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -137,7 +157,7 @@ class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
         namespace: "" for an object without a namespace.
         name: of the object; of a device its UUID or index, of a folder its path.
         uid: of the object; of a folder its pod's.
-        part: which annotation of a node; "" for the whole.
+        part: which annotation of a node, which entry of a ResourceQuota; "" for the whole.
         node: the node that the object is on, "" if none.
     """
 

@@ -35,6 +35,7 @@ _WITHOUT_ACTION: Final = frozenset(
         Rule.STUCK_TERMINATING,
         Rule.HELD_FOR_NOTHING,
         Rule.IDLE_HOLDER,
+        Rule.QUOTA_DRIFT,
         Rule.MALFORMED_OBJECT,
     }
 )
@@ -147,7 +148,8 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def reads_quotas(self) -> bool:
         """Whether a rule needs the quotas of namespaces."""
-        return self.mode(Rule.OVER_QUOTA) is not Mode.OFF
+        rules = (Rule.OVER_QUOTA, Rule.QUOTA_DRIFT)
+        return any(self.mode(rule) is not Mode.OFF for rule in rules)
 
     @property
     def reads_labels(self) -> bool:

@@ -72,6 +72,10 @@ class Rule(Explained):
         "over_quota",
         "the pods of a namespace hold more of shared GPUs than the quota of the namespace",
     )
+    QUOTA_DRIFT = (
+        "quota_drift",
+        "Kubernetes counts another amount for a ResourceQuota than pods request and hold",
+    )
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
@@ -220,6 +224,23 @@ class Cause(Explained):
     QUOTA_EXCEEDED = (
         "quota_exceeded",
         "without this pod, and the others that are named, the namespace is within its quota",
+    )
+    # quota_drift
+    TERMINATING_HOLDS = (
+        "terminating_holds",
+        "Kubernetes no longer counts a pod whose deletion is due, and the pod keeps its share",
+    )
+    ENDED_COUNTED = (
+        "ended_counted",
+        "Kubernetes still counts pods that have ended, such as pods that the kubelet refused",
+    )
+    SHARE_PODS_UNCOUNTED = (
+        "share_pods_uncounted",
+        "SharePods hold shares and request no resource that a ResourceQuota could count",
+    )
+    COUNT_DIFFERS = (
+        "count_differs",
+        "status.used of the ResourceQuota is not what its pods request",
     )
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"

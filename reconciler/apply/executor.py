@@ -19,8 +19,7 @@ from reconciler.apply.refusals import ActionRefused, refused
 from reconciler.apply.removal import Remover
 from reconciler.apply.writes import send
 from reconciler.judge import Judge
-from reconciler.model import Edit, Entry, Evict, RemoveFolder
-from reconciler.plan import OPT_OUT, opted_out
+from reconciler.model import OPT_OUT, Edit, Entry, Evict, RemoveFolder, opted_out
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import Keep

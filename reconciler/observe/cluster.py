@@ -30,7 +30,7 @@ from vgpu.inventory import (
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.objects import Namespace, Node, Pod
+from vgpu.kube.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.of_cluster import cluster_quotas, has_gpu_admission
 from vgpu.reasons import SourceError
@@ -78,10 +78,12 @@ class _ClusterObserver:
         reads_namespaces = self._reads_namespaces or self._reads_quotas
         namespaces = self._kinds.namespaces() if reads_namespaces else Seen[Namespace]()
         quotas: Mapping[str, NamespaceQuota] = {}
+        resource_quotas = Seen[ResourceQuota]()
         quota_note = ""
         if self._reads_quotas:
             spaces = {pod.ref.namespace for pod in pods.objects}
-            quotas, quota_note = self._quotas(namespaces, nodes.objects, spaces)
+            resource_quotas = self._kinds.resource_quotas()
+            quotas, quota_note = self._quotas(namespaces, resource_quotas, nodes.objects, spaces)
         seen: dict[Coverage, Seen[Node] | Seen[Pod]] = {
             Coverage.NODES: nodes,
             Coverage.PODS: pods,
@@ -99,6 +101,7 @@ class _ClusterObserver:
                 lock_owners=owners.known,
                 namespaces=labels_of(namespaces),
                 quotas=quotas,
+                resource_quotas=resource_quotas.objects,
                 notes=tuple(
                     filter(
                         None,
@@ -123,13 +126,16 @@ class _ClusterObserver:
         self._kinds.close()
 
     def _quotas(
-        self, namespaces: Seen[Namespace], nodes: Sequence[Node], spaces: Iterable[str]
+        self,
+        namespaces: Seen[Namespace],
+        quotas: Seen[ResourceQuota],
+        nodes: Sequence[Node],
+        spaces: Iterable[str],
     ) -> tuple[dict[str, NamespaceQuota], str]:
         """The quotas of the namespaces, and why some may be missing, "" if none is.
 
         ``spaces`` are the namespaces of pods.
         """
-        quotas = self._kinds.resource_quotas()
         config, note = None, quotas.note or "; ".join(map(str, quotas.malformed))
         if has_gpu_admission(nodes):
             try:

@@ -21,16 +21,14 @@ findings or entries:
   ``|evicted_o| ≤ max(1, ⌊per_owner · replicas_o⌋)``.
 """
 
-from reconciler.plan.eligibility import OPT_OUT, guarded, objection, opted_out
+from reconciler.plan.eligibility import guarded, objection
 from reconciler.plan.making import find, make_plan, resolve, run_rule
 
 __all__ = [
-    "OPT_OUT",
     "find",
     "guarded",
     "make_plan",
     "objection",
-    "opted_out",
     "resolve",
     "run_rule",
 ]

@@ -15,16 +15,14 @@ from reconciler.model import (
     ObjectRef,
     PolicyGuard,
     Scope,
+    opted_out,
 )
 from reconciler.namespace_policy import PLAN_ONLY, UNREAD, policy_of
 from reconciler.owners import eviction
 from reconciler.policy import REPORTED, Mode, Policy
 from reconciler.reasons import Cause, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
-from vgpu.kube.objects import MIRROR, Node, Pod
-
-OPT_OUT: Final = "vgpu.dev/reconcile"
-"""With the value ``false``, a pod is never changed, nor is a node or any object on it."""
+from vgpu.kube.objects import MIRROR, Pod
 
 Verdict = tuple[SkipReason, str] | None
 """Why an action is skipped, with the detail for people; None if it may be taken."""
@@ -139,11 +137,6 @@ def _exempt(finding: Finding) -> frozenset[SkipReason]:
         return _HOLDER
     # Rules that find running pods.
     return frozenset({SkipReason.RUNNING} if finding.rule in REPORTED else ())
-
-
-def opted_out(thing: Pod | Node) -> bool:
-    """Whether the annotation opts the object out."""
-    return thing.annotations.get(OPT_OUT) == "false"
 
 
 def _is_static(pod: Pod) -> bool:

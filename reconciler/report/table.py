@@ -46,6 +46,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.NODE: "node ",
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
+    ObjectKind.RESOURCE_QUOTA: "resourcequota ",
 }
 """The prefix of an object's name."""
 

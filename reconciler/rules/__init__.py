@@ -29,6 +29,7 @@ from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from reconciler.rules.over_limit import over_limit
 from reconciler.rules.over_promised import over_promised
 from reconciler.rules.over_quota import over_quota
+from reconciler.rules.quota_drift import quota_drift
 from reconciler.rules.refused import refused, terminated
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
@@ -77,6 +78,7 @@ RULES: Final = (
     RuleEntry(Rule.HELD_FOR_NOTHING, held_for_nothing),
     RuleEntry(Rule.IDLE_HOLDER, idle_holder, NODE),
     RuleEntry(Rule.OVER_QUOTA, over_quota, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
+    RuleEntry(Rule.QUOTA_DRIFT, quota_drift, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

@@ -187,6 +187,10 @@ def test_who_only_plans_may_change_nothing(chart):
     assert changes == set()
 
 
+NO_QUOTAS = {"over_quota": {"mode": "off"}, "quota_drift": {"mode": "off"}}
+"""The rules about quotas, off."""
+
+
 @pytest.mark.parametrize(
     ("policies", "verbs"),
     [
@@ -196,7 +200,7 @@ def test_who_only_plans_may_change_nothing(chart):
     ],
 )
 def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, policies, verbs):
-    config = {"policies": policies, "rules": {"over_quota": {"mode": "off"}}}
+    config = {"policies": policies, "rules": NO_QUOTAS}
     rendered = chart.rendered({"reconciler": {"config": config}})
     rules = [
         rule["verbs"]
@@ -207,10 +211,18 @@ def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, pol
     assert rules == ([verbs] if verbs else [])
 
 
-@pytest.mark.parametrize(("mode", "is_read"), [("off", False), (None, True), ("apply", True)])
-def test_quotas_may_be_read_unless_their_rule_is_off(chart, mode, is_read):
-    config = {"rules": {"over_quota": {"mode": mode}}} if mode else {}
-    rendered = chart.rendered({"reconciler": {"config": config}})
+@pytest.mark.parametrize(
+    ("rules", "is_read"),
+    [
+        (NO_QUOTAS, False),
+        ({}, True),
+        ({"quota_drift": {"mode": "off"}}, True),
+        ({"over_quota": {"mode": "off"}}, True),
+        ({"over_quota": {"mode": "apply"}, "quota_drift": {"mode": "off"}}, True),
+    ],
+)
+def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
+    rendered = chart.rendered({"reconciler": {"config": {"rules": rules}}})
     rules = [
         (rule["resources"], rule["verbs"])
         for role in (*kinds(rendered, "ClusterRole"), *kinds(rendered, "Role"))

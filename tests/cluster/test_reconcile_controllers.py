@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from reconciler.apply.applier import Applier
 from reconciler.apply.audit import Audit
 from reconciler.cycle import Cycles, Ending
+from reconciler.model import OPT_OUT
 from reconciler.observe.cluster import ListingObserver
-from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Policy
 from reconciler.reasons import ActionOutcome, Rule
 from tests.cluster.reconciling import (

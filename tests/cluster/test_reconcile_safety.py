@@ -13,9 +13,8 @@ from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit
 from reconciler.apply.executor import TRIES
 from reconciler.cycle import Cycles
-from reconciler.model import Coverage
+from reconciler.model import OPT_OUT, Coverage
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
-from reconciler.plan import OPT_OUT
 from reconciler.policy import Ages, Limits, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.cluster.reconciling import (

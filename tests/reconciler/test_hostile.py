@@ -14,9 +14,9 @@ from reconciler.apply.audit import Audit, AuditError, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.commands.apply import agreed, stopped_by_signals
 from reconciler.cycle import Cycles, Ending, Made
-from reconciler.model import ActionResult, Coverage, Entry
+from reconciler.model import OPT_OUT, ActionResult, Coverage, Entry
 from reconciler.observe.dump import DumpObserver
-from reconciler.plan import OPT_OUT, make_plan
+from reconciler.plan import make_plan
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.reconciler_state import MOST, ReconcilerState

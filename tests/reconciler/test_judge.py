@@ -3,9 +3,9 @@
 import pytest
 
 from reconciler.judge import Judge
-from reconciler.model import ObjectKind
+from reconciler.model import OPT_OUT, ObjectKind
 from reconciler.owners.eviction import owner_id
-from reconciler.plan import OPT_OUT, make_plan
+from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState

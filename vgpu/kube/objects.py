@@ -232,6 +232,7 @@ class ResourceQuota(msgspec.Struct, frozen=True, gc=False):
         hard: the declared maximum of each entry (spec.hard), such as ``requests.tencent.com/…``.
         used: what Kubernetes counts (status.used), of the entries that it counts.
         scoped: whether it is about some of the pods only (spec.scopes, spec.scopeSelector).
+        annotations: those that are kept of every object.
     """
 
     namespace: str
@@ -239,6 +240,7 @@ class ResourceQuota(msgspec.Struct, frozen=True, gc=False):
     hard: Mapping[str, str] = {}
     used: Mapping[str, str] = {}
     scoped: bool = False
+    annotations: Mapping[str, str] = {}
 
 
 POD_KIND, SHARE_POD_KIND, NODE_KIND = "Pod", "SharePod", "Node"

@@ -58,6 +58,7 @@ def project_resource_quota(quota: wire.QuotaFields, _: str) -> ResourceQuota:
         _gpu_entries(spec.hard),
         _gpu_entries(quota.status.used),
         scoped=bool(spec.scopes) or bytes(spec.scope_selector) not in (b"null", b"{}"),
+        annotations=kept(quota.metadata.annotations),
     )
 
 

@@ -82,10 +82,12 @@ seccompProfile: {type: RuntimeDefault}
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
 {{- end }}
 
-{{/* Not empty if the rule over_quota is on; YAML reads the word off as false. */}}
+{{/* Not empty if a rule about quotas is on; YAML reads the word off as false. */}}
 {{- define "vgpu.readsQuotas" -}}
-{{- $mode := dig "rules" "over_quota" "mode" "plan" (. | default dict) | toString }}
+{{- range $rule := list "over_quota" "quota_drift" }}
+{{- $mode := dig "rules" $rule "mode" "plan" ($ | default dict) | toString }}
 {{- if not (has $mode (list "off" "false")) }}true{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* Not empty if a policy of this configuration selects namespaces by their labels. */}}

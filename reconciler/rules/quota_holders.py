@@ -1,0 +1,84 @@
+"""The pods that hold or have reserved shares, and what each counts for its quota; pure."""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from reconciler.cluster_index import ClusterIndex
+from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.ledger.from_api import read_pod
+from vgpu.model import Claim, Device
+from vgpu.placement.node_view import peak_shares
+from vgpu.quota.usage import PodUsage, node_model, usage_of_shares
+from vgpu.schemes.codec import ClaimError
+
+
+class QuotaHolder(msgspec.Struct, frozen=True):
+    """A pod that holds or has reserved shares, and what it counts for its quota."""
+
+    pod: Pod
+    usage: PodUsage
+
+
+def quota_holders(
+    cluster_index: ClusterIndex, namespaces: Collection[str]
+) -> dict[str, list[QuotaHolder]]:
+    """The pods of these namespaces that hold shares, by namespace."""
+    holders: dict[str, list[QuotaHolder]] = {}
+    if not namespaces:
+        return holders
+    for name, pods in cluster_index.at_home.items():
+        limited = [pod for pod in pods if pod.ref.namespace in namespaces and holds_devices(pod)]
+        if not name or not limited:
+            continue
+        node = cluster_index.nodes.get(name)
+        devices = _devices(cluster_index, node)
+        for pod in limited:
+            usage = _usage(cluster_index, pod, node, devices)
+            if usage is not None:
+                holders.setdefault(pod.ref.namespace, []).append(QuotaHolder(pod, usage))
+    return holders
+
+
+def _usage(
+    cluster_index: ClusterIndex,
+    pod: Pod,
+    node: Node | None,
+    devices: Mapping[str, tuple[Device, ...]],
+) -> PodUsage | None:
+    """What the pod counts; None if nothing shows that it holds a share."""
+    claim = _claim(cluster_index, pod, devices)
+    if claim is None:
+        return None
+    by_name = {
+        name: device for each in devices.values() for device in each for name in device.names
+    }
+    units = pod.requested_units()
+    return usage_of_shares(units, peak_shares(pod, claim), by_name, node_model(node))
+
+
+def _claim(
+    cluster_index: ClusterIndex, pod: Pod, devices: Mapping[str, tuple[Device, ...]]
+) -> Claim | None:
+    claims = read_pod(pod, cluster_index.codecs).claims
+    if claims:
+        return claims[0]
+    for codec in cluster_index.codecs:
+        try:
+            claim = codec.sole_gpu(pod, devices[codec.name])
+        except ClaimError:
+            continue
+        if claim is not None:
+            return claim
+    return None
+
+
+def _devices(cluster_index: ClusterIndex, node: Node | None) -> dict[str, tuple[Device, ...]]:
+    """The node's GPUs by the name of the codec; none where they cannot be read."""
+    devices: dict[str, tuple[Device, ...]] = {}
+    for codec in cluster_index.codecs:
+        try:
+            devices[codec.name] = codec.devices(node) if node is not None else ()
+        except ClaimError:
+            devices[codec.name] = ()
+    return devices
