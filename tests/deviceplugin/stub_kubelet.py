@@ -41,7 +41,12 @@ class Plugin:
         self.channel.close()
 
     def options(self):
-        return self._unary("GetDevicePluginOptions", pb.Empty(), pb.DevicePluginOptions)
+        """Waits for the connection, as the kubelet's dial does.
+
+        ``grpc.channel_ready_future`` leaves a thread that fails if the channel is closed soon.
+        """
+        method = "GetDevicePluginOptions"
+        return self._unary(method, pb.Empty(), pb.DevicePluginOptions, waits=True)
 
     def allocate(self, *containers):
         asked = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
@@ -68,13 +73,13 @@ class Plugin:
     def raw(self, method, request):
         return self.channel.unary_unary(SERVICE + method)(request, timeout=WAIT_SECONDS)
 
-    def _unary(self, method, request, answer):
+    def _unary(self, method, request, answer, *, waits=False):
         call = self.channel.unary_unary(
             SERVICE + method,
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return call(request, timeout=WAIT_SECONDS)
+        return call(request, timeout=WAIT_SECONDS, wait_for_ready=waits)
 
 
 class Connection:
@@ -175,7 +180,7 @@ class StubKubelet:
             self._known.append(connection)
         try:
             self._connect(connection)
-        except (grpc.RpcError, grpc.FutureTimeoutError, ValueError) as error:
+        except (grpc.RpcError, ValueError) as error:
             with self._lock:
                 self._forget(lambda each: self._same(each, connection))
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
@@ -183,7 +188,6 @@ class StubKubelet:
         return pb.Empty()
 
     def _connect(self, connection):
-        grpc.channel_ready_future(connection.plugin.channel).result(WAIT_SECONDS)
         connection.options = connection.plugin.options()
         with self._lock:
             key = connection.resource, connection.path
