@@ -4,11 +4,12 @@
 
 It answers in the same JSON as ``vgpu scheduler``, by the same web server, and binds by the same
 client with one write: it has every node's name in filter and a score for each in prioritize. With
-``--rejects`` it refuses every node. The process prints its port and lives until its standard input
-ends.
+``--rejects`` it refuses every node. ``/metrics`` has the number of its answers to filter, under the
+name that ours has. The process prints its port and lives until its standard input ends.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
@@ -47,9 +48,12 @@ class Names(msgspec.Struct, rename="pascal"):
 def verbs(api, rejects):
     """The bodies of answers, by path."""
     decoder = msgspec.json.Decoder(Names)
+    filtered = itertools.count(1)
+    answers = {"filter": 0}
 
     def find_nodes(body):
         names = decoder.decode(body).node_names
+        answers["filter"] = next(filtered)
         if rejects:
             return write_filter(FilterAnswer(failed=dict.fromkeys(names, NO_ROOM)))
         return write_filter(FilterAnswer(tuple(names)))
@@ -65,7 +69,10 @@ def verbs(api, rejects):
         api.send(BIND, PODS, ref.namespace, ref.name, binding)
         return write_error("")
 
-    return {"/filter": find_nodes, "/prioritize": prioritize, "/bind": bind}
+    def metrics(_):
+        return f'vgpu_extender_requests_total{{verb="filter"}} {answers["filter"]}\n'.encode()
+
+    return {"/filter": find_nodes, "/prioritize": prioritize, "/bind": bind, "/metrics": metrics}
 
 
 def serve(kubeconfig, rejects):
@@ -74,7 +81,9 @@ def serve(kubeconfig, rejects):
     def route(answer):
         content = (("Content-Type", "application/json"),)
         return Route(
-            lambda request: HttpResponse(200, content, answer(request.body)), ("POST",), MOST_BODY
+            lambda request: HttpResponse(200, content, answer(request.body)),
+            ("GET", "POST"),
+            MOST_BODY,
         )
 
     with connected(kubeconfig, "", None, waits=True, connections=API_CONNECTIONS) as api:

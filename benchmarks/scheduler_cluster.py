@@ -6,9 +6,11 @@ The cluster is a fleet of the test bed: etcd, an API server and kwok, with Volca
 round measures each extender once, in another order, so that other work of the machine hits all of
 them: with a kube-scheduler of its own the pods a second between the first binding and the last, of
 pods that are there before it starts; then 64 binds at a time, and in turn as many bare Bindings.
-At the end each extender rejects pods that fit on no GPU while bound pods change. A line has the
-median of the rounds' ratios. Pods are deleted before the next measurement: ours takes no node with
-pods that nobody has reserved a GPU for. Everything shares this machine's cores.
+At the end each extender rejects pods that fit on no GPU while bound pods change: CPU times are
+compared for equal numbers of requests, since kube-scheduler's back-off gives each extender another
+number. A line has the median of the rounds' ratios. Pods are deleted before the next measurement:
+ours takes no node with pods that nobody has reserved a GPU for. Everything shares this machine's
+cores.
 """
 
 import argparse
@@ -66,6 +68,8 @@ MOST_START = 10.0
 MOST_CPU = 2.0
 """Times of the null extender's CPU time while pods are rejected."""
 
+FILTERS = 'vgpu_extender_requests_total{verb="filter"'
+
 MOST_MEMORY = 400
 """Resident MiB at the peak."""
 
@@ -81,6 +85,13 @@ class Running(NamedTuple):
         """Seconds of CPU time so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def filters(self):
+        """Number of answers to filter so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        named = [line for line in lines if line.startswith(FILTERS)]
+        return sum(float(line.rpartition(" ")[2]) for line in named)
 
     def memory(self):
         """Resident MiB at the peak."""
@@ -241,7 +252,7 @@ def changing(fleet):
 
 
 def rejecting_cpu(fleet, folder, mode, count, seconds):
-    """CPU time of the extender a second, while pods that fit nowhere are tried again; its MiB."""
+    """While pods that fit nowhere are tried again: CPU time a second, requests a second, MiB."""
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     name = f"rejecting-{mode}"
     made = create(fleet.client, pods(count, "rejected", name, FITS_NOWHERE))
@@ -257,12 +268,14 @@ def rejecting_cpu(fleet, folder, mode, count, seconds):
         wait_until(lambda: waiting() == len(made), "all were rejected", seconds=PLACE_SECONDS)
         with changing(fleet):
             time.sleep(3)
-            before, started = extender.cpu(), time.perf_counter()
+            filters, before, started = extender.filters(), extender.cpu(), time.perf_counter()
             time.sleep(seconds)
-            cpu = (extender.cpu() - before) / (time.perf_counter() - started)
+            took = time.perf_counter() - started
+            cpu = (extender.cpu() - before) / took
+            requests = (extender.filters() - filters) / took
         memory = extender.memory()
     remove(fleet, "rejected")
-    return cpu, memory
+    return cpu, requests, memory
 
 
 # ---------------------------------------------------------------- the whole
@@ -310,8 +323,13 @@ def measure(population, tools, args):
             hold(f"{mode}, start", start, MOST_START, "s")
         costs = {}
         for mode in MODES:
-            costs[mode], memory = rejecting_cpu(fleet, folder, mode, args.rejected, args.seconds)
-            show(f"{mode}: CPU, {args.rejected} rejected pods", 1000 * costs[mode], "ms/s")
+            cpu, requests, memory = rejecting_cpu(fleet, folder, mode, args.rejected, args.seconds)
+            costs[mode] = cpu / requests
+            show(
+                f"{mode}: CPU, {args.rejected} rejected pods", 1000 * cpu, "ms/s", f"load {load()}"
+            )
+            show(f"{mode}: requests", requests, "a second")
+            show(f"{mode}: CPU of a request", 1000 * costs[mode], "ms")
             if mode != "null":
                 times = costs[mode] / costs["null"]
                 show("  of the null extender's", times, "times")

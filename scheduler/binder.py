@@ -22,7 +22,7 @@ from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.reasons import SourceError
 
@@ -162,7 +162,7 @@ class PodBinder:
 
         Raises BindError.
         """
-        demand = demand_of(pod, self._cache.schemes)
+        demand = self._cache.demand_of(pod)
         if not isinstance(demand, PlacementRefusal):
             scheme, request = demand
             text = self._locker.take(scheme, pod.ref, node) if self._locker else ""

@@ -13,7 +13,7 @@ import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from scheduler.gpushare_inspect import InspectedNode
 from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
 from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_key
 from scheduler.node_claims import Claims
+from scheduler.pod_demands import Demanded, PodDemands
 from scheduler.preempted import HeldShares, Preemptions
 from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
@@ -30,7 +31,7 @@ from scheduler.victims import NodePreemption, choose_victims
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import (
     OF_QUOTA,
@@ -104,6 +105,7 @@ class SchedulerCache:
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
+        self._demands = PodDemands(self.schemes)
         self._known = NodeAnswers()
         self._placements: NodeMemory[Placement] = NodeMemory(MOST_PLACED)
         self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
@@ -409,9 +411,13 @@ class SchedulerCache:
             devices = {each: gpu.device for gpu in gpus for each in gpu.device.names}
             return PodPlacement(scheme, name, reservation.allocations, devices)
 
+    def demand_of(self, pod: Pod) -> Demanded:
+        """What a pod requests, computed once for each version of a pod that an event showed."""
+        return self._demands.of(pod)
+
     def hold(self, pod: Pod) -> None:
         """Reserve what a bound pod has, which no event has shown as bound yet."""
-        demand = demand_of(pod, self.schemes)
+        demand = self.demand_of(pod)
         if isinstance(demand, PlacementRefusal):
             return
         scheme, request = demand
@@ -480,6 +486,7 @@ class SchedulerCache:
         self._under_way.discard(uid)
         self._rejected.discard(uid)
         self._preempted.discard(uid)
+        self._demands.forget(uid)
 
     def _hold_freed(self, pod: Pod) -> tuple[PodReservation, str] | None:
         """Hold what the pod's preemption frees on the node that kube-scheduler has chosen."""
@@ -618,21 +625,21 @@ class SchedulerCache:
             return answer
 
         get = known.get if not own else {**known, **dict.fromkeys(own)}.get
-        return [answer or ask(name) for name, answer in zip(names, map(get, names), strict=True)]
+        answers = list(map(get, names))
+        if all(answers):  # nearly always
+            return cast("list[NodeAnswer]", answers)
+        return [answer or ask(name) for name, answer in zip(names, answers, strict=True)]
 
     def _sorted(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[list[str], dict[str, PlacementRefusal]]:
         """The nodes that take the demand, and why the others do not."""
-        fitting: list[str] = []
-        refused: dict[str, PlacementRefusal] = {}
-        answers = self._answers(names, shape, demand, now)
-        for name, answer in zip(names, answers, strict=True):
-            if answer.refusal is None:
-                fitting.append(name)
-            else:
-                refused[name] = answer.refusal
-        return fitting, refused
+        refusals = [answer.refusal for answer in self._answers(names, shape, demand, now)]
+        pairs = zip(names, refusals, strict=True)
+        if all(refusals):  # a pod that fits nowhere, again and again
+            return [], cast("dict[str, PlacementRefusal]", dict(pairs))
+        refused = {name: refusal for name, refusal in pairs if refusal is not None}
+        return [name for name in names if name not in refused], refused
 
     def _kept_for_others(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float

@@ -4,11 +4,11 @@ The event and the page of ``/explain`` have the same causes: counts of nodes by 
 amounts that are missing. No sentence of an event names a node.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from scheduler.refused_nodes import RefusedNodes
 from vgpu.model import Request
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
@@ -37,22 +37,16 @@ class RejectionSummary(msgspec.Struct, frozen=True):
     quota: str = ""
 
 
-def summary_of(refused: Mapping[str, PlacementRefusal]) -> RejectionSummary:
-    """The summary of the refusals by node."""
-    nodes = Counter(map(id, refused.values()))  # thousands of nodes share few refusals
-    distinct = {id(refusal): refusal for refusal in refused.values()}
-    counts: Counter[PlacementReason] = Counter()
-    for number, refusal in distinct.items():
-        counts[refusal.cause] += nodes[number]
-    order = {reason: number for number, reason in enumerate(PlacementReason)}
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], order[item[0]]))
+def summary_of(refused: RefusedNodes) -> RejectionSummary:
+    """The summary of the refusals."""
+    distinct = refused.distinct()
     free = [
         refusal.free_bytes
-        for refusal in distinct.values()
+        for refusal in distinct
         if refusal.cause is PlacementReason.MEMORY and refusal.free_bytes is not None
     ]
-    over_quota = (each.message for each in distinct.values() if each.reason in OF_QUOTA)
-    return RejectionSummary(tuple(ranked), max(free, default=None), quota=next(over_quota, ""))
+    over_quota = (each.message for each in distinct if each.reason in OF_QUOTA)
+    return RejectionSummary(refused.counts(), max(free, default=None), quota=next(over_quota, ""))
 
 
 def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:

@@ -4,7 +4,7 @@ A stale cache answers nothing: an error makes kube-scheduler try again, and no p
 that may be wrong.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -13,19 +13,16 @@ from msgspec import structs
 from scheduler.binder import PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
-from scheduler.explanation import RejectionSummary, rejection_text, summary_of
+from scheduler.explanation import rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.reasons import BindError
+from scheduler.refused_nodes import RefusedNodes
 from scheduler.wire import FilterAnswer, PlacementQuery
 from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.dialects import SchedulerScheme, demand_of
-from vgpu.placement.result import (
-    UNRESOLVABLE,
-    PlacementReason,
-    PlacementRefusal,
-)
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 
 NOT_READY: Final = "vgpu scheduler is not ready: "
 
@@ -48,12 +45,16 @@ class Extender:
         self._events = events
         self._complaint = complaint
 
+    def known_pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name, as the last event showed it."""
+        return self._cache.pod(namespace, name)
+
     def filter(self, query: PlacementQuery) -> FilterAnswer:
         """The nodes that take the pod, and why each of the others does not."""
         complaint = self._complaint()
         if complaint:
             return FilterAnswer(error=NOT_READY + complaint)
-        demand = demand_of(query.pod, self._cache.schemes)
+        demand = self._cache.demand_of(query.pod)
         if isinstance(demand, PlacementRefusal):
             if demand.reason is PlacementReason.NOTHING_REQUESTED:
                 return FilterAnswer(query.names)
@@ -62,38 +63,36 @@ class Extender:
             self._events.rejected(query.pod.ref, lambda: text)
             return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
         filtered = self._cache.filter(*demand, query.names)
+        refused = RefusedNodes(filtered.refused)
         if not filtered.nodes:
-            summary = summary_of(filtered.refused)
-            if summary.counts:
-                self._metrics.note_rejection(summary.counts[0][0])
-            explain = partial(self._explain, query.pod, *demand, filtered.refused, summary)
+            reason = refused.most_frequent()
+            if reason is not None:
+                self._metrics.note_rejection(reason)
+            explain = partial(self._explain, query.pod, *demand, refused)
             self._events.rejected(query.pod.ref, explain)
-        return FilterAnswer(filtered.nodes, *_texts(filtered.refused))
+        return FilterAnswer(filtered.nodes, *refused.texts())
 
     def _explain(
         self,
         pod: Pod,
         scheme: SchedulerScheme,
         demand: PodDemand,
-        refused: Mapping[str, PlacementRefusal],
-        summary: RejectionSummary,
+        refused: RefusedNodes,
     ) -> str:
         """The event of a rejected pod.
 
         Every node that kube-scheduler offers has passed its own checks, so that its preemption
         finds nothing to preempt there, whatever holds the GPUs.
         """
+        summary = summary_of(refused)
         if pod.preempts:
-            resolvable = [
-                name for name, refusal in refused.items() if refusal.cause not in UNRESOLVABLE
-            ]
-            outranked = self._cache.outranked(scheme, demand, resolvable)
+            outranked = self._cache.outranked(scheme, demand, refused.resolvable())
             summary = structs.replace(summary, outranked=outranked)
         return rejection_text(summary, demand)
 
     def prioritize(self, query: PlacementQuery) -> list[tuple[str, int]]:
         """The score of each node; none where there is no preference."""
-        demand = demand_of(query.pod, self._cache.schemes)
+        demand = self._cache.demand_of(query.pod)
         if self._complaint() or isinstance(demand, PlacementRefusal):
             return [(name, 0) for name in query.names]
         return self._cache.scores(*demand, query.names)
@@ -109,18 +108,3 @@ class Extender:
             self._metrics.note_bind_failure(error.reason)
             return str(error)
         return ""
-
-
-def _texts(refused: Mapping[str, PlacementRefusal]) -> tuple[dict[str, str], dict[str, str]]:
-    """The causes by node: those that other pods may change, and those that they do not."""
-    distinct = {id(refusal): refusal.cause for refusal in refused.values()}
-    lasting = {number for number, cause in distinct.items() if cause in UNRESOLVABLE}
-    texts = {number: cause.explanation for number, cause in distinct.items()}
-    failed = {
-        name: texts[id(refusal)] for name, refusal in refused.items() if id(refusal) not in lasting
-    }
-    if len(failed) == len(refused):
-        return failed, {}
-    return failed, {
-        name: texts[id(refusal)] for name, refusal in refused.items() if id(refusal) in lasting
-    }

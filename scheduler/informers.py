@@ -80,10 +80,15 @@ class ClusterInformers:
             changed=lambda: self._feed("resourcequotas"),
             clock=clock,
         )
-        self._health = {
-            f"configmaps of {namespace}": self._health_informer(server, namespace, row)
-            for namespace, row in maps.items()
+        self._all: dict[str, Informer[Any]] = {
+            "pods": self.pods,
+            "nodes": self.nodes,
+            "namespaces": self._namespaces,
+            "resourcequotas": self._quotas,
         }
+        for namespace, row in maps.items():
+            informer = self._health_informer(server, namespace, row)
+            self._all[f"configmaps of {namespace}"] = informer
 
     def _health_informer(
         self, server: Reader, namespace: str, row: UnhealthyMap
@@ -108,16 +113,6 @@ class ClusterInformers:
         )
         return informer
 
-    @property
-    def _all(self) -> dict[str, Informer[Any]]:
-        return {
-            "pods": self.pods,
-            "nodes": self.nodes,
-            "namespaces": self._namespaces,
-            "resourcequotas": self._quotas,
-            **self._health,
-        }
-
     def start(self) -> None:
         """Begin to follow."""
         for informer in self._all.values():
@@ -138,16 +133,16 @@ class ClusterInformers:
         if len(self._fed) < len(self._all):
             return "the cluster has not been read completely yet"
         for name, informer in self._all.items():
-            state = informer.state()
-            if not state.synced or (state.failure and (state.silent or 0.0) > STALE_SECONDS):
-                age = "never" if state.silent is None else f"{state.silent:.0f} s ago"
-                return f"the last event about {name} came {age}: {state.failure or 'silence'}"
+            health = informer.health()
+            if not health.synced or (health.failure and (health.silent or 0.0) > STALE_SECONDS):
+                age = "never" if health.silent is None else f"{health.silent:.0f} s ago"
+                return f"the last event about {name} came {age}: {health.failure or 'silence'}"
         return ""
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the last event about each kind."""
-        states = {name: informer.state() for name, informer in self._all.items()}
-        return {name: state.silent for name, state in states.items() if state.silent is not None}
+        ages = {name: informer.health().silent for name, informer in self._all.items()}
+        return {name: age for name, age in ages.items() if age is not None}
 
     # ------------------------------------------------------------ on the informers' threads
 
@@ -176,7 +171,7 @@ class ClusterInformers:
             self._cache.set_gpu_admission(data)
 
     def _feed(self, name: str) -> None:
-        if name not in self._fed and self._all[name].state().silent is not None:
+        if name not in self._fed and self._all[name].health().silent is not None:
             with self._changed:
                 self._fed.add(name)
                 self._changed.notify_all()

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from scheduler.cache import SchedulerCache
 from scheduler.explanation import node_lines, quota_lines, rejection_text, request_text, summary_of
 from scheduler.gpushare_inspect import inspect_page
+from scheduler.refused_nodes import RefusedNodes
 from vgpu.kube.objects import Pod
-from vgpu.placement.dialects import demand_of
 from vgpu.placement.result import PlacementRefusal
 from vgpu.units import count
 from vgpu.web.message import HttpRequest, HttpResponse, plain
@@ -59,7 +59,7 @@ def page_routes(cache: SchedulerCache) -> Routes:
 
 def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     title = f"pod {pod.ref.namespace}/{pod.ref.name}"
-    demand = demand_of(pod, cache.schemes)
+    demand = cache.demand_of(pod)
     if isinstance(demand, PlacementRefusal):
         yield f"{title}: {demand.text}"
         return
@@ -87,6 +87,6 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     fitting = len(explained) - len(refused)
     yield f"now {fitting} of {count(len(explained), 'node with GPUs')} take it"
     if refused:
-        yield rejection_text(summary_of(refused), requested)
+        yield rejection_text(summary_of(RefusedNodes(refused)), requested)
     for name, view, refusal in explained:
         yield from node_lines(name, view, refusal, shares_cores=scheme.row.shares_cores)

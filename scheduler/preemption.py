@@ -18,7 +18,7 @@ from vgpu.kube.connection import NOT_FOUND, ClusterError
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.objects import Pod
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.dialects import SchedulerScheme, demand_of
+from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.reasons import SourceError
 
@@ -66,7 +66,7 @@ class Preemptor:
         if complaint:
             log.warning("no preemption: %s", complaint)
             return {}
-        demand = demand_of(query.pod, self._cache.schemes)
+        demand = self._cache.demand_of(query.pod)
         if not isinstance(demand, PlacementRefusal):
             return self._victims(*demand, query.victims)
         return query.victims if demand.reason is PlacementReason.NOTHING_REQUESTED else {}

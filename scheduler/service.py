@@ -50,12 +50,12 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
     """The verbs, on our paths and on the original schedulers' paths."""
 
     def filter_nodes(body: bytes) -> tuple[bytes, bool]:
-        query = read_query(body)
+        query = read_query(body, extender.known_pod)
         answer = extender.filter(query)
         return write_filter(answer, query.sent), not answer.error
 
     def prioritize(body: bytes) -> tuple[bytes, bool]:
-        return write_scores(extender.prioritize(read_query(body))), True
+        return write_scores(extender.prioritize(read_query(body, extender.known_pod))), True
 
     def preempt(body: bytes) -> tuple[bytes, bool]:
         return write_victims(preemptor.preempt(read_preemption(body))), True

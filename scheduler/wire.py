@@ -4,7 +4,7 @@ The types of ``k8s.io/kube-scheduler/extender/v1`` have no JSON tags, so the key
 and unset values are null. Pods and nodes inside are ordinary objects of the API.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -25,12 +25,33 @@ class ExtenderNodes(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
+class VersionMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The metadata that identify one version of an object."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class PodVersion(msgspec.Struct, frozen=True):
+    """Which version of which pod was sent."""
+
+    metadata: VersionMeta
+
+
 class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
     """The body of filter and prioritize: nodes by name, or whole ones (nodeCacheCapable false)."""
 
-    pod: wire.PodFields | None = None
+    pod: PodVersion | None = None
     nodes: ExtenderNodes | None = None
     node_names: list[str] | None = None
+
+
+class ExtenderPod(msgspec.Struct, frozen=True, rename="pascal"):
+    """The whole pod of the same body."""
+
+    pod: wire.PodFields
 
 
 class VictimMeta(msgspec.Struct, frozen=True):
@@ -128,17 +149,32 @@ class FilterAnswer(msgspec.Struct, frozen=True):
 
 
 _ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
+_POD: Final = msgspec.json.Decoder(ExtenderPod)
 _PREEMPTION: Final = msgspec.json.Decoder(PreemptionArgs)
 _BINDING: Final = msgspec.json.Decoder(BindingArgs)
 _NODE: Final = msgspec.json.Decoder(wire.AnyObject)
 
 
-def read_query(body: bytes) -> PlacementQuery:
-    """The body of filter or prioritize. Raises SourceError MALFORMED."""
+KnownPods = Callable[[str, str], Pod | None]
+"""The pod of this namespace and name in its newest known version, None if it is not known."""
+
+
+def read_query(body: bytes, known: KnownPods) -> PlacementQuery:
+    """The body of filter or prioritize. Raises SourceError MALFORMED.
+
+    A pod that is known in the version that was sent is not decoded again.
+    """
     args = decode(body, _ARGS, OBJECT_NAME)
     if args.pod is None:
         raise SourceError(Reason.MALFORMED, OBJECT_NAME, "no Pod")
-    pod = project_pod(args.pod, OBJECT_NAME)
+    meta = args.pod.metadata
+    pod = known(meta.namespace, meta.name)
+    if (
+        pod is None
+        or not meta.resource_version
+        or (pod.ref.uid, pod.resource_version) != (meta.uid, meta.resource_version)
+    ):
+        pod = project_pod(decode(body, _POD, OBJECT_NAME).pod, OBJECT_NAME)
     if args.node_names is not None:
         return PlacementQuery(pod, tuple(args.node_names))
     if args.nodes is None:

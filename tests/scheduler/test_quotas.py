@@ -14,6 +14,7 @@ from scheduler.explanation import rejection_text, summary_of
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pages import page_routes
+from scheduler.refused_nodes import RefusedNodes
 from scheduler.wire import PlacementQuery
 from tests.scheduler.test_binder_machine import (
     NAMES,
@@ -104,7 +105,7 @@ def test_a_pod_over_its_quota_is_refused_by_every_node_with_the_amounts(cluster)
     assert not filtered.nodes
     assert reasons(filtered) == {PlacementReason.QUOTA}
     _, demand = demand_of(pod("b"), SCHEMES)
-    assert rejection_text(summary_of(filtered.refused), demand) == (
+    assert rejection_text(summary_of(RefusedNodes(filtered.refused)), demand) == (
         "2 nodes: the pod would exceed a GPU quota of its namespace"
         " (aliyun.com/gpu-mem: 4 of 6 used, 4 requested (ResourceQuota ns/q,"
         " requests.aliyun.com/gpu-mem))"

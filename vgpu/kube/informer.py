@@ -54,21 +54,29 @@ class ListWatcher(Protocol[_Object]):
         ...
 
 
-class InformerState(msgspec.Struct, Generic[_Object], frozen=True):
+class InformerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an informer is up to date at one moment.
+
+    Attributes:
+        silent: seconds since the server's last event; None before the first list.
+        failure: why the server does not answer now, if it does not.
+        synced: whether the first list is complete, and the last event is not stale.
+    """
+
+    silent: float | None = None
+    failure: SourceError | None = None
+    synced: bool = False
+
+
+class InformerState(InformerHealth, Generic[_Object], frozen=True, kw_only=True):
     """What an informer has at one moment.
 
     Attributes:
         objects: the kept objects, by key; the same mapping while nothing changes.
-        silent: seconds since the server's last event; None before the first list.
-        failure: why the server does not answer now, if it does not.
-        synced: whether the first list is complete, and the last event is not stale.
         malformed: the unreadable objects.
     """
 
     objects: Mapping[str, _Object]
-    silent: float | None = None
-    failure: SourceError | None = None
-    synced: bool = False
     malformed: tuple[MalformedObject, ...] = ()
 
 
@@ -130,15 +138,29 @@ class Informer(Generic[_Object]):
         """Wait until the first list has come, or has failed; returns whether it did so in time."""
         return self._tried.wait(seconds)
 
+    def health(self) -> InformerHealth:
+        """Whether the state is up to date; costs the same however many objects there are."""
+        with self._lock:
+            return self._health()
+
     def state(self) -> InformerState[_Object]:
         """The current state. Never asks the server; copies the objects only after a change."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = self._objects.copy()
-            silent = None if self._heard_at is None else self._clock() - self._heard_at
-            synced = silent is not None and silent <= self._stale_seconds
-            malformed = tuple(self._malformed.values())
-            return InformerState(self._snapshot, silent, self._failure, synced, malformed)
+            health = self._health()
+            return InformerState(
+                objects=self._snapshot,
+                silent=health.silent,
+                failure=health.failure,
+                synced=health.synced,
+                malformed=tuple(self._malformed.values()),
+            )
+
+    def _health(self) -> InformerHealth:
+        silent = None if self._heard_at is None else self._clock() - self._heard_at
+        synced = silent is not None and silent <= self._stale_seconds
+        return InformerHealth(silent=silent, failure=self._failure, synced=synced)
 
     def get(self, key: str) -> _Object | MalformedObject | None:
         """The object of a key, readable or not; None if there is none that is kept."""
