@@ -59,7 +59,8 @@ def verbs(api, rejects):
         return write_filter(FilterAnswer(tuple(names)))
 
     def prioritize(body):
-        return write_scores([(name, 0) for name in decoder.decode(body).node_names])
+        names = decoder.decode(body).node_names
+        return write_scores(names, (0,) * len(names))
 
     def bind(body):
         sent = read_binding(body)

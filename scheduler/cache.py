@@ -9,7 +9,6 @@ it can hold, whatever the order of requests and events:
 Every method may be called by any thread; the lock is never held during a request.
 """
 
-import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,6 +23,7 @@ from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_k
 from scheduler.node_claims import Claims
 from scheduler.pod_demands import Demanded, PodDemands
 from scheduler.preempted import HeldShares, Preemptions
+from scheduler.refused_nodes import RefusedNodes
 from scheduler.rejected import RejectedPod, RejectedPods
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
@@ -63,7 +63,7 @@ class FilteredNodes(msgspec.Struct, frozen=True):
     """The nodes that take a pod, and why the others do not."""
 
     nodes: tuple[str, ...]
-    refused: Mapping[str, PlacementRefusal]
+    refused: RefusedNodes
 
 
 class QuotaView(msgspec.Struct, frozen=True):
@@ -193,17 +193,17 @@ class SchedulerCache:
             quota = self._state.quotas.quota(demand.pod.namespace)
             over_quota = self._over_quota(demand) if quota else None
             if over_quota is not None:
-                refused = dict.fromkeys(names, over_quota)
+                refused = RefusedNodes.alike(names, over_quota)
                 self._reject(shape, demand, refused, now)
                 return FilteredNodes((), refused)
             fitting, refused = self._sorted(names, shape, demand, now)
             if quota and self._needs_placement(demand):
                 fitting, over = self._within_quota(fitting, shape, demand, now)
-                refused |= over
+                refused = refused.and_also(over)
             kept = self._kept_for_others(fitting, shape, demand, now)
             chosen = [name for name in fitting if name not in kept] or fitting
             if chosen is not fitting:
-                refused |= dict.fromkeys(kept, _TAKEN)
+                refused = refused.and_also(dict.fromkeys(kept, _TAKEN))
             if chosen:
                 self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
                 self._rejected.discard(uid)
@@ -211,15 +211,13 @@ class SchedulerCache:
                 self._reject(shape, demand, refused, now)
         return FilteredNodes(tuple(chosen), refused)
 
-    def scores(
-        self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
-    ) -> list[tuple[str, int]]:
-        """The score of each node."""
+    def scores(self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]) -> list[int]:
+        """The score of each node, in the order of the names."""
         now = self._clock()
         with self._lock:
             shape = self._shapes.of(scheme, demand)
             answers = self._answers(names, shape, demand, now)
-            return [(name, answer.score) for name, answer in zip(names, answers, strict=True)]
+            return [answer.score for answer in answers]
 
     def explain(
         self, scheme: SchedulerScheme, demand: PodDemand
@@ -513,17 +511,14 @@ class SchedulerCache:
         self,
         shape: DemandShape,
         demand: PodDemand,
-        refused: Mapping[str, PlacementRefusal],
+        refused: RefusedNodes,
         now: float,
     ) -> None:
         namespace = demand.pod.namespace
         limited = namespace if self._state.quotas.quota(namespace) else ""
-        over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.values())
-        nodes = frozenset(refused)
-        self._rejected.add(
-            RejectedPod(
-                demand.pod, shape, demand, nodes, now, limited=limited, over_quota=over_quota
-            )
+        over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.distinct())
+        self._rejected.reject(
+            demand, shape, refused.names, now, limited=limited, over_quota=over_quota
         )
 
     def _needs_placement(self, demand: PodDemand) -> bool:
@@ -632,14 +627,20 @@ class SchedulerCache:
 
     def _sorted(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
-    ) -> tuple[list[str], dict[str, PlacementRefusal]]:
+    ) -> tuple[Sequence[str], RefusedNodes]:
         """The nodes that take the demand, and why the others do not."""
-        refusals = [answer.refusal for answer in self._answers(names, shape, demand, now)]
-        pairs = zip(names, refusals, strict=True)
-        if all(refusals):  # a pod that fits nowhere, again and again
-            return [], cast("dict[str, PlacementRefusal]", dict(pairs))
-        refused = {name: refusal for name, refusal in pairs if refusal is not None}
-        return [name for name in names if name not in refused], refused
+        answers = self._answers(names, shape, demand, now)
+        distinct = set(answers)
+        refusing = {answer for answer in distinct if answer.refusal is not None}
+        if len(refusing) == len(distinct):  # a pod that fits nowhere, again and again
+            return (), RefusedNodes(names, answers)
+        if not refusing:
+            return names, RefusedNodes()
+        fitting = [
+            name for name, answer in zip(names, answers, strict=True) if answer not in refusing
+        ]
+        refused = [name for name, answer in zip(names, answers, strict=True) if answer in refusing]
+        return fitting, RefusedNodes(refused, list(filter(refusing.__contains__, answers)))
 
     def _kept_for_others(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
@@ -651,8 +652,9 @@ class SchedulerCache:
         newest = self._under_way.newest(demand.pod.uid, now)
         if not newest:
             return set()
-        scores = self._known.of(_key(shape))
-        best = heapq.nlargest(MOST_ASKED, names, lambda name: scores.get(name, UNKNOWN).score)
+        answers = self._answers(names, shape, demand, now)
+        scores = {name: answer.score for name, answer in zip(names, answers, strict=True)}
+        best = sorted(names, key=scores.__getitem__, reverse=True)[:MOST_ASKED]
 
         def refuses(name: str) -> bool:
             before = [pod for pod in newest if name in pod.nodes]

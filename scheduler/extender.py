@@ -4,7 +4,7 @@ A stale cache answers nothing: an error makes kube-scheduler try again, and no p
 that may be wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -63,7 +63,7 @@ class Extender:
             self._events.rejected(query.pod.ref, lambda: text)
             return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
         filtered = self._cache.filter(*demand, query.names)
-        refused = RefusedNodes(filtered.refused)
+        refused = filtered.refused
         if not filtered.nodes:
             reason = refused.most_frequent()
             if reason is not None:
@@ -90,11 +90,11 @@ class Extender:
             summary = structs.replace(summary, outranked=outranked)
         return rejection_text(summary, demand)
 
-    def prioritize(self, query: PlacementQuery) -> list[tuple[str, int]]:
-        """The score of each node; none where there is no preference."""
+    def prioritize(self, query: PlacementQuery) -> Sequence[int]:
+        """The score of each node of the request; 0 where there is no preference."""
         demand = self._cache.demand_of(query.pod)
         if self._complaint() or isinstance(demand, PlacementRefusal):
-            return [(name, 0) for name in query.names]
+            return (0,) * len(query.names)
         return self._cache.scores(*demand, query.names)
 
     def bind(self, pod: PodRef, node: str) -> str:

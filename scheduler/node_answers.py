@@ -21,8 +21,8 @@ ShapeKey = tuple[int, ...]
 """Numbers of shapes: those of pods that are placed before, and that of the pod."""
 
 
-class NodeAnswer(msgspec.Struct, frozen=True):
-    """Whether a node takes a demand.
+class NodeAnswer(msgspec.Struct, frozen=True, eq=False):
+    """Whether a node takes a demand. An answer is equal to itself only, so that it is hashed fast.
 
     Attributes:
         refusal: its cause and the free memory, without the node's GPUs; None if it takes it.

@@ -73,7 +73,7 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
         waits = time.time() - rejected.since
         yield (
             f"no node took it {count(rejected.rejections, 'time')} in {waits:.0f} s,"
-            f" of {count(len(rejected.nodes), 'node')} that kube-scheduler offered last"
+            f" of {count(rejected.offered, 'node')} that kube-scheduler offered last"
         )
     quota = cache.quota_of(requested)
     if quota.quota:
@@ -87,6 +87,6 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
     fitting = len(explained) - len(refused)
     yield f"now {fitting} of {count(len(explained), 'node with GPUs')} take it"
     if refused:
-        yield rejection_text(summary_of(RefusedNodes(refused)), requested)
+        yield rejection_text(summary_of(RefusedNodes.of(refused)), requested)
     for name, view, refusal in explained:
         yield from node_lines(name, view, refusal, shares_cores=scheme.row.shares_cores)

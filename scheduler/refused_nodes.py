@@ -1,25 +1,48 @@
 """Why nodes refuse a pod, where thousands of nodes share a few refusals; pure."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Self
 
+from scheduler.node_answers import NodeAnswer
 from vgpu.placement.result import UNRESOLVABLE, PlacementReason, PlacementRefusal
 
 _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
 
 
 class RefusedNodes:
-    """The refusals of nodes by name. Each question looks at a shared refusal only once."""
+    """The refusals of nodes. Each question looks at a shared refusal only once."""
 
-    def __init__(self, by_name: Mapping[str, PlacementRefusal]) -> None:
-        self._names = by_name
-        self._numbers = list(map(id, by_name.values()))
-        self._distinct = dict(zip(self._numbers, by_name.values(), strict=True))
+    def __init__(self, names: Sequence[str] = (), answers: Sequence[NodeAnswer] = ()) -> None:
+        """Each of the answers is a refusal, by the node whose name is at the same place."""
+        self.names = names
+        self._answers = answers
+        self._refusals: Mapping[NodeAnswer, PlacementRefusal] = {
+            answer: answer.refusal for answer in set(answers) if answer.refusal is not None
+        }
 
-    def distinct(self) -> Collection[PlacementRefusal]:
+    @classmethod
+    def of(cls, by_name: Mapping[str, PlacementRefusal]) -> Self:
+        """From refusals by the name of the node."""
+        return cls(tuple(by_name), tuple(map(NodeAnswer, by_name.values())))
+
+    @classmethod
+    def alike(cls, names: Sequence[str], refusal: PlacementRefusal) -> Self:
+        """Every node refuses for the same reason."""
+        return cls(names, (NodeAnswer(refusal),) * len(names))
+
+    def and_also(self, by_name: Mapping[str, PlacementRefusal]) -> Self:
+        """These refusals, and those of further nodes."""
+        answers = (*self._answers, *map(NodeAnswer, by_name.values()))
+        return type(self)((*self.names, *by_name), answers) if by_name else self
+
+    def by_name(self) -> Mapping[str, PlacementRefusal]:
+        """The refusal of each node."""
+        return dict(zip(self.names, map(self._refusals.__getitem__, self._answers), strict=True))
+
+    def distinct(self) -> Iterable[PlacementRefusal]:
         """Each refusal once."""
-        return self._distinct.values()
+        return self._refusals.values()
 
     def counts(self) -> tuple[tuple[PlacementReason, int], ...]:
         """The causes with the number of their nodes, the most frequent first.
@@ -27,12 +50,15 @@ class RefusedNodes:
         Causes that are equally frequent are in the order of the enum.
         """
         counts: Counter[PlacementReason] = Counter()
-        for number, nodes in Counter(self._numbers).items():
-            counts[self._distinct[number].cause] += nodes
+        for answer, nodes in Counter(self._answers).items():
+            counts[self._refusals[answer].cause] += nodes
         return tuple(sorted(counts.items(), key=lambda item: (-item[1], _ORDER[item[0]])))
 
     def most_frequent(self) -> PlacementReason | None:
         """The cause of most nodes; None without nodes."""
+        causes = {refusal.cause for refusal in self._refusals.values()}
+        if len(causes) == 1:  # nearly always: every node has too little of the same
+            return causes.pop()
         return next((cause for cause, _ in self.counts()), None)
 
     def resolvable(self) -> list[str]:
@@ -40,18 +66,24 @@ class RefusedNodes:
         lasting = self._lasting()
         return [
             name
-            for name, number in zip(self._names, self._numbers, strict=True)
-            if number not in lasting
+            for name, answer in zip(self.names, self._answers, strict=True)
+            if answer not in lasting
         ]
 
     def texts(self) -> tuple[dict[str, str], dict[str, str]]:
         """The causes by node: those that other pods may change, and those that they do not."""
-        by_number = {number: each.cause.explanation for number, each in self._distinct.items()}
-        texts = dict(zip(self._names, map(by_number.__getitem__, self._numbers), strict=True))
-        if not self._lasting():  # nearly always
+        explained = {answer: each.cause.explanation for answer, each in self._refusals.items()}
+        if len(set(explained.values())) == 1:
+            texts = dict.fromkeys(self.names, next(iter(explained.values())))
+        else:
+            texts = dict(zip(self.names, map(explained.__getitem__, self._answers), strict=True))
+        lasting = self._lasting()
+        if not lasting:  # nearly always
             return texts, {}
+        if len(lasting) == len(explained):
+            return {}, texts
         failed = {name: texts[name] for name in self.resolvable()}
         return failed, {name: text for name, text in texts.items() if name not in failed}
 
-    def _lasting(self) -> set[int]:
-        return {number for number, each in self._distinct.items() if each.cause in UNRESOLVABLE}
+    def _lasting(self) -> set[NodeAnswer]:
+        return {answer for answer, each in self._refusals.items() if each.cause in UNRESOLVABLE}

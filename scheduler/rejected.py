@@ -4,7 +4,9 @@ Pods with equal demands that were refused by the same nodes are a group, so that
 costs one placement a group, however many pods wait.
 """
 
-from collections.abc import Callable, Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -17,9 +19,11 @@ from vgpu.placement.candidate import PodDemand
 MOST_REJECTED: Final = 20_000
 """Maximum number of rejected pods that are remembered; the oldest are forgotten first."""
 
+MOST_NAMES: Final = 400_000
+"""Maximum number of names in all sets of nodes that are kept, about 100 bytes each."""
 
-MOST_NAME_SETS: Final = 64
-"""Maximum number of sets of nodes that are kept once for all pods."""
+NodeNames = frozenset[str] | None
+"""Names of nodes; None stands for every node."""
 
 
 class RejectedPod(msgspec.Struct, frozen=True):
@@ -28,9 +32,10 @@ class RejectedPod(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod.
         shape, demand: what it requests.
-        nodes: the nodes that refused it.
+        nodes: the nodes that have refused it since it was rejected first.
         since: its first rejection, in unix seconds.
         rejections: number of rejections since then.
+        offered: number of nodes of the last rejection.
         limited: its namespace if that has a quota, else "".
         over_quota: whether the quota is a reason of the rejection.
     """
@@ -38,9 +43,10 @@ class RejectedPod(msgspec.Struct, frozen=True):
     pod: PodRef
     shape: DemandShape
     demand: PodDemand
-    nodes: frozenset[str]
+    nodes: NodeNames
     since: float
     rejections: int = 1
+    offered: int = 0
     limited: str = ""
     over_quota: bool = False
 
@@ -50,7 +56,43 @@ class RejectedPod(msgspec.Struct, frozen=True):
         return self.shape, self.nodes, self.limited
 
 
-Group = tuple[DemandShape, frozenset[str], str]
+Group = tuple[DemandShape, NodeNames, str]
+
+
+class NodeNameSets:
+    """The sets of names of rejected pods, each kept once, with a maximum of names in all of them.
+
+    A set beyond the maximum is replaced by None, every node: its pods may be woken by a node that
+    kube-scheduler did not offer, and are never missed.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[frozenset[str], frozenset[str]] = {}
+        self._pods: Counter[frozenset[str]] = Counter()
+        self.names = 0
+
+    def take(self, nodes: NodeNames) -> NodeNames:
+        """The kept set that is equal, for one more pod."""
+        if nodes is None:
+            return None
+        kept = self._kept.get(nodes)
+        if kept is None:
+            if self.names + len(nodes) > MOST_NAMES:
+                return None
+            kept = frozenset(map(sys.intern, nodes))
+            self._kept[kept] = kept
+            self.names += len(kept)
+        self._pods[kept] += 1
+        return kept
+
+    def release(self, nodes: NodeNames) -> None:
+        """A pod less has the kept set."""
+        if nodes is None:
+            return
+        self._pods[nodes] -= 1
+        if not self._pods[nodes]:
+            del self._pods[nodes], self._kept[nodes]
+            self.names -= len(nodes)
 
 
 class RejectedPods:
@@ -59,31 +101,65 @@ class RejectedPods:
     def __init__(self) -> None:
         self._groups: dict[Group, dict[str, RejectedPod]] = {}
         self._pods: dict[str, RejectedPod] = {}
-        self._name_sets: dict[frozenset[str], frozenset[str]] = {}
+        self._name_sets = NodeNameSets()
         self._over_quota: dict[str, dict[str, RejectedPod]] = {}
 
     def __len__(self) -> int:
         """Number of pods."""
         return len(self._pods)
 
+    @property
+    def names(self) -> int:
+        """Number of names in all sets of nodes, each set counted once."""
+        return self._name_sets.names
+
     def get(self, uid: str) -> RejectedPod | None:
         """What is remembered of a pod."""
         return self._pods.get(uid)
 
-    def add(self, rejected: RejectedPod) -> None:
-        """Remember a pod. A new rejection replaces the last one, but not the time of the first."""
-        uid = rejected.pod.uid
-        before = self.discard(uid)
-        if before is not None:
-            rejected = structs.replace(
-                rejected, since=before.since, rejections=before.rejections + 1
+    def reject(
+        self,
+        demand: PodDemand,
+        shape: DemandShape,
+        names: Collection[str],
+        now: float,
+        *,
+        limited: str = "",
+        over_quota: bool = False,
+    ) -> None:
+        """Remember a rejection by the nodes of these names.
+
+        They add to the nodes of earlier rejections: kube-scheduler may offer other nodes each time.
+        """
+        before = self._pods.get(demand.pod.uid)
+        nodes = None if before is None else before.nodes
+        if before is None:
+            nodes = frozenset(names)
+        elif nodes is not None and not nodes.issuperset(names):
+            nodes = nodes.union(names)
+        self.add(
+            RejectedPod(
+                demand.pod,
+                shape,
+                demand,
+                nodes,
+                now if before is None else before.since,
+                1 if before is None else before.rejections + 1,
+                len(names),
+                limited,
+                over_quota,
             )
-        elif len(self._pods) >= MOST_REJECTED:
+        )
+
+    def add(self, rejected: RejectedPod) -> None:
+        """Remember a pod, in place of what was remembered of it."""
+        uid = rejected.pod.uid
+        if uid not in self._pods and len(self._pods) >= MOST_REJECTED:
             self.discard(next(iter(self._pods)))
-        if len(self._name_sets) >= MOST_NAME_SETS:
-            self._name_sets.clear()
-        nodes = self._name_sets.setdefault(rejected.nodes, rejected.nodes)
-        rejected = structs.replace(rejected, nodes=nodes)
+        nodes = self._name_sets.take(rejected.nodes)  # before the same set is released
+        self.discard(uid)
+        if nodes is not rejected.nodes:
+            rejected = structs.replace(rejected, nodes=nodes)
         self._groups.setdefault(rejected.group, {})[uid] = rejected
         self._pods[uid] = rejected
         if rejected.over_quota:
@@ -93,6 +169,7 @@ class RejectedPods:
         """Forget a pod; returns what was remembered."""
         rejected = self._pods.pop(uid, None)
         if rejected is not None:
+            self._name_sets.release(rejected.nodes)
             pods = self._groups[rejected.group]
             del pods[uid]
             if not pods:
@@ -111,7 +188,7 @@ class RejectedPods:
         """
         taken: list[RejectedPod] = []
         for (shape, nodes, _), pods in list(self._groups.items()):
-            if node not in nodes:
+            if nodes is not None and node not in nodes:
                 continue
             demand = next(iter(pods.values())).demand
             count = fitting(shape, demand, len(pods))

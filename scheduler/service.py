@@ -55,7 +55,8 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
         return write_filter(answer, query.sent), not answer.error
 
     def prioritize(body: bytes) -> tuple[bytes, bool]:
-        return write_scores(extender.prioritize(read_query(body, extender.known_pod))), True
+        query = read_query(body, extender.known_pod)
+        return write_scores(query.names, extender.prioritize(query)), True
 
     def preempt(body: bytes) -> tuple[bytes, bool]:
         return write_victims(preemptor.preempt(read_preemption(body))), True
@@ -79,7 +80,7 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
         return write_filter(FilterAnswer(error=error))
 
     filtering = query(Verb.FILTER, filter_nodes, no_nodes, no_nodes(_TOO_LONG))
-    scoring = query(Verb.PRIORITIZE, prioritize, lambda _: write_scores(()), write_scores(()))
+    scoring = query(Verb.PRIORITIZE, prioritize, lambda _: write_scores(), write_scores())
     preempting = query(Verb.PREEMPT, preempt, _no_victims, write_victims({}))
     binding = Route(_handler(Verb.BIND, bind, write_error, metrics), ("POST",), MOST_BINDING)
     return {

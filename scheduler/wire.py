@@ -152,6 +152,7 @@ _ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
 _POD: Final = msgspec.json.Decoder(ExtenderPod)
 _PREEMPTION: Final = msgspec.json.Decoder(PreemptionArgs)
 _BINDING: Final = msgspec.json.Decoder(BindingArgs)
+_ENCODER: Final = msgspec.json.Encoder()
 _NODE: Final = msgspec.json.Decoder(wire.AnyObject)
 
 
@@ -216,7 +217,7 @@ def write_filter(answer: FilterAnswer, sent: Mapping[str, msgspec.Raw] | None = 
     nodes = None
     if sent is not None:
         names, nodes = None, {"metadata": {}, "items": [sent[name] for name in answer.nodes]}
-    return msgspec.json.encode(
+    return _ENCODER.encode(
         {
             "Nodes": nodes,
             "NodeNames": names,
@@ -229,7 +230,7 @@ def write_filter(answer: FilterAnswer, sent: Mapping[str, msgspec.Raw] | None = 
 
 def write_victims(victims: Mapping[str, NodeVictims]) -> bytes:
     """The answer to preempt; a node that is not named is no candidate."""
-    return msgspec.json.encode(
+    return _ENCODER.encode(
         {
             "NodeNameToMetaVictims": {
                 name: {
@@ -242,11 +243,11 @@ def write_victims(victims: Mapping[str, NodeVictims]) -> bytes:
     )
 
 
-def write_scores(scores: Sequence[tuple[str, int]]) -> bytes:
-    """The answer to prioritize."""
-    return msgspec.json.encode([HostScore(name, score) for name, score in scores])
+def write_scores(names: Sequence[str] = (), scores: Sequence[int] = ()) -> bytes:
+    """The answer to prioritize: each node with the score at the same place."""
+    return _ENCODER.encode(list(map(HostScore, names, scores)))
 
 
 def write_error(error: str) -> bytes:
     """The answer to bind; "" is success."""
-    return msgspec.json.encode({"Error": error})
+    return _ENCODER.encode({"Error": error})

@@ -14,7 +14,6 @@ from scheduler.explanation import rejection_text, summary_of
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pages import page_routes
-from scheduler.refused_nodes import RefusedNodes
 from scheduler.wire import PlacementQuery
 from tests.scheduler.test_binder_machine import (
     NAMES,
@@ -95,7 +94,7 @@ def cluster():
 
 
 def reasons(filtered):
-    return {refusal.reason for refusal in filtered.refused.values()}
+    return {refusal.reason for refusal in filtered.refused.distinct()}
 
 
 def test_a_pod_over_its_quota_is_refused_by_every_node_with_the_amounts(cluster):
@@ -105,7 +104,7 @@ def test_a_pod_over_its_quota_is_refused_by_every_node_with_the_amounts(cluster)
     assert not filtered.nodes
     assert reasons(filtered) == {PlacementReason.QUOTA}
     _, demand = demand_of(pod("b"), SCHEMES)
-    assert rejection_text(summary_of(RefusedNodes(filtered.refused)), demand) == (
+    assert rejection_text(summary_of(filtered.refused), demand) == (
         "2 nodes: the pod would exceed a GPU quota of its namespace"
         " (aliyun.com/gpu-mem: 4 of 6 used, 4 requested (ResourceQuota ns/q,"
         " requests.aliyun.com/gpu-mem))"
@@ -211,8 +210,8 @@ def test_a_limit_of_a_model_counts_where_the_model_is(cluster):
     cluster.bind(pod("a"), "n1")
     filtered = cluster.filter(pod("b"))
     assert filtered.nodes == ("n2",)
-    assert filtered.refused["n1"].reason is PlacementReason.QUOTA
-    assert "memory of A100" in filtered.refused["n1"].message
+    assert filtered.refused.by_name()["n1"].reason is PlacementReason.QUOTA
+    assert "memory of A100" in filtered.refused.by_name()["n1"].message
     assert cluster.reserve(pod("b"), "n1").reason is PlacementReason.QUOTA
     relabelled = structs.replace(gpushare_node("n1", 4), labels={LABEL: "Tesla-T4"})
     cluster.cache.set_node("n1", relabelled)
@@ -241,8 +240,8 @@ def test_gpu_admissions_quota_is_enforced_with_reservations(cluster):
     ]
     filtered = cluster.filter(wanted[0], ("n1", "n2", "n3"))
     assert filtered.nodes == ("n1",)
-    assert filtered.refused["n2"].reason is PlacementReason.QUOTA_POOL
-    assert filtered.refused["n3"].reason is PlacementReason.QUOTA_MODEL
+    assert filtered.refused.by_name()["n2"].reason is PlacementReason.QUOTA_POOL
+    assert filtered.refused.by_name()["n3"].reason is PlacementReason.QUOTA_MODEL
     for each in wanted[:2]:
         assert not isinstance(cluster.reserve(each, "n1"), PlacementRefusal)
     assert cluster.reserve(wanted[2], "n1").reason is PlacementReason.QUOTA
