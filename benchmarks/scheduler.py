@@ -7,8 +7,9 @@ pods a second change in it meanwhile. The client sends one request after another
 connection, as kube-scheduler does. Times are wall times of the client, from the first byte
 of a request to the last of its answer. The first requests of a kind are not counted: they compute
 what the later ones find. "Mixed" are pods of eight sizes that are not bound yet when the next one
-comes, so that filter counts them. A figure is that of the best round. There is no peer: HAMi's
-extender is in no package registry.
+comes, so that filter counts them. "Quota of a model" are pods of a namespace with a limit of
+one GPU model, which depends on the GPUs of each node. A figure is that of the best round. There is
+no peer: HAMi's extender is in no package registry.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from scheduler.extender import Extender  # noqa: E402
 from scheduler.metrics import SchedulerMetrics  # noqa: E402
 from scheduler.preemption import Preemptor  # noqa: E402
 from scheduler.service import extender_routes  # noqa: E402
-from vgpu.kube.objects import Container, Node, Pod  # noqa: E402
+from vgpu.kube.objects import Container, Namespace, Node, Pod  # noqa: E402
 from vgpu.model import PodRef  # noqa: E402
 from vgpu.placement.dialects import scheduler_schemes  # noqa: E402
 from vgpu.web.server import WebServer  # noqa: E402
@@ -50,6 +51,7 @@ BUDGETS_MS = {
     "5000 names, p99": 20.0,
     "mixed, 5000 names, p99": 20.0,
     "rejected again, 500 names, p50": 1.0,
+    "quota of a model, 500 names, p50": 1.0,
 }
 
 
@@ -91,6 +93,8 @@ def serve(nodes, pods):
     bound = [pod(number, nodes) for number in range(pods)]
     for each in bound:
         cache.set_pod(f"ml/{each.ref.name}", each)
+    limits = {"vgpu.dev/quota-memory": "Tesla T4=1Ti"}
+    cache.set_namespace("limited", Namespace("limited", annotations=limits))
     extender = Extender(
         cache, None, SchedulerMetrics(), RejectionEvents(lambda _: None), lambda: ""
     )
@@ -112,10 +116,10 @@ def serve(nodes, pods):
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, flush=True)
 
 
-def body(names, memory, uid="new"):
+def body(names, memory, uid="new", namespace="ml"):
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory)}
     containers = [{"name": "main", "resources": {"limits": limits}}]
-    metadata = {"name": uid, "namespace": "ml", "uid": uid}
+    metadata = {"name": uid, "namespace": namespace, "uid": uid}
     sent = {"metadata": metadata, "spec": {"containers": containers}, "status": {}}
     return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}).encode()
 
@@ -171,6 +175,7 @@ def main():
         kinds = {
             "": [body(offer, 4096) for offer in offers],
             "rejected again, ": [body(offer, MEMORY_MIB + 1) for offer in offers],
+            "quota of a model, ": [body(offer, 4096, namespace="limited") for offer in offers],
             "mixed, ": [
                 body(offer, SIZES[number % len(SIZES)], f"new-{number}")
                 for number, offer in enumerate(offers)

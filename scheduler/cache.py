@@ -18,7 +18,7 @@ import msgspec
 
 from scheduler.cluster_state import ClusterState
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
+from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, PlacedUsages, ShapeKey
 from scheduler.node_cache import CachedNode, PodPlacement, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.pod_demands import Demanded, PodDemands
@@ -43,7 +43,7 @@ from vgpu.placement.result import (
 from vgpu.quota.check import check_node
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
-from vgpu.quota.usage import usage_of_requests
+from vgpu.quota.usage import PodUsage, usage_of_requests
 from vgpu.schemes.codec import ClaimError
 
 MOST_WOKEN: Final = 16
@@ -51,9 +51,6 @@ MOST_WOKEN: Final = 16
 
 MOST_ASKED: Final = 32
 """Maximum number of nodes that are asked whether they take a pod beside pods under way."""
-
-MOST_PLACED: Final = 8
-"""Maximum number of demands whose placements are remembered, for quotas that depend on GPUs."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
@@ -107,7 +104,7 @@ class SchedulerCache:
         self._shapes = DemandShapes()
         self._demands = PodDemands(self.schemes)
         self._known = NodeAnswers()
-        self._placements: NodeMemory[Placement] = NodeMemory(MOST_PLACED)
+        self._placed = PlacedUsages()
         self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
         self._state = ClusterState(
             self.schemes,
@@ -535,41 +532,55 @@ class SchedulerCache:
         Without a placement the pod counts what is known of it before: a lower bound.
         """
         quotas = self._state.quotas
-        quota = quotas.quota(demand.pod.namespace)
-        if not quota:
+        if not quotas.quota(demand.pod.namespace):
             return None
-        units = dict(demand.units)
-        if placement is None:
-            usage = usage_of_requests(units, demand.requests, "")
-            refusal = quotas.check(demand.pod, usage, is_placed=False)
-        else:
-            name = placement.node
-            usage = self._state.usage_on(name, units, placement.allocations)
-            refusal = quotas.check(demand.pod, usage, is_placed=True)
-            if refusal is None:
-                refusal = check_node(quota, usage, self._state.nodes[name].node)
+        if placement is not None:
+            return self._refused_on(demand, *self._usage(demand, placement))
+        usage = usage_of_requests(dict(demand.units), demand.requests, "")
+        refusal = quotas.check(demand.pod, usage, is_placed=False)
+        return PlacementRefusal(refusal.reason, refusal.detail) if refusal is not None else None
+
+    def _usage(self, demand: PodDemand, placement: Placement) -> tuple[PodUsage, Node | None]:
+        """What a placed pod counts for its quota, and its node."""
+        usage = self._state.usage_on(placement.node, dict(demand.units), placement.allocations)
+        return usage, self._state.nodes[placement.node].node
+
+    def _refused_on(
+        self, demand: PodDemand, usage: PodUsage, node: Node | None
+    ) -> PlacementRefusal | None:
+        """Why the quota of the pod's namespace refuses the pod with this usage on a node."""
+        quotas = self._state.quotas
+        refusal = quotas.check(demand.pod, usage, is_placed=True) or check_node(
+            quotas.quota(demand.pod.namespace), usage, node
+        )
         return PlacementRefusal(refusal.reason, refusal.detail) if refusal is not None else None
 
     def _within_quota(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[list[str], dict[str, PlacementRefusal]]:
-        """Those of the nodes on which the pod is within its quota, and why the others are not."""
-        known = self._placements.of((shape.number,))
+        """Those of the nodes on which the pod is within its quota, and why the others are not.
+
+        Nodes on which the pod counts alike have one refusal: the quota is compared once for them.
+        """
+        known = self._placed.of((shape.number, demand.units))
         own = self._state.reserved_on(demand.pod.uid)
         scheme = self._by_name[shape.scheme]
+        refusals: dict[int, PlacementRefusal | None] = {}
         within: list[str] = []
         over: dict[str, PlacementRefusal] = {}
         for name in names:
-            placement = known.get(name)
-            if placement is None or name in own:
+            placed = known.get(name)
+            if placed is None or name in own:
                 result = self._place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     over[name] = result
                     continue
-                placement = result
+                placed = self._placed.shared(*self._usage(demand, result))
                 if self._state.nodes[name].is_alike_for(demand):
-                    known[name] = placement
-            refusal = self._over_quota(demand, placement)
+                    known[name] = placed
+            if placed.number not in refusals:
+                refusals[placed.number] = self._refused_on(demand, placed.usage, placed.node)
+            refusal = refusals[placed.number]
             if refusal is None:
                 within.append(name)
             else:
@@ -578,7 +589,7 @@ class SchedulerCache:
 
     def _forget(self, node: str) -> None:
         self._known.forget(node)
-        self._placements.forget(node)
+        self._placed.forget(node)
 
     def _found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
         """The node as the pod finds it; None if nothing is known of it."""

@@ -16,10 +16,14 @@ from vgpu.kube.list_watch import ListWatch
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.reader import Reader
 from vgpu.quota.declared import GPU_QUOTA_KEY, declares_quota
+from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.row import UnhealthyMap
 
 STALE_SECONDS: Final = 60.0
 """Maximum age of the last event while the API server does not answer, in seconds."""
+
+_OF_QUOTAS: Final = frozenset({"namespaces", "resourcequotas"})
+"""Kinds that are read for quotas alone."""
 
 NamedConfigMap = tuple[str, Mapping[str, str]]
 """A ConfigMap's name and data."""
@@ -33,8 +37,14 @@ class ClusterInformers:
         server: Reader,
         cache: SchedulerCache,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        quotas: bool = True,
     ) -> None:
-        """``clock`` returns seconds that never go back."""
+        """``clock`` returns seconds that never go back.
+
+        Without ``quotas`` neither Namespaces nor ResourceQuotas are read, and no quota is known.
+        """
+        self._reads_quotas = quotas
         self._clock = clock
         self._cache = cache
         self._fed: set[str] = set()
@@ -80,12 +90,9 @@ class ClusterInformers:
             changed=lambda: self._feed("resourcequotas"),
             clock=clock,
         )
-        self._all: dict[str, Informer[Any]] = {
-            "pods": self.pods,
-            "nodes": self.nodes,
-            "namespaces": self._namespaces,
-            "resourcequotas": self._quotas,
-        }
+        self._all: dict[str, Informer[Any]] = {"pods": self.pods, "nodes": self.nodes}
+        if quotas:
+            self._all |= {"namespaces": self._namespaces, "resourcequotas": self._quotas}
         for namespace, row in maps.items():
             informer = self._health_informer(server, namespace, row)
             self._all[f"configmaps of {namespace}"] = informer
@@ -99,7 +106,7 @@ class ClusterInformers:
         def changed() -> None:
             objects = informer.state().objects.items()
             self._cache.set_unhealthy({key: data.get(row.key, "") for key, (_, data) in objects})
-            if namespace == GPU_QUOTA_NAMESPACE:
+            if namespace == GPU_QUOTA_NAMESPACE and self._reads_quotas:
                 self._set_gpu_admission(informer.get(GPU_QUOTA))
             self._feed(name)
 
@@ -131,7 +138,9 @@ class ClusterInformers:
     def complaint(self) -> str:
         """Why no request can be answered; "" if the cache is complete and new enough."""
         if len(self._fed) < len(self._all):
-            return "the cluster has not been read completely yet"
+            missing = ((name, self._all[name].health().failure) for name in self._all)
+            failures = [f"{failure}{_hint(name, failure)}" for name, failure in missing if failure]
+            return ": ".join(("the cluster has not been read completely yet", *failures[:1]))
         for name, informer in self._all.items():
             health = informer.health()
             if not health.synced or (health.failure and (health.silent or 0.0) > STALE_SECONDS):
@@ -175,6 +184,13 @@ class ClusterInformers:
             with self._changed:
                 self._fed.add(name)
                 self._changed.notify_all()
+
+
+def _hint(name: str, failure: SourceError) -> str:
+    """What to do about a failure, if only quotas need what could not be read."""
+    if name not in _OF_QUOTAS or failure.reason is not Reason.FORBIDDEN:
+        return ""
+    return "; add the right to list and watch them, or pass --no-quotas"
 
 
 def _pod_key(pod: Pod | MalformedObject) -> str:

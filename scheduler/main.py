@@ -122,6 +122,12 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     help="Lock the node of each pod of HAMi and Volcano, as their own device plugins need it. Ours"
     " does not: with locks one pod of a node is bound at a time.",
 )
+@click.option(
+    "--no-quotas",
+    is_flag=True,
+    help="Enforce no quotas of namespaces, and read neither Namespaces nor ResourceQuotas: where"
+    " the right to do so is missing.",
+)
 @kubeconfig_flags
 @click.option(
     "--node-policy",
@@ -227,6 +233,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     compat: tuple[SchedulerCompat, ...] = ()
     is_single: bool = False
     has_original_plugin: bool = False
+    enforces_quotas: bool = True
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -246,6 +253,7 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             tuple(map(SchedulerCompat, params["compat"])),
             params["single"],
             params["original_plugin"],
+            not params["no_quotas"],
         )
 
 
@@ -305,7 +313,7 @@ class Scheduler:
             self._relieve,
         )
         self._waker = Waker(api, self._cache, changed)
-        self._informers = ClusterInformers(api, self._cache)
+        self._informers = ClusterInformers(api, self._cache, quotas=options.enforces_quotas)
         namespace = options.lease_namespace
         self._presence = ReplicaPresence(
             api, namespace, socket.gethostname(), fail, is_single=options.is_single

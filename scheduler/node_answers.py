@@ -4,15 +4,22 @@ filter asks about hundreds of nodes, of which few have changed since the last po
 alike share one answer, so that an answer is looked up without touching the node itself.
 """
 
+import itertools
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from vgpu.kube.objects import Node
 from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.usage import PodUsage, node_model, node_pool
 
 MOST_KEYS: Final = 128
 """Maximum number of keys whose answers are remembered; the least recently used are forgotten."""
+
+MOST_PLACED: Final = 8
+"""Maximum number of demands whose usage of quotas is remembered by node."""
 
 MOST_DISTINCT: Final = 10_000
 """Maximum number of different answers that nodes share."""
@@ -52,9 +59,9 @@ class NodeMemory(Generic[_Value]):
     def __init__(self, most: int) -> None:
         """At most so many keys are remembered; the least recently used are forgotten."""
         self._most = most
-        self._by_key: OrderedDict[ShapeKey, dict[str, _Value]] = OrderedDict()
+        self._by_key: OrderedDict[Hashable, dict[str, _Value]] = OrderedDict()
 
-    def of(self, key: ShapeKey) -> dict[str, _Value]:
+    def of(self, key: Hashable) -> dict[str, _Value]:
         """The values of a key by the node's name, to be read and to be added to."""
         values = self._by_key.get(key)
         if values is None:
@@ -88,3 +95,44 @@ class NodeAnswers(NodeMemory[NodeAnswer]):
         if len(self._distinct) >= MOST_DISTINCT:
             self._distinct.clear()
         return self._distinct.setdefault(content, answer)
+
+
+class PlacedUsage(msgspec.Struct, frozen=True):
+    """What a pod counts for a quota on nodes that are alike for quotas.
+
+    Attributes:
+        number: its own in a process, so that a refusal is computed once for all these nodes.
+        usage: what the pod counts.
+        node: one of the nodes: the others have the same model and pool in their labels.
+    """
+
+    number: int
+    usage: PodUsage
+    node: Node | None
+
+
+class PlacedUsages(NodeMemory[PlacedUsage]):
+    """The usages of placed demands, by node. Not for several threads: the cache locks.
+
+    The key of a memory is the number of the demand's shape, with the pod's extended resources.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MOST_PLACED)
+        self._distinct: dict[Hashable, PlacedUsage] = {}
+        self._numbers = itertools.count()
+
+    def shared(self, usage: PodUsage, node: Node | None) -> PlacedUsage:
+        """The one object of all equal usages on nodes that are alike."""
+        amounts = frozenset(
+            (model, resource, amount)
+            for model, by_resource in usage.by_model.items()
+            for resource, amount in by_resource.items()
+        )
+        content = amounts, node_model(node), node_pool(node)
+        placed = self._distinct.get(content)
+        if placed is None:
+            if len(self._distinct) >= MOST_DISTINCT:
+                self._distinct.clear()
+            placed = self._distinct[content] = PlacedUsage(next(self._numbers), usage, node)
+        return placed

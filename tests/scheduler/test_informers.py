@@ -14,6 +14,7 @@ from vgpu.kube.objects import Container, MalformedObject, Namespace, Pod, Resour
 from vgpu.model import PodRef
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.result import PlacementReason
+from vgpu.reasons import Reason, SourceError
 
 
 class Server:
@@ -26,8 +27,11 @@ class Server:
         self.lists = dict.fromkeys(kinds, ()) | {"nodes": (gpushare_node("n1", 1),)}
         self.events = {plural: queue.Queue() for plural in self.lists}
         self.failing = False
+        self.forbidden = ()
 
     def pages(self, kind, **_):
+        if kind.plural in self.forbidden:
+            raise SourceError(Reason.FORBIDDEN, kind.plural, "no right to list")
         if self.failing:
             raise ClusterError(0, "Unreachable", "no route")
         yield ObjectPage(tuple(self.lists[kind.plural]), "", "1", 1)
@@ -141,3 +145,28 @@ def test_quotas_come_from_resource_quotas_namespaces_and_gpu_admissions_config_m
     gone = ResourceQuota("ns", "q", hard)
     server.events["resourcequotas"].put(WatchEvent(EventType.DELETED, "5", gone))
     wait_until(lambda: not cache.limited(), "no quota", context=cache.limited)
+
+
+def test_without_the_right_to_read_quotas_the_complaint_says_what_to_do(followed):
+    informers, server, _, _ = followed
+    server.forbidden = ("namespaces", "resourcequotas")
+    informers.start()
+    wait_until(lambda: "--no-quotas" in informers.complaint(), "hint", context=informers.complaint)
+    assert informers.complaint() == (
+        "the cluster has not been read completely yet: namespaces: no right to list;"
+        " add the right to list and watch them, or pass --no-quotas"
+    )
+
+
+def test_without_quotas_nothing_is_read_for_them():
+    server = Server()
+    server.forbidden = ("namespaces", "resourcequotas")
+    server.lists["configmaps"] = (("gpuquota", {"gpu_quota": '{"ns": {"quota": {"M40": 1}}}'}),)
+    cache = SchedulerCache(scheduler_schemes({}), lambda: 0.0)
+    informers = ClusterInformers(server, cache, quotas=False)
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready", context=informers.complaint)
+    assert not cache.limited()
+    informers.close()
+    for events in server.events.values():
+        events.put(None)

@@ -11,6 +11,9 @@
 {{- if .Values.scheduler.originalPlugin }}
 - --original-plugin
 {{- end }}
+{{- if not .Values.scheduler.quotas }}
+- --no-quotas
+{{- end }}
 {{- range .Values.scheduler.compat }}
 - --compat={{ . }}
 {{- end }}
