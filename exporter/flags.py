@@ -42,6 +42,7 @@ FLAG_OF_COLLECTOR = {
     "--kubelet.log-dir": "kubelet",
     "--kubelet.checkpoint": "kubelet",
     "--kubelet.pod-resources": "kubelet",
+    "--kubelet.dra-state": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
     "--plugin.state-dir": "plugin",
@@ -78,6 +79,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     kubelet_log_dir: str = "/var/log/pods"
     kubelet_checkpoint: str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
     kubelet_pod_resources: str | None = None
+    kubelet_dra_state: str = "/var/lib/kubelet/dra_manager_state"
     pods: str | None = None
     limits_gaia_dir: str = "/etc/gpu-manager/vm"
     limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
@@ -194,6 +196,11 @@ FLAGS = (
         "--kubelet.pod-resources",
         "The kubelet's pod-resources socket; needs the extra vgpu[pod-resources].",
         metavar="SOCKET",
+    ),
+    flag(
+        "--kubelet.dra-state",
+        "The kubelet's state of dynamic resource allocation: the pods of ResourceClaims.",
+        metavar="FILE",
     ),
     flag(
         "--pods",

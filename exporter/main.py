@@ -65,6 +65,7 @@ def node_paths(options: ExporterOptions) -> NodePaths:
         log_dir=options.kubelet_log_dir,
         checkpoint=options.kubelet_checkpoint,
         pod_resources=options.kubelet_pod_resources,
+        dra_state=options.kubelet_dra_state,
         limit_dirs={
             name: getattr(options, field(files.flag), files.folder)
             for name, files in registry().limit_files.items()

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from vgpu.model import PodRef, Scheme
+from vgpu.model import ClaimedDevice, PodRef, Scheme
 from vgpu.reasons import Rejection
 
 # ---------------------------------------------------------------- the driver
@@ -248,6 +248,39 @@ class HeldDevices(msgspec.Struct, frozen=True, gc=False):
     resource: str
 
 
+class PreparedResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceClaim that the kubelet has asked drivers to prepare.
+
+    ``pod_uids`` are its pods on this node; ``devices`` is empty until the drivers have answered.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    pod_uids: tuple[str, ...]
+    devices: tuple[ClaimedDevice, ...]
+
+
+class HeldResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceClaim of one container, as pod-resources reports it: without any UID.
+
+    The kubelet lists all devices of the ResourceClaim, whichever request the container uses.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    devices: tuple[ClaimedDevice, ...]
+
+
+class HeldResources(msgspec.Struct, frozen=True):
+    """The answer of pod-resources: holder -> device IDs, and the ResourceClaims of containers."""
+
+    devices: Mapping[HeldDevices, frozenset[str]] = {}
+    resource_claims: tuple[HeldResourceClaim, ...] = ()
+
+
 class KubeletSample(msgspec.Struct, frozen=True):
     """One pass over the kubelet's data on the node. Each part is None if not readable.
 
@@ -256,6 +289,9 @@ class KubeletSample(msgspec.Struct, frozen=True):
         containers: container id -> names, from log links.
         grants: the checkpoint's entries.
         held: pod-resources' answer: holder -> device IDs.
+        held_claims: pod-resources' answer: the ResourceClaims of containers.
+        resource_claims: the prepared ResourceClaims; None if the kubelet keeps a list of them that
+            could not be read.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
             could not be read.
     """
@@ -266,6 +302,8 @@ class KubeletSample(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
     held: Mapping[HeldDevices, frozenset[str]] | None = None
     named: bool = True
+    held_claims: tuple[HeldResourceClaim, ...] = ()
+    resource_claims: tuple[PreparedResourceClaim, ...] | None = ()
 
 
 # ---------------------------------------------------------------- the API server

@@ -19,6 +19,7 @@ class Scheme(StrEnum):
     GPUSHARE = "gpushare"  # Aliyun
     GAIA = "gaia"  # Tencent gpu-manager
     KUBESHARE = "kubeshare"  # KubeShare / Gemini
+    DRA = "dra"  # dynamic resource allocation, whatever the driver
     NONE = "none"  # a process on a GPU that no sharing system knows of
 
     @classmethod
@@ -49,6 +50,7 @@ class Source(StrEnum):
 
     SHIM = "shim"
     PROCESS = "process"
+    DRA_STATE = "dra-manager-state"
     CHECKPOINT = "kubelet-checkpoint"
     POD_RESOURCES = "pod-resources"
     LIMIT_FILE = "limit-file"
@@ -87,6 +89,30 @@ class ContainerKind(StrEnum):
     INIT = "init"  # runs to its end before the app containers; they may take over its devices
     SIDECAR = "sidecar"  # an init container with restartPolicy Always: runs beside them
     EPHEMERAL = "ephemeral"  # added to a running pod by kubectl debug: has no devices of its own
+
+
+class ClaimedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
+    """One device that a ResourceClaim has: a result of its allocation.
+
+    Attributes:
+        claim_uid, claim: the ResourceClaim; its namespace is that of its pods.
+        driver, pool, device: the device, as the driver names it.
+        share_id: which share of a device that allows several; "" if it is whole, or not known.
+        requests: names of the requests that it is for, sorted.
+    """
+
+    claim_uid: str
+    claim: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str = ""
+    requests: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``<driver>/<pool>/<device>``, the name of a device whose UUID is not known."""
+        return f"{self.driver}/{self.pool}/{self.device}"
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,12 @@ To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
 from collections.abc import Collection
 from typing import Final
 
-from exporter.families.allocations import CONTAINER_ALLOCATIONS, DEVICE_ALLOCATIONS, LEDGER
+from exporter.families.allocations import (
+    CONTAINER_ALLOCATIONS,
+    DEVICE_ALLOCATIONS,
+    LEDGER,
+    RESOURCE_CLAIMS,
+)
 from exporter.families.containers import CONTAINERS, SHARES
 from exporter.families.details import Detail
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
@@ -28,6 +33,7 @@ OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     SHARES,
     CONTAINERS,
     CONTAINER_ALLOCATIONS,
+    RESOURCE_CLAIMS,
     LEDGER,
     COLLECTORS,
     CALLS,

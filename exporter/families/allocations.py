@@ -1,9 +1,12 @@
 """Families of the ledger: allocations, used or not, and conflicts."""
 
+from collections.abc import Iterable, Iterator
+
 from exporter.families.containers import CONTAINER_LABELS
 from exporter.view import ExporterView
-from vgpu.ledger import PRECEDENCE
+from vgpu.ledger import PRECEDENCE, Holding
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
+from vgpu.model import Source
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 GAUGE = MetricType.GAUGE
@@ -86,6 +89,58 @@ CONTAINER_ALLOCATIONS = FamilyTable(
 )
 
 
+RESOURCE_CLAIMS = FamilyTable(
+    title="ResourceClaims of the containers",
+    note=(
+        "Dynamic resource allocation: one series for each device of a ResourceClaim and container"
+        " that uses it. The ResourceClaim is in the pod's namespace. Join the series with the"
+        " allocations on `pod_uid`, `container` and `uuid`. A node without ResourceClaims has no"
+        " series."
+    ),
+    rows=lambda view: _claimed(view.allocations.holdings) if view.allocations else (),
+    labels=(
+        *CONTAINER_LABELS,
+        "uuid",
+        "resource_claim",
+        "request",
+        "driver",
+        "pool",
+        "device",
+        "share_id",
+    ),
+    key=lambda row: row,
+    families=(
+        Family(
+            "vgpu_container_resource_claim_info",
+            GAUGE,
+            "1 for a device of a ResourceClaim that the container uses. `uuid` is empty where the"
+            " device's UUID is unknown.",
+            lambda _: 1,
+        ),
+    ),
+)
+
+
+def _claimed(holdings: Iterable[Holding]) -> Iterator[tuple[str, ...]]:
+    """The labels of each device of a ResourceClaim, by container."""
+    for holding in holdings:
+        pod, uuid = holding.pod, holding.share.device
+        for claimed in (part.claimed for part in holding.claimed):
+            yield (
+                pod.namespace,
+                pod.name,
+                holding.container,
+                pod.uid,
+                "" if uuid == claimed.name else uuid,
+                claimed.claim,
+                ",".join(claimed.requests),
+                claimed.driver,
+                claimed.pool,
+                claimed.device,
+                claimed.share_id,
+            )
+
+
 def _ratio(cores_milli: int | None) -> Value:
     return None if cores_milli is None else cores_milli / WHOLE_DEVICE_MILLI
 
@@ -101,7 +156,11 @@ def _sources(view: ExporterView) -> Labelled:
     if view.allocations is None:
         return {}
     read = view.allocations.ledger.read
-    return {(source.value,): int(source in read) for source in PRECEDENCE}
+    return {
+        (source.value,): int(source in read)
+        for source in PRECEDENCE
+        if source in read or source is not Source.DRA_STATE
+    }
 
 
 LEDGER = FamilyTable(
@@ -122,7 +181,8 @@ LEDGER = FamilyTable(
             "vgpu_allocation_source_read",
             GAUGE,
             "1 if the ledger was built with this source, 0 if the source is off, failed or stale."
-            " What only an absent source would show is no conflict.",
+            " What only an absent source would show is no conflict. `dra-manager-state` is exported"
+            " only while the node has ResourceClaims.",
             _sources,
             ("source",),
         ),

@@ -122,6 +122,12 @@ _NODE_FLAGS: Final = {
         None,
         metavar="SOCKET",
     ),
+    "--kubelet.dra-state": _node(
+        "--kubelet.dra-state",
+        "The kubelet's state of dynamic resource allocation: the pods of ResourceClaims.",
+        _PLACES.dra_state,
+        metavar="FILE",
+    ),
     "--limits.gaia-dir": _node(
         "--limits.gaia-dir",
         "gpu-manager's folder of vcuda.config files.",
@@ -289,6 +295,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
             log_dir=params["kubelet_log_dir"],
             checkpoint=params["kubelet_checkpoint"],
             pod_resources=params["kubelet_pod_resources"],
+            dra_state=params["kubelet_dra_state"],
             limit_dirs={
                 name: params.get(field(files.flag), files.folder)
                 for name, files in registry().limit_files.items()

@@ -13,7 +13,13 @@ from vgpu.model import Allocation, Source
 from vgpu.schemes.mig import mig_slot
 
 TRUSTED: Final = frozenset(
-    {Source.PROCESS, Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT}
+    {
+        Source.PROCESS,
+        Source.DRA_STATE,
+        Source.POD_RESOURCES,
+        Source.CHECKPOINT,
+        Source.OWN_CHECKPOINT,
+    }
 )
 """Better sources than annotations; unlike a shim's files, tenants cannot write them."""
 

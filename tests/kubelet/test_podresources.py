@@ -11,13 +11,13 @@ from tests.support.descriptors import no_descriptors
 from tests.support.environment import ROOT
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.facts import Grant
-from vgpu.model import PodRef
+from vgpu.facts import Grant, HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.model import ClaimedDevice, PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import podresources_pb2 as pb
 from vgpu.sources import podresources
 from vgpu.sources.kubelet import KubeletSource, name_grants
-from vgpu.sources.podresources import HeldDevices, PodResourcesSource
+from vgpu.sources.podresources import PodResourcesSource
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def test_the_committed_code_is_what_the_proto_gives(tmp_path):
 def test_entries_of_single_devices_in_any_order_are_one_set(kubelet, source):
     kubelet.answer = lambda: one_entry_per_device(WEB)
     for _ in range(5):
-        assert source.sample() == HELD
+        assert source.sample().devices == HELD
 
 
 def test_an_answer_without_any_pod_is_a_kubelet_that_has_just_started(kubelet, source):
     assert refusal(source).reason is Reason.EMPTY_AFTER_RESTART
     kubelet.answer = lambda: one_entry_per_device(("default", "idle", "main", "cpu", []))
-    assert source.sample() == {}
+    assert source.sample() == HeldResources()
 
 
 def test_a_refusal_for_its_rate_is_told_as_such(kubelet, source):
@@ -135,12 +135,12 @@ def test_a_socket_that_nobody_serves_is_unreadable(tmp_path):
 
 def test_the_channel_finds_the_kubelet_again_after_its_restart(kubelet, source):
     kubelet.answer = lambda: one_entry_per_device(WEB)
-    assert source.sample() == HELD
+    assert source.sample().devices == HELD
     kubelet.stop()
     assert refusal(source).reason in (Reason.ABSENT, Reason.UNREADABLE)
     kubelet.start()
     found = wait_until(source.sample, "the kubelet answers again", failures=(SourceError,))
-    assert found == HELD
+    assert found.devices == HELD
 
 
 # ---------------------------------------------------------------- joined with the checkpoint
@@ -206,3 +206,34 @@ def test_a_sample_has_the_names_that_pod_resources_and_the_checkpoint_give(kubel
         b'"Checksum":655664086}'
     )
     assert source.sample(time.time()).pods == {}
+
+
+# ---------------------------------------------------------------- ResourceClaims
+
+
+def test_the_devices_of_a_resource_claim_are_known_by_their_names(kubelet, source):
+    """Kubernetes 1.34 lists the ResourceClaim twice if a container names two of its requests.
+
+    The CDI devices of the second repeat those of the first, so they say nothing.
+    """
+    answer = pb.ListPodResourcesResponse()
+    main = answer.pod_resources.add(name="web-0", namespace="ml").containers.add(name="main")
+    for _ in range(2):
+        claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
+        for device in ("gpu-0", "gpu-1"):
+            claim.claim_resources.add(
+                driver_name="gpu.nvidia.com", pool_name="node-1", device_name=device
+            )
+    claim.claim_resources[1].share_id = "s1"
+    kubelet.answer = lambda: answer
+    first, second, shared = (
+        ClaimedDevice("", "two", "gpu.nvidia.com", "node-1", device, share_id)
+        for device, share_id in (("gpu-0", ""), ("gpu-1", ""), ("gpu-1", "s1"))
+    )
+    assert source.sample().resource_claims == (
+        HeldResourceClaim("ml", "web-0", "main", "two", (first, second)),
+        HeldResourceClaim("ml", "web-0", "main", "two", (first, shared)),
+    )
+    del main.dynamic_resources[1]
+    main.dynamic_resources.append(main.dynamic_resources[0])
+    assert len(source.sample().resource_claims) == 1

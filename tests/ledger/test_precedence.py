@@ -25,6 +25,7 @@ def test_the_more_trusted_source_says_where_the_container_is(better):
 def test_the_order_of_trust_is_the_one_that_is_documented():
     assert PRECEDENCE == (
         Source.PROCESS,
+        Source.DRA_STATE,
         Source.POD_RESOURCES,
         Source.CHECKPOINT,
         Source.OWN_CHECKPOINT,
@@ -38,7 +39,7 @@ def test_the_order_of_trust_is_the_one_that_is_documented():
 def test_sources_that_agree_are_all_named_the_most_trusted_first():
     ledger = merge(evidence(*(said(source, A, 2) for source in reversed(ALLOCATIONS))))
     (holding,) = ledger.holdings
-    assert holding.source is Source.POD_RESOURCES
+    assert holding.source is Source.DRA_STATE
     assert holding.sources == tuple(ALLOCATIONS)
     assert ledger.conflicts == ()
 

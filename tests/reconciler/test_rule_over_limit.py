@@ -36,7 +36,12 @@ from vgpu.units import GIB, MIB
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
 LIMIT = SHARE * OVER_LIMIT_PERCENT // 100
 ACTS = Policy(modes={Rule.OVER_LIMIT: Mode.APPLY})
-GIVERS = (Source.POD_RESOURCES, Source.CHECKPOINT, Source.OWN_CHECKPOINT)
+GIVERS = (
+    Source.DRA_STATE,
+    Source.POD_RESOURCES,
+    Source.CHECKPOINT,
+    Source.OWN_CHECKPOINT,
+)
 """Out of the tenants' reach, and tell sizes."""
 
 

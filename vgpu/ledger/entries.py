@@ -7,7 +7,15 @@ import msgspec
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.conflicts import Conflict
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.model import ClaimedDevice, ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
+
+
+class ClaimedShare(msgspec.Struct, frozen=True, gc=False):
+    """A part of a holding that is a ResourceClaim's, which may have more pods and containers."""
+
+    claimed: ClaimedDevice
+    memory_bytes: int | None
+    cores_milli: int | None
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
@@ -28,6 +36,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         kind: when the container runs.
         order: of an init container or sidecar: its place among these, from 0, as they start.
         sized_by: the source of the share's memory; None if no source reports it for this device.
+        claimed: the parts that are of ResourceClaims.
     """
 
     pod: PodRef
@@ -43,6 +52,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
     order: int = 0
     sized_by: Source | None = None
+    claimed: tuple[ClaimedShare, ...] = ()
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):

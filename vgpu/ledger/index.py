@@ -23,6 +23,7 @@ class LedgerIndex:
         placements: where the ledger has each container.
         holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
         grants, own: what the checkpoints of the kubelet and of our own plugin report.
+        resource_claims: what the kubelet reports of ResourceClaims.
         allocated: the devices that they name, by container; the kubelet's come before ours.
     """
 
@@ -35,6 +36,12 @@ class LedgerIndex:
         for holding in ledger.holdings:
             self.holdings.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
         self.grants = self._with_devices(Source.CHECKPOINT, evidence)
+        self.resource_claims = [
+            pair
+            for source in (Source.DRA_STATE, Source.POD_RESOURCES)
+            for pair in self._with_devices(source, evidence)
+            if pair[0].claimed
+        ]
         self.own = self._with_devices(Source.OWN_CHECKPOINT, evidence)
         self.allocated = _by_place(self.own) | _by_place(self.grants)
 

@@ -16,6 +16,7 @@ from vgpu.facts import (
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
+from vgpu.ledger.from_dra import resource_claim_statements
 from vgpu.ledger.from_kubelet import identified
 from vgpu.ledger.from_node import (
     devices_of,
@@ -27,7 +28,7 @@ from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_nod
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
-from vgpu.model import Device, Source
+from vgpu.model import Device, PodRef, Source
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.handles import with_handles
 
@@ -107,6 +108,11 @@ def node_evidence(
             statement for container in allocations for statement in container.statements
         ]
         malformed += (error for container in allocations for error in container.malformed)
+    incomplete = set(samples.incomplete)
+    if kubelet and kubelet.resource_claims is None:
+        incomplete.add(Source.DRA_STATE)
+    if kubelet and (kubelet.resource_claims or kubelet.held_claims):
+        by_source |= _of_resource_claims(kubelet, refs.values(), by_source)
     if gpu and owners is not None:
         known = (found for found in gpu.processes if found.device in gpu.processes_known)
         by_source[Source.PROCESS] = process_statements(known, owners, names)
@@ -135,9 +141,25 @@ def node_evidence(
         wanted=tuple(request for reading in readings for request in reading.wanted),
         malformed=tuple(malformed),
         read=frozenset(by_source),
-        incomplete=frozenset(samples.incomplete),
+        incomplete=frozenset(incomplete),
         bounds=bounded,
     )
+
+
+def _of_resource_claims(
+    kubelet: KubeletSample,
+    pods: Iterable[PodRef],
+    by_source: Mapping[Source, Iterable[Statement]],
+) -> dict[Source, Iterable[Statement]]:
+    """The statements about ResourceClaims by source, after those that pod-resources has already."""
+    found: dict[Source, Iterable[Statement]] = {}
+    prepared = kubelet.resource_claims or ()
+    for statement in resource_claim_statements(prepared, kubelet.held_claims, pods):
+        found[statement.source] = (
+            *found.get(statement.source, by_source.get(statement.source, ())),
+            statement,
+        )
+    return found
 
 
 def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[Device]:

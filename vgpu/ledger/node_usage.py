@@ -64,6 +64,7 @@ def node_usage(
     for file in shim.files if shim else ():
         regions.add_on_node(file, on_node[file.pod_uid, file.container])
     _add_grants(builder, index.grants)
+    _add_resource_claims(builder, index.resource_claims)
     _add_own(builder, index.own)
     living = pods_with_cgroups(index.names.values(), presence.live_pods)
     for owned in owned_limits(limits.limits if limits else (), living, names):
@@ -98,6 +99,14 @@ def _add_grants(builder: UsageBuilder, grants: Iterable[StatementDevices]) -> No
             for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
                 if device:
                     _set_limit(builder, statement, device, limit)
+
+
+def _add_resource_claims(builder: UsageBuilder, pairs: Iterable[StatementDevices]) -> None:
+    """Add the containers that use ResourceClaims; Kubernetes limits nothing of them."""
+    for statement, devices in pairs:
+        if builder.is_there((statement.pod.uid, statement.container)):
+            for device in filter(None, devices):
+                _set_limit(builder, statement, device, None)
 
 
 def _add_own(builder: UsageBuilder, own: Iterable[StatementDevices]) -> None:

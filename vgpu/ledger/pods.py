@@ -6,7 +6,7 @@ import msgspec
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
-from vgpu.ledger.entries import Holding
+from vgpu.ledger.entries import ClaimedShare, Holding
 from vgpu.ledger.liveness import NORMAL_LEFTOVERS, Liveness, proves_liveness
 from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
@@ -94,6 +94,8 @@ def resolve_pod(known: Known, containers: Containers, registry: Registry) -> Pod
             places = _left_over(places, taken, beside)
         taken.update([place.share.device for place in places])
         resolved = [_holder(known, container, place, of_container, alive) for place in places]
+        if any(statement.claimed for statement in of_container):
+            resolved = _with_claimed(resolved, of_container, registry)
         holders += resolved
         statements += of_container
         disputed += settled.disputed
@@ -207,6 +209,34 @@ def _holder(
         sized_by=place.sized_by,
     )
     return SupportedHolding(holding, agreeing)
+
+
+def _with_claimed(
+    holders: Sequence[SupportedHolding], statements: Iterable[Statement], registry: Registry
+) -> list[SupportedHolding]:
+    """The holders with their parts of ResourceClaims, from the most trusted source that has any.
+
+    What is on no known device is at the first holder.
+    """
+    claiming = [statement for statement in statements if statement.claimed]
+    parts: dict[str, dict[ClaimedShare, None]] = {}
+    for statement in claiming:
+        if statement.source is claiming[0].source:
+            for device, share, claimed in zip(
+                registry.gpus(statement), statement.shares, statement.claimed, strict=True
+            ):
+                size = registry.size(device, share.memory_bytes, share.cores_milli)
+                part = ClaimedShare(claimed, size.memory_bytes, size.cores_milli)
+                parts.setdefault(device, {})[part] = None
+    unplaced = parts.pop("", {})
+    result = []
+    for holder in holders:
+        holding = holder.holding
+        own = (*parts.get(holding.share.device, ()), *unplaced)
+        unplaced = {}
+        with_parts = msgspec.structs.replace(holding, claimed=own)
+        result.append(msgspec.structs.replace(holder, holding=with_parts))
+    return result
 
 
 # ---------------------------------------------------------------- what is wrong

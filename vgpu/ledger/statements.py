@@ -11,10 +11,21 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
-from vgpu.model import ContainerKind, Device, Phase, PodRef, Request, Scheme, Share, Source
+from vgpu.model import (
+    ClaimedDevice,
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    Request,
+    Scheme,
+    Share,
+    Source,
+)
 
 PRECEDENCE = (
     Source.PROCESS,
+    Source.DRA_STATE,
     Source.POD_RESOURCES,
     Source.CHECKPOINT,
     Source.OWN_CHECKPOINT,
@@ -61,6 +72,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         slices: (resource, device IDs) that no other pod may have.
         where: where a person can read the same: a path, a key, pids.
         kind: when the container runs, where the source reports it (our own checkpoint).
+        claimed: the device of a ResourceClaim that each share is; () if they are of none.
         limits: bytes of memory that the plugin's answer sets as the limit of each share; None for a
             share that it does not limit, () where it limits none.
     """
@@ -78,6 +90,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     where: str = ""
     kind: ContainerKind = ContainerKind.APP
     limits: tuple[int | None, ...] = ()
+    claimed: tuple[ClaimedDevice, ...] = ()
 
 
 def tenant_writes(source: Source, scheme: Scheme) -> bool:

@@ -1,11 +1,13 @@
 """The sum of the holdings of one device, and whether the device has that much."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
+import msgspec
+
 from vgpu.effective import effective
-from vgpu.ledger.entries import Holding, HoldingSum
-from vgpu.model import ContainerKind, Device
+from vgpu.ledger.entries import ClaimedShare, Holding, HoldingSum
+from vgpu.model import ClaimedDevice, ContainerKind, Device, Share
 from vgpu.units import exact_size, percentage
 
 Amount = Callable[[Holding], int]
@@ -19,7 +21,9 @@ AMOUNTS: tuple[Amount, ...] = (
 
 
 def held(holdings: Sequence[Holding]) -> HoldingSum:
-    """The sum of the holdings, each pod's at its peak."""
+    """The sum of the holdings, each pod's at its peak, and what a ResourceClaim has once."""
+    if any(holding.claimed for holding in holdings):
+        holdings = _each_claim_once(holdings)
     if not any(holding.kind is ContainerKind.INIT for holding in holdings):
         return HoldingSum(*(sum(map(amount, holdings)) for amount in AMOUNTS))
     pods: dict[str, list[Holding]] = {}
@@ -33,6 +37,28 @@ def held(holdings: Sequence[Holding]) -> HoldingSum:
             )
             for amount in AMOUNTS
         )
+    )
+
+
+def _each_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
+    """The holdings, without what a holding before has of the same ResourceClaim."""
+    counted: set[ClaimedDevice] = set()
+    all_holdings = []
+    for holding in holdings:
+        repeated = [part for part in holding.claimed if part.claimed in counted]
+        counted.update(part.claimed for part in holding.claimed)
+        all_holdings.append(_without(holding, repeated) if repeated else holding)
+    return all_holdings
+
+
+def _without(holding: Holding, parts: Sequence[ClaimedShare]) -> Holding:
+    share = holding.share
+    memory = (share.memory_bytes or 0) - sum(part.memory_bytes or 0 for part in parts)
+    cores = (share.cores_milli or 0) - sum(part.cores_milli or 0 for part in parts)
+    return msgspec.structs.replace(
+        holding,
+        share=Share(share.device, max(0, memory), max(0, cores)),
+        slots=max(0, holding.slots - len(parts)),
     )
 
 

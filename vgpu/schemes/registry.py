@@ -14,13 +14,14 @@ from typing import Final
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
 from vgpu.schemes.row import AnnotationRepair, LimitFiles, SchemeRow
 from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
-ROWS: Final = (VOLCANO_ROW, HAMI_ROW, GPUSHARE_ROW, GAIA_ROW, KUBESHARE_ROW)
+ROWS: Final = (VOLCANO_ROW, HAMI_ROW, GPUSHARE_ROW, GAIA_ROW, KUBESHARE_ROW, DRA_ROW)
 
 UnitBytes = Mapping[str, int | None]
 """Bytes of one unit of a system's memory, by the name of its row; None is not known."""

@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vgpu.facts import ContainerName, Grant, HeldDevices, KubeletSample
+import msgspec
+
+from vgpu.facts import (
+    ContainerName,
+    Grant,
+    HeldDevices,
+    HeldResources,
+    KubeletSample,
+    PreparedResourceClaim,
+)
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.dra_state import read_dra_state
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
 from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
@@ -25,6 +35,7 @@ Checkpoint = tuple[tuple[Grant, ...], tuple[Rejection, ...]]
 
 DEFAULT_LOG_DIR = "/var/log/pods"
 DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+DEFAULT_DRA_STATE = "/var/lib/kubelet/dra_manager_state"
 
 
 def name_grants(
@@ -100,6 +111,7 @@ class KubeletSource:
         checkpoint: str | None = DEFAULT_CHECKPOINT,
         pod_resources: str | None = None,
         verify_seconds: float = 0.0,
+        dra_state: str | None = None,
     ) -> None:
         """Any of the paths may be None: not configured.
 
@@ -107,6 +119,8 @@ class KubeletSource:
 
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
+        ``dra_state`` is the kubelet's state of dynamic resource allocation; a node without it, or
+        with an empty one, uses none.
 
         Raises SourceError NOT_INSTALLED when ``pod_resources`` is set without the extra.
         """
@@ -118,6 +132,7 @@ class KubeletSource:
             KubeletCheckpointFile(checkpoint, verify_seconds).get if checkpoint else None
         )
         self._held = _pod_resources(pod_resources) if pod_resources else None
+        self._dra_state = _remember(dra_state, read_dra_state)
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
         self._pieces: Any = None
@@ -139,14 +154,23 @@ class KubeletSource:
 
         folders, links = read(self._folders), read(self._links)
         checkpoint, held = read(self._checkpoint), read(self._held)
-        if all(piece is None for piece in (folders, links, checkpoint, held)):
+        prepared: tuple[PreparedResourceClaim, ...] | None = ()
+        try:
+            prepared = self._dra_state(now) if self._dra_state else ()
+        except SourceError as error:
+            if error.reason is not Reason.ABSENT:  # absent is a kubelet without DRA
+                failures.append(error)
+                prepared = None
+        if all(piece is None for piece in (folders, links, checkpoint, held)) and not prepared:
             reason = failures[0].reason if failures else Reason.ABSENT
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
-        pieces = (folders, links, checkpoint, held, [str(error) for error in failures])
+        pieces = (folders, links, checkpoint, held, prepared, [str(error) for error in failures])
         if pieces != self._pieces:
-            self._sample = self._joined(folders, links, checkpoint, held, failures)
+            self._sample = msgspec.structs.replace(
+                self._joined(folders, links, checkpoint, held, failures), resource_claims=prepared
+            )
             self._pieces = pieces
         return self._sample
 
@@ -155,7 +179,7 @@ class KubeletSource:
         folders: Folders | None,
         links: Links | None,
         checkpoint: Checkpoint | None,
-        held: Mapping[HeldDevices, frozenset[str]] | None,
+        held: HeldResources | None,
         failures: Iterable[SourceError],
     ) -> KubeletSample:
         """The sample of these pieces; None is not read."""
@@ -167,7 +191,7 @@ class KubeletSource:
             grants, refused = checkpoint
             rejections += refused
             if held:
-                named, refused = name_grants(grants, held)
+                named, refused = name_grants(grants, held.devices)
                 self._named |= named
                 rejections += refused
             granted = {grant.pod_uid for grant in grants}
@@ -180,7 +204,15 @@ class KubeletSource:
             containers = _with_uids(links[0], pods.values())
             rejections += links[1]
         log_folders_read = folders is not None
-        return KubeletSample(pods, containers, grants, tuple(rejections), held, log_folders_read)
+        return KubeletSample(
+            pods,
+            containers,
+            grants,
+            tuple(rejections),
+            held.devices if held else None,
+            log_folders_read,
+            held.resource_claims if held else (),
+        )
 
 
 def _with_uids(
@@ -203,7 +235,7 @@ def _remember(path: str | None, load: Callable[[str], T]) -> Callable[[float], T
     return Remembered(path, load).get if path else None
 
 
-def _pod_resources(socket: str) -> Callable[[float], Mapping[HeldDevices, frozenset[str]]]:
+def _pod_resources(socket: str) -> Callable[[float], HeldResources]:
     """The socket's reader; gRPC is only loaded here."""
     try:
         from vgpu.sources.podresources import PodResourcesSource  # noqa: PLC0415

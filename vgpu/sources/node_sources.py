@@ -11,7 +11,12 @@ import msgspec
 
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
-from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
+from vgpu.sources.kubelet import (
+    DEFAULT_CHECKPOINT,
+    DEFAULT_DRA_STATE,
+    DEFAULT_LOG_DIR,
+    KubeletSource,
+)
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.living import living_pods
 from vgpu.sources.observation import Collectors
@@ -40,6 +45,7 @@ class NodePaths(msgspec.Struct, frozen=True):
         log_dir: the kubelet's folder of log folders; None is not read.
         checkpoint: the kubelet's, of devices; None is not read.
         pod_resources: the kubelet's socket; None is not read.
+        dra_state: the kubelet's, of dynamic resource allocation; None is not read.
         limit_dirs: folders of limit files by the name of the registry's row; a missing
             row has its default.
         state_dir: our own device plugins' checkpoints.
@@ -51,6 +57,7 @@ class NodePaths(msgspec.Struct, frozen=True):
     log_dir: str | None = DEFAULT_LOG_DIR
     checkpoint: str | None = DEFAULT_CHECKPOINT
     pod_resources: str | None = None
+    dra_state: str | None = DEFAULT_DRA_STATE
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
 
@@ -85,7 +92,13 @@ class NodeSources(msgspec.Struct, frozen=True):
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
-        kubelet = paths.log_dir, paths.checkpoint, paths.pod_resources, verify_seconds
+        kubelet = (
+            paths.log_dir,
+            paths.checkpoint,
+            paths.pod_resources,
+            verify_seconds,
+            paths.dra_state,
+        )
         return cls(
             ShimSource(roots, required=roots_required, living=living) if SHIM in names else None,
             KubeletSource(*kubelet) if KUBELET in names else None,

@@ -7,14 +7,18 @@ second after a restart, and is refused above 100 calls a second.
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
 
-from vgpu.facts import HeldDevices
+from vgpu.facts import HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.model import ClaimedDevice
 from vgpu.reasons import Reason, SourceError
-from vgpu.rpc.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+from vgpu.rpc.podresources_pb2 import (
+    DynamicResource,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
 from vgpu.sources.files import EXHAUSTING, printable, translated
 
 DEADLINE_SECONDS = 3.0
@@ -41,8 +45,8 @@ class PodResourcesSource:
             response_deserializer=ListPodResourcesResponse.FromString,
         )
 
-    def sample(self) -> Mapping[HeldDevices, frozenset[str]]:
-        """The device IDs that every container holds, by resource.
+    def sample(self) -> HeldResources:
+        """The device IDs that every container holds, by resource, and its ResourceClaims.
 
         Raises:
             SourceError: ABSENT, RATE_LIMITED, TOO_LARGE, UNREADABLE, EXHAUSTED, and
@@ -57,6 +61,7 @@ class PodResourcesSource:
         if not answer.pod_resources:
             raise SourceError(Reason.EMPTY_AFTER_RESTART, printable(self._path))
         held: dict[HeldDevices, set[str]] = {}
+        resource_claims: dict[HeldResourceClaim, None] = {}
         for pod in answer.pod_resources:
             for container in pod.containers:
                 for devices in container.devices:
@@ -64,7 +69,13 @@ class PodResourcesSource:
                         pod.namespace, pod.name, container.name, devices.resource_name
                     )
                     held.setdefault(key, set()).update(devices.device_ids)
-        return {key: frozenset(ids) for key, ids in held.items()}
+                for resource in container.dynamic_resources:
+                    # Kubernetes 1.34 repeats a ResourceClaim of which two requests are named.
+                    where = resource.claim_namespace, pod.name, container.name
+                    name, claimed = resource.claim_name, _claimed(resource)
+                    resource_claims[HeldResourceClaim(*where, name, claimed)] = None
+        devices_held = {key: frozenset(ids) for key, ids in held.items()}
+        return HeldResources(devices_held, tuple(resource_claims))
 
     def close(self) -> None:
         """Close the channel."""
@@ -88,3 +99,22 @@ class PodResourcesSource:
         elif any(os.strerror(number) in detail for number in EXHAUSTING):
             reason = Reason.EXHAUSTED  # gRPC has no code of its own for it
         return SourceError(reason, printable(self._path), f"{code.name}: {detail}")
+
+
+def _claimed(resource: DynamicResource) -> tuple[ClaimedDevice, ...]:
+    """The devices of a ResourceClaim, each once.
+
+    They are known by their names: the CDI devices of one repeat those of the devices before it.
+    """
+    devices = {
+        ClaimedDevice(
+            "",
+            resource.claim_name,
+            claimed.driver_name,
+            claimed.pool_name,
+            claimed.device_name,
+            claimed.share_id,
+        )
+        for claimed in resource.claim_resources
+    }
+    return tuple(sorted(devices))

@@ -167,7 +167,7 @@ class Observation(msgspec.Struct, frozen=True):
 
 SOURCES: Mapping[str, frozenset[Source]] = {
     "shim": frozenset({Source.SHIM}),
-    "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES}),
+    "kubelet": frozenset({Source.CHECKPOINT, Source.POD_RESOURCES, Source.DRA_STATE}),
     "limits": frozenset({Source.LIMIT_FILE}),
     "own": frozenset({Source.OWN_CHECKPOINT}),
     "pods": frozenset({Source.ANNOTATIONS}),

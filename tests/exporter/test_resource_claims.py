@@ -1,0 +1,33 @@
+"""ResourceClaims on the exporter's page, and the page of a node that has none."""
+
+from tests.exporter.test_ledger import GPUS, NODE, WEB, kernel, named, observation, series
+from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim
+from vgpu.model import ClaimedDevice
+
+INFO = "vgpu_container_resource_claim_info"
+READ = 'vgpu_allocation_source_read{source="dra-manager-state"}'
+DEVICE = ClaimedDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", "s1", ("gpu",))
+CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,))
+
+
+def page(**changes):
+    kubelet = KubeletSample({WEB.uid: WEB}, {}, grants=(), **changes)
+    return series(observation(gpu=GPUS, kubelet=kubelet, process=kernel({})))
+
+
+def test_each_device_of_a_resource_claim_has_a_series():
+    held = HeldResourceClaim("ml", "web", "main", "train", (DEVICE,))
+    found = page(resource_claims=(CLAIM,), held_claims=(held,))
+    assert named(found, INFO) == {
+        f'{INFO}{{container="main",device="gpu-0",driver="gpu.nvidia.com",namespace="ml",'
+        f'pod="web",pod_uid="{WEB.uid}",pool="{NODE}",request="gpu",resource_claim="train",'
+        'share_id="s1"}': 1
+    }
+    assert found[READ] == 1
+
+
+def test_a_node_without_resource_claims_has_no_series_of_them():
+    for without in ({}, {"resource_claims": ()}, {"resource_claims": None}):
+        found = page(**without)
+        assert not named(found, INFO)
+        assert READ not in found

@@ -1,0 +1,105 @@
+"""The kubelet's state of dynamic resource allocation: its format, its checksum, its absence."""
+
+import contextlib
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.dra import dra_state
+from vgpu.facts import PreparedResourceClaim
+from vgpu.model import ClaimedDevice
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.dra_state import parse_dra_state
+from vgpu.sources.kubelet import KubeletSource
+
+CLAIM, POD, OTHER = "c1", "p1", "p2"
+TWO_PODS = (CLAIM, "ml", "train", {POD, OTHER}, {"gpu.nvidia.com": [("node-1", "gpu-0", ["gpu"])]})
+
+
+def refused(content):
+    with pytest.raises(SourceError) as error:
+        parse_dra_state(content)
+    return error.value.reason
+
+
+def test_a_resource_claim_has_its_pods_and_devices():
+    device = ClaimedDevice(CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",))
+    assert parse_dra_state(dra_state(TWO_PODS)) == (
+        PreparedResourceClaim(CLAIM, "ml", "train", (POD, OTHER), (device,)),
+    )
+
+
+def test_the_share_of_a_device_is_there_from_kubernetes_1_35_on():
+    devices = [("node-1", "gpu-0", ["a"], "s1"), ("node-1", "gpu-0", ["b"], "s2")]
+    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": devices})))
+    assert [(one.share_id, one.requests) for one in claim.devices] == [
+        ("s1", ("a",)),
+        ("s2", ("b",)),
+    ]
+
+
+def test_before_its_driver_has_answered_a_resource_claim_has_no_devices():
+    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": []})))
+    assert claim.devices == ()
+
+
+def test_a_state_without_resource_claims_is_empty():
+    assert parse_dra_state(dra_state()) == ()
+
+
+def test_the_checksum_is_the_crc_32_of_the_text_inside():
+    """The number is pinned: it was computed once, with another program than this one."""
+    text = '{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1"}'
+    content = {"Data": text, "Checksum": 0}
+    content["Checksum"] = 3232065943
+    assert parse_dra_state(json.dumps(content).encode()) == ()
+    content["Checksum"] += 1
+    assert refused(json.dumps(content).encode()) is Reason.CHECKSUM_MISMATCH
+
+
+def test_a_changed_byte_is_found():
+    content = dra_state(TWO_PODS).replace(b"gpu-0", b"gpu-1", 1)
+    assert refused(content) is Reason.CHECKSUM_MISMATCH
+
+
+def test_a_later_format_is_named():
+    assert refused(dra_state(TWO_PODS, version="v2")) is Reason.FUTURE_VERSION
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"Data":{},"Checksum":1}', b"\xff" * 9])
+def test_other_content_is_malformed(content):
+    assert refused(content) is Reason.MALFORMED
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(content):
+    with contextlib.suppress(SourceError):
+        parse_dra_state(content)
+
+
+# ---------------------------------------------------------------- as a piece of the kubelet's data
+
+
+def sample(path):
+    (path.parent / "pods").mkdir(exist_ok=True)
+    (path.parent / "containers").mkdir(exist_ok=True)
+    source = KubeletSource(str(path.parent / "pods"), None, dra_state=str(path))
+    return source.sample(time.time())
+
+
+def test_a_node_without_the_file_uses_no_resource_claims(tmp_path):
+    missing = sample(tmp_path / "dra_manager_state")
+    assert (missing.resource_claims, missing.rejections) == ((), ())
+
+
+def test_an_unreadable_file_is_reported_and_is_no_empty_one(tmp_path):
+    path = tmp_path / "dra_manager_state"
+    path.write_bytes(dra_state(TWO_PODS)[:-9])
+    damaged = sample(path)
+    assert damaged.resource_claims is None
+    assert [rejection.reason for rejection in damaged.rejections] == [Reason.MALFORMED]
+    path.write_bytes(dra_state(TWO_PODS))
+    assert [claim.name for claim in sample(path).resource_claims or ()] == ["train"]

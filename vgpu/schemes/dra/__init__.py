@@ -1,0 +1,1 @@
+"""Dynamic resource allocation (DRA) of Kubernetes, with any driver."""
