@@ -55,6 +55,7 @@ _CONFIG: Final = {"config": {"every": "2m"}}  # the default, to be seen by who e
 _APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
 _NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
 _SCHEDULER: Final = {"scheduler": {"enabled": True, "tlsSecret": "vgpu-scheduler-tls"}}
+_KUBESHARE: Final = {"kubeshare": {"enabled": True}}
 
 
 def _plugin(scheme: str, unit: str, what: str) -> Manifest:
@@ -136,6 +137,22 @@ MANIFESTS: Final = {
         ("scheduler/policies",),
         {"scheduler": {"policies": {"validate": True}}},
     ),
+    "kubeshare-crd.yaml": Manifest(
+        "KubeShare's kind SharePod. Not where the cluster has it already.",
+        ("kubeshare/crd",),
+        _KUBESHARE,
+    ),
+    "kubeshare-rbac.yaml": Manifest(
+        "The rights of KubeShare's controllers and of their node component.",
+        ("kubeshare/rbac",),
+        _KUBESHARE,
+    ),
+    "kubeshare.yaml": Manifest(
+        "KubeShare's controllers and their node component. Needs kubeshare-rbac.yaml and"
+        " kubeshare-crd.yaml.",
+        ("kubeshare/priorityclass", "kubeshare/deployment", "kubeshare/daemonset"),
+        _KUBESHARE,
+    ),
     "podmonitors.yaml": Manifest(
         "For Prometheus Operator: who is scraped.",
         ("monitoring/podmonitors",),
@@ -144,6 +161,7 @@ MANIFESTS: Final = {
             "monitoring": {"kind": "PodMonitor"},
             "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
             **_SCHEDULER,
+            **_KUBESHARE,
         },
     ),
     "prometheusrule.yaml": Manifest(

@@ -29,7 +29,7 @@ from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
 from vgpu.units import GIB, MIB
 
-CRD = ROOT / "deploy/crds/sharepods.kubeshare.nthu.yaml"
+CRD = ROOT / "deploy/manifests/kubeshare-crd.yaml"
 CARD = 16 * GIB
 TAINT = {"key": "vgpu.test/kubeshare", "value": "yes", "effect": "NoSchedule"}
 """Keeps other tests' pods off these nodes; SharePods of the tests tolerate it."""
@@ -59,7 +59,14 @@ RULES = (
         "verbs": ["get", "create", "update"],
     },
 )
-"""The rights of the controllers, as docs/kubeshare-controllers.md has them."""
+"""The rights of the controllers, as the chart has them."""
+
+NODE_RULES = (
+    {"apiGroups": ["kubeshare.nthu"], "resources": ["sharepods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "patch"]},
+)
+"""The rights of the node component, those on pods in kube-system alone."""
 
 
 def share_pod(name, namespace, milli=500, gib=1, *, labels=None, **spec):

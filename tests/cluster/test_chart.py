@@ -403,6 +403,14 @@ REFUSED = (
         },
         "serviceAccount.name: exporter and reconciler would both make one",
     ),
+    (
+        {"kubeshare": {"enabled": True}, "paths": {"kubeshare": ""}},
+        "paths.kubeshare: the node component",
+    ),
+    (
+        {"kubeshare": {"enabled": True, "pool": {"idleTtl": "5m"}}},
+        "kubeshare.pool.idleTtl: without effect",
+    ),
     ({"scheduler": {"enabled": True}}, "scheduler: whoever reaches its port can bind pods"),
     (
         {"scheduler": {"enabled": True, "tlsSecret": "tls", "extraArgs": ["--single"]}},

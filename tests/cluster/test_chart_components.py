@@ -50,6 +50,7 @@ def test_every_object_and_pod_has_the_common_labels_and_tells_its_chart(sets):
 
 def test_names_begin_as_they_are_told_to(chart, sets):
     assert {each["metadata"]["name"] for each in kinds(sets["everything"], "Deployment")} == {
+        "vgpu-gpus-kubeshare-controller",
         "vgpu-gpus-reconciler",
         "vgpu-gpus-scheduler",
     }
@@ -188,6 +189,49 @@ def test_kube_scheduler_is_let_through_where_only_some_may_scrape(chart, sets):
     assert "from" not in everybody
 
 
+# ---------------------------------------------------------------- KubeShare's controllers
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_kubeshares_controllers_keep_a_replica_where_there_are_two(chart, replicas):
+    values = {"enabled": True, "controller": {"replicas": replicas}}
+    rendered = chart.rendered({"reconciler": {"kind": "None"}, "kubeshare": values})
+    (workload,) = kinds(rendered, "Deployment")
+    budgets = kinds(rendered, "PodDisruptionBudget")
+    assert [budget["spec"]["selector"] for budget in budgets] == [workload["spec"]["selector"]] * (
+        replicas - 1
+    )
+
+
+def test_kubeshares_flags_are_what_the_values_say(chart, sets):
+    def flags(rendered):
+        return next(
+            parse(container["args"]).params
+            for _, _, container in containers(rendered)
+            if container["name"] == "kubeshare-controller"
+        )
+
+    chosen = flags(sets["everything"])
+    assert (chosen["placement"], chosen["pool_keep_idle"], chosen["pool_idle_ttl"]) == (
+        "kubeshare-1",
+        2,
+        600.0,
+    )
+    assert chosen["holder_priority_class"] == "holders"
+    assert chosen["holder_pull_secrets"] == ("registry",)
+    plain = flags(chart.rendered({"kubeshare": {"enabled": True}}))
+    assert (plain["pool_keep_idle"], plain["pool_idle_ttl"]) == (0, None)
+    assert plain["holder_priority_class"] == "default-vgpu-holder"
+
+
+def test_kubeshares_own_definition_is_left_to_the_cluster_on_request(chart, sets):
+    (crd,) = kinds(sets["everything"], "CustomResourceDefinition")
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "subresources" not in crd["spec"]["versions"][0]
+    values = {"enabled": True, "crd": False}
+    assert not kinds(chart.rendered({"kubeshare": values}), "CustomResourceDefinition")
+
+
 # ---------------------------------------------------------------- folders of nodes
 
 
@@ -195,7 +239,7 @@ def host_paths(documents):
     return {
         volume["hostPath"]["path"]
         for _, template in pod_templates(documents)
-        for volume in template["spec"]["volumes"]
+        for volume in template["spec"].get("volumes", ())
         if "hostPath" in volume
     }
 

@@ -11,13 +11,16 @@ import yaml
 
 import deviceplugin.flags
 import exporter.flags
+import kubeshare.main
 import scheduler.main
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
 from grafana.settings import EXPORTER, RECONCILER
 from tests.cluster.extending import MAP_RIGHTS, RIGHTS
+from tests.cluster.kubesharing import NODE_RULES, RULES
 from tests.support.deploy_objects import OWN, containers, granted, kinds, parse, pod_templates
 from tests.support.environment import ROOT
 from vgpu import __version__
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE
 
 DOCUMENTS = {
     name: [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
@@ -81,12 +84,16 @@ def test_it_may_do_no_more_than_it_says(name, spec, container):
     assert not spec.get("hostIPC")
 
 
+def mounted(container):
+    return container.get("volumeMounts", ())
+
+
 @each_container
 def test_what_is_mounted_is_there(name, spec, container):
-    volumes = {volume["name"] for volume in spec["volumes"]}
-    mounts = [mount["name"] for mount in container["volumeMounts"]]
+    volumes = {volume["name"] for volume in spec.get("volumes", ())}
+    mounts = [mount["name"] for mount in mounted(container)]
     assert set(mounts) <= volumes
-    paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+    paths = [mount["mountPath"] for mount in mounted(container)]
     assert len({*paths}) == len(paths)
 
 
@@ -94,8 +101,8 @@ def test_a_volume_is_of_use():
     for documents in DOCUMENTS.values():
         for _, template in pod_templates(documents):
             spec = template["spec"]
-            used = {mount["name"] for each in spec["containers"] for mount in each["volumeMounts"]}
-            assert {volume["name"] for volume in spec["volumes"]} == used
+            used = {mount["name"] for each in spec["containers"] for mount in mounted(each)}
+            assert {volume["name"] for volume in spec.get("volumes", ())} == used
 
 
 WRITTEN = {
@@ -111,14 +118,13 @@ WRITTEN = {
     },
     "reconcile": {"/usr/local/vgpu", "/tmp/vgpu"},
     "scheduler": set(),
+    "kubeshare": {"/kubeshare/scheduler", "/kubeshare/library"},
 }
 
 
 @each_container
 def test_it_writes_to_the_host_only_where_it_must(name, spec, container):
-    writable = {
-        mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
-    }
+    writable = {mount["mountPath"] for mount in mounted(container) if not mount.get("readOnly")}
     assert writable <= WRITTEN[container["args"][0]]
 
 
@@ -128,13 +134,13 @@ DEVICE_PLUGINS = [name for name in MANIFESTS if name.startswith("device-plugin")
 @pytest.mark.parametrize("name", DEVICE_PLUGINS)
 def test_the_device_plugin_reads_which_container_is_which(name):
     """By the kubelet's links, in folders of their own."""
-    (mounted,) = (
-        {mount["mountPath"]: mount.get("readOnly", False) for mount in container["volumeMounts"]}
+    (folders,) = (
+        {mount["mountPath"]: mount.get("readOnly", False) for mount in mounted(container)}
         for _, _, container in containers(DOCUMENTS[name])
         if container["args"][0] == "device-plugin"
     )
-    assert mounted["/var/log/pods"]
-    assert mounted["/var/log/containers"]
+    assert folders["/var/log/pods"]
+    assert folders["/var/log/containers"]
 
 
 @pytest.mark.parametrize("name", DEVICE_PLUGINS)
@@ -154,12 +160,15 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
         "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
+        "controller": int(kubeshare.main.DEFAULT_ADDRESS.rpartition(":")[2]),
+        "node": int(kubeshare.main.NODE_ADDRESS.rpartition(":")[2]),
     }
+    program = container["args"][container["args"][0] == "kubeshare"]
     if name == "reconciler-cronjob.yaml":
         assert "ports" not in container
         return
     port = container["ports"][0]
-    assert port["containerPort"] == ports[container["args"][0]]
+    assert port["containerPort"] == ports[program]
     if name == "scheduler.yaml":  # the kubelet has no client certificate
         port = container["ports"][1]
         assert f"--web.probe-address=:{port['containerPort']}" in container["args"]
@@ -204,7 +213,10 @@ def test_only_who_asks_the_api_server_has_a_token_and_rights():
 
 def test_nobody_may_delete_a_pod_read_a_secret_or_make_one_into_an_admin():
     for name, documents in DOCUMENTS.items():
-        for verb, resource in granted(documents):
+        rights = granted(documents)
+        if name == "kubeshare-rbac.yaml":  # it creates the pods that it deletes
+            rights.remove(("delete", "pods"))
+        for verb, resource in rights:
             assert verb not in ("delete", "deletecollection", "*", "escalate", "bind"), name
             assert resource not in ("*", "secrets", "pods/exec", "serviceaccounts/token"), name
 
@@ -252,6 +264,51 @@ def test_the_scheduler_may_only_what_it_is_tested_with():
     assert parse(container["args"]).params["lease_namespace"] == NAMESPACE
 
 
+def test_kubeshares_controllers_may_only_what_they_are_tested_with():
+    """With no more, tests/cluster/test_kubeshare_controllers.py and test_kubeshare_node.py run."""
+    roles = kinds(DOCUMENTS["kubeshare-rbac.yaml"], "ClusterRole", "Role")
+    for part, tested in (("controller", RULES), ("node", NODE_RULES)):
+        rights = granted(each for each in roles if each["metadata"]["name"].endswith(part))
+        assert rights == {
+            (verb, resource)
+            for rule in tested
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+
+def test_kubeshares_controllers_may_write_one_lease_and_the_node_component_holder_pods_alone():
+    rules = {
+        (role["metadata"]["namespace"], rule["resources"][0], *rule["verbs"]): rule.get(
+            "resourceNames"
+        )
+        for role in kinds(DOCUMENTS["kubeshare-rbac.yaml"], "Role")
+        for rule in role["rules"]
+    }
+    assert rules == {
+        (NAMESPACE, "leases", "get", "update"): [kubeshare.main.LEASE],
+        (NAMESPACE, "leases", "create"): None,
+        (HOLDER_NAMESPACE, "pods", "list", "watch", "patch"): None,
+    }
+    (lease_namespace,) = (
+        parse(container["args"]).params["lease_namespace"]
+        for _, _, container in containers(DOCUMENTS["kubeshare.yaml"])
+        if container["name"] == "kubeshare-controller"
+    )
+    assert lease_namespace == NAMESPACE
+
+
+def test_holder_pods_are_not_preempted_and_preempt_nobody():
+    (priority,) = kinds(DOCUMENTS["kubeshare.yaml"], "PriorityClass")
+    assert (priority["value"], priority["preemptionPolicy"]) == (10**9, "Never")
+    (name,) = (
+        parse(container["args"]).params["holder_priority_class"]
+        for _, _, container in containers(DOCUMENTS["kubeshare.yaml"])
+        if container["name"] == "kubeshare-controller"
+    )
+    assert name == priority["metadata"]["name"]
+
+
 # ---------------------------------------------------------------- what is scraped
 
 
@@ -268,7 +325,8 @@ def test_the_scrape_jobs_are_named_as_rules_and_dashboards_expect():
     (known,) = re.findall('"(.*)"', RECONCILER)
     ours = {"vgpu-reconciler", "vgpu-reconciler-node"}
     assert {job for job in jobs if re.fullmatch(known, job)} == ours
-    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", *ours}
+    controllers = {"vgpu-kubeshare-controller", "vgpu-kubeshare-node"}
+    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", *controllers, *ours}
 
 
 def test_every_port_that_serves_metrics_is_scraped_once():

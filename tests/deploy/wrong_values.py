@@ -81,6 +81,10 @@ WRONG = (
     Wrong("/scheduler/policies", {"scheduler": {"policies": {"deny": True}}}, "'deny'"),
     Wrong("/scheduler/replicas", {"scheduler": {"replicas": -1}}),
     Wrong("/scheduler/service/clusterIP", {"scheduler": {"service": {"clusterIP": "vgpu.svc"}}}),
+    Wrong("/kubeshare/placement", {"kubeshare": {"placement": "release-1"}}, "'kubeshare-1'"),
+    Wrong("/kubeshare/pool", {"kubeshare": {"pool": {"keep_idle": 1}}}, "'keep_idle'"),
+    Wrong("/kubeshare/pool/idleTtl", {"kubeshare": {"pool": {"idleTtl": 600}}}),
+    Wrong("/kubeshare/controller/replicas", {"kubeshare": {"controller": {"replicas": 1.5}}}),
     Wrong("/paths/shims", {"paths": {"shims": "usr/local"}}),
     Wrong("/monitoring/kind", {"monitoring": {"kind": "podmonitor"}}),
     Wrong(

@@ -15,7 +15,9 @@ gpu-manager-vm: {path: {{ . }}/vm, at: /etc/gpu-manager/vm}
 host: {path: /, at: /host/root, must: true}
 {{- with .Values.paths.kubeshare }}
 kubeshare: {path: {{ . }}, at: /kubeshare/scheduler/config}
+kubeshare-scheduler: {path: {{ dir . }}, at: /kubeshare/scheduler}
 {{- end }}
+kubeshare-library: {path: /kubeshare/library}
 {{- with .Values.paths.oldShims }}
 old-shims: {path: {{ . }}, at: /tmp/vgpu}
 {{- end }}

@@ -1,4 +1,5 @@
-{{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node, scheduler. */}}
+{{/* Names and labels. A "part" is one of exporter, device-plugin, reconciler, reconciler-node, scheduler,
+kubeshare-controller, kubeshare-node. */}}
 
 {{- define "vgpu.name" -}}
 {{- .Values.nameOverride | default "vgpu" -}}
@@ -56,6 +57,10 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.reconciler.serviceAccount -}}
 {{- else if eq $part "scheduler" -}}
 {{- toJson $values.scheduler.serviceAccount -}}
+{{- else if eq $part "kubeshare-controller" -}}
+{{- toJson $values.kubeshare.controller.serviceAccount -}}
+{{- else if eq $part "kubeshare-node" -}}
+{{- toJson $values.kubeshare.node.serviceAccount -}}
 {{- else if eq $part "reconciler-node" -}}
 {{- toJson $values.reconciler.node.serviceAccount -}}
 {{- else -}}
@@ -103,6 +108,17 @@ subjects:
 {{- .name -}}
 {{- else if .create -}}
 {{- printf "%s-%s" $.Release.Namespace (include "vgpu.fullname" $) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Name of the PriorityClass of KubeShare's holder pods, or nothing. It is of the whole cluster. */}}
+{{- define "vgpu.kubeshare.priorityClassName" -}}
+{{- with .Values.kubeshare.holder.priorityClass -}}
+{{- if .name -}}
+{{- .name -}}
+{{- else if .create -}}
+{{- printf "%s-%s-holder" $.Release.Namespace (include "vgpu.fullname" $) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

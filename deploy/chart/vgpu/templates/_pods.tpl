@@ -57,13 +57,17 @@ runtimeClassName: {{ . }}
 {{- ternary "true" "" $covers -}}
 {{- end }}
 
-{{- define "vgpu.image" -}}
+{{- define "vgpu.imageName" -}}
 {{- $image := .Values.image -}}
 {{- if not $image.repository -}}
 {{- fail (include "vgpu.noImage" .) -}}
 {{- end -}}
-image: {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}
-imagePullPolicy: {{ $image.pullPolicy }}
+{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "vgpu.image" -}}
+image: {{ include "vgpu.imageName" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 
 {{/* A mapping as YAML, with the fields of another one over it: (list text over). */}}

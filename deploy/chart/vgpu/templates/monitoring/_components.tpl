@@ -23,6 +23,10 @@ reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- if .Values.scheduler.enabled }}
 scheduler: {api: true, ports: {scheduler: 9398}}
 {{- end }}
+{{- if .Values.kubeshare.enabled }}
+kubeshare-controller: {api: true, ports: {kubeshare: 9399}}
+kubeshare-node: {api: true, ports: {kubeshare: 9401}}
+{{- end }}
 {{- end }}
 
 {{/*
@@ -46,6 +50,10 @@ vgpu-reconciler-node: {port: reconcile, components: {{ toJson (append $plugins "
 {{- if .Values.scheduler.enabled }}
 vgpu-scheduler: {port: scheduler, components: [scheduler]}
 {{- end }}
+{{- if .Values.kubeshare.enabled }}
+vgpu-kubeshare-controller: {port: kubeshare, components: [kubeshare-controller]}
+vgpu-kubeshare-node: {port: kubeshare, components: [kubeshare-node]}
+{{- end }}
 {{- end }}
 
 {{/*
@@ -59,7 +67,7 @@ scrapeTimeout: {{ $monitoring.scrapeTimeout }}
 honorLabels: {{ $monitoring.honorLabels }}
 relabelings:
   - {targetLabel: job, replacement: {{ index . 1 }}}
-  {{- if not (has (index . 1) (list "vgpu-reconciler" "vgpu-scheduler")) }}
+  {{- if not (has (index . 1) (list "vgpu-reconciler" "vgpu-scheduler" "vgpu-kubeshare-controller")) }}
   - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
   {{- end }}
   {{- with $monitoring.relabelings }}
