@@ -10,6 +10,7 @@ from typing import Final
 from grafana.allocation_alerts import ALLOCATIONS, CONTAINERS
 from grafana.exporter_alerts import EXPORTERS
 from grafana.gpu_alerts import DEVICES
+from grafana.kubeshare_alerts import KUBESHARE_CONTROL
 from grafana.plugin_alerts import DEVICE_PLUGINS
 from grafana.reconciler_alerts import RECONCILERS
 from grafana.scheduler_alerts import SCHEDULERS
@@ -22,4 +23,5 @@ GROUPS: Final = (
     DEVICE_PLUGINS,
     RECONCILERS,
     SCHEDULERS,
+    KUBESHARE_CONTROL,
 )

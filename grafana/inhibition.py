@@ -95,6 +95,18 @@ INHIBITIONS: Final = (
         "no scheduler is ready: not one page for each replica",
     ),
     Inhibition(
+        "VgpuKubeShareControllersAbsent",
+        ("VgpuKubeShareNoLeader",),
+        ("cluster",),
+        "no controller of KubeShare at all: none leads either",
+    ),
+    Inhibition(
+        "VgpuKubeShareNodeSilent",
+        ("VgpuKubeShareHolderPending",),
+        ("cluster", "node"),
+        "nobody reports GPUs: holder pods have none",
+    ),
+    Inhibition(
         "VgpuReconcilerAbsent",
         ("VgpuReconcilerDown", "VgpuReconcilerNoLeader", "VgpuReconcilerStalled"),
         ("cluster",),

@@ -171,6 +171,11 @@ GROUPS: Final = (
                 "schedulers that run",
             ),
             RecordingRule(
+                "cluster:vgpu_kubeshare_controllers:count",
+                "count by (cluster) (vgpu_kubeshare_ready)",
+                "controllers of KubeShare that run",
+            ),
+            RecordingRule(
                 "cluster_resource_health:vgpu_plugin_resource_devices:sum",
                 "sum by (cluster, resource, health) (vgpu_plugin_resource_devices)",
                 "device IDs that are advertised to kubelets, by resource and health",

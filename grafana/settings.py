@@ -25,6 +25,12 @@ PLUGIN: Final = 'job=~"vgpu-device-plugin.*"'
 SCHEDULER: Final = 'job=~"vgpu-scheduler.*"'
 """The schedulers' scrape job."""
 
+KUBESHARE: Final = 'job=~"vgpu-kubeshare.*"'
+"""The scrape jobs of KubeShare's controllers and of their node component."""
+
+KUBESHARE_CONTROLLERS: Final = 'job=~"vgpu-kubeshare-controller.*"'
+"""The scrape job of KubeShare's controllers alone."""
+
 ABSENT_REMEMBERED: Final = "7d"
 """Time after which an outage of everything is taken for a removal, and its alert ends."""
 
@@ -176,3 +182,8 @@ BIND_FAILURES: Final = (
 
 FAILED_BINDS: Final = 3
 """Maximum number of failed bindings in an hour, for each of these reasons."""
+
+# ---------------------------------------------------------------- KubeShare's controllers
+
+STEP_ERROR_RATIO: Final = 0.1
+"""Maximum part of the writes of KubeShare's controllers that fail."""

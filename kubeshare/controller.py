@@ -22,7 +22,7 @@ from kubeshare.metrics import ControllerMetrics, StepOutcome
 from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
-from kubeshare.share_pod_cluster import Affected, SharePodCluster
+from kubeshare.share_pod_cluster import Affected, SharePodCluster, held_gpu
 from kubeshare.steps import (
     CreateHolder,
     CreateSharePodPod,
@@ -187,8 +187,16 @@ class SharePodControllers:
         """A pod has changed; None if it is gone."""
         pod = found if isinstance(found, ClusterPod) else None
         with self._lock:
+            before = self._cluster.pods.get(key)
             affected = self._cluster.set_pod(key, pod)
+        if pod is not None and before is not None:
+            self._note_holder_start(before, pod)
         self._enqueue(affected)
+
+    def _note_holder_start(self, before: ClusterPod, pod: ClusterPod) -> None:
+        is_start = before.ref.uid == pod.ref.uid and pod.uuid and not before.uuid
+        if is_start and held_gpu(pod) is not None and pod.pod.created_at is not None:
+            self._metrics.note_holder_start(max(0.0, self._clock() - pod.pod.created_at))
 
     def set_node(self, name: str, found: ClusterNode | MalformedObject | None) -> None:
         """A node has changed; None if it is gone."""
@@ -215,6 +223,7 @@ class SharePodControllers:
             return {
                 "share_pods": tuple(self._cluster.share_pods.values()),
                 "gpus": tuple(self._cluster.virtual_gpus()),
+                "nodes": tuple(self._cluster.nodes.values()),
             }
 
     # ------------------------------------------------------------ the threads' side

@@ -2,13 +2,13 @@
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from kubeshare.model import ConditionType, SharePod
+from kubeshare.model import ClusterNode, ConditionType, SharePod
 from kubeshare.reasons import UnplacedReason
 from kubeshare.virtual_gpu import VirtualGpuState
 from vgpu.metrics.family import Family, FamilyTable, MetricType
@@ -68,6 +68,22 @@ def phase_of(gpu: VirtualGpuState) -> VirtualGpuPhase:
     return next((phase for is_so, phase in checks if is_so), VirtualGpuPhase.IDLE)
 
 
+def connected_nodes(
+    nodes: Iterable[ClusterNode], gpus: Iterable[VirtualGpuState]
+) -> Mapping[tuple[str, ...], int]:
+    """Node -> 1 if its node component has reported its GPUs and those of all holder pods.
+
+    A node without GPUs of KubeShare is not in it.
+    """
+    names, silent = set(), set()
+    for gpu in gpus:
+        names.add(gpu.name.node)
+        if gpu.awaits_report:
+            silent.add(gpu.name.node)
+    reported = {node.name for node in nodes if node.gpu_bytes}
+    return {(name,): int(name in reported - silent) for name in sorted(names | reported)}
+
+
 class ControllerView(msgspec.Struct, frozen=True):
     """All values of a page.
 
@@ -75,9 +91,10 @@ class ControllerView(msgspec.Struct, frozen=True):
         leads: whether this process writes.
         ready: whether the cluster was read completely and events arrive.
         ages: seconds since the last event, by kind of object.
-        share_pods, gpus: the SharePods and virtual GPUs.
+        share_pods, gpus, nodes: the SharePods, virtual GPUs and nodes.
         unplaced: waiting SharePods by the reason of most nodes.
-        placements: number of placements, and their seconds together.
+        placements, holder_starts: number of placements, and of holder pods whose GPU became known,
+            each with their seconds together.
         steps: number of writes, by step and outcome.
         api_requests: requests to the API server by verb and HTTP status.
     """
@@ -87,8 +104,10 @@ class ControllerView(msgspec.Struct, frozen=True):
     ages: Mapping[str, float]
     share_pods: tuple[SharePod, ...]
     gpus: tuple[VirtualGpuState, ...]
+    nodes: tuple[ClusterNode, ...]
     unplaced: Mapping[UnplacedReason, int]
     placements: tuple[int, float]
+    holder_starts: tuple[int, float]
     steps: Mapping[tuple[str, StepOutcome], int]
     api_requests: Mapping[tuple[str, str], int]
 
@@ -100,6 +119,7 @@ class ControllerMetrics:
         self._lock = threading.Lock()
         self._unplaced: dict[str, UnplacedReason] = {}
         self._placements = (0, 0.0)
+        self._holder_starts = (0, 0.0)
         self._steps: Counter[tuple[str, StepOutcome]] = Counter()
 
     def note_placement(self, seconds: float) -> None:
@@ -107,6 +127,12 @@ class ControllerMetrics:
         with self._lock:
             count, total = self._placements
             self._placements = count + 1, total + seconds
+
+    def note_holder_start(self, seconds: float) -> None:
+        """Count a holder pod whose GPU has become known, with its age at that time."""
+        with self._lock:
+            count, total = self._holder_starts
+            self._holder_starts = count + 1, total + seconds
 
     def note_unplaced(self, uid: str, reason: UnplacedReason) -> None:
         """Remember why a SharePod is not placed."""
@@ -130,6 +156,7 @@ class ControllerMetrics:
             return {
                 "unplaced": Counter(self._unplaced.values()),
                 "placements": self._placements,
+                "holder_starts": self._holder_starts,
                 "steps": dict(self._steps),
             }
 
@@ -203,6 +230,27 @@ CONTROLLERS: Final = FamilyTable(
             "Time that placements took together, with their writes.",
             lambda view: view.placements[1],
             unit="seconds",
+        ),
+        Family(
+            "vgpu_kubeshare_holder_starts_total",
+            COUNTER,
+            "Holder pods whose GPU became known; a process counts those that it has seen without.",
+            lambda view: view.holder_starts[0],
+        ),
+        Family(
+            "vgpu_kubeshare_holder_start_seconds_total",
+            COUNTER,
+            "Time from the creation of these holder pods until their GPU was known, together.",
+            lambda view: view.holder_starts[1],
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_kubeshare_node_connected",
+            GAUGE,
+            "1 if the node component of the node has reported its GPUs, and the GPU of each holder"
+            " pod that runs there.",
+            lambda view: connected_nodes(view.nodes, view.gpus),
+            ("node",),
         ),
         Family(
             "vgpu_kubeshare_steps_total",

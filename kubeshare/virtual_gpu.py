@@ -90,6 +90,13 @@ class VirtualGpuState(msgspec.Struct, frozen=True, dict=True):
         return holder.uuid if holder is not None and runs else ""
 
     @property
+    def awaits_report(self) -> bool:
+        """Whether its holder pod runs and the node component has not reported its GPU yet."""
+        holder = self.holder
+        runs = holder is not None and holder.pod.phase == POD_RUNNING and not holder.is_deleting
+        return holder is not None and runs and not holder.uuid
+
+    @property
     def is_torn(self) -> bool:
         """Whether a user is bound to another GPU than the holder's."""
         return bool(self.uuid) and any(user.uuid != self.uuid for user in self.bound_users)

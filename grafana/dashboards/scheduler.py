@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana.dashboards import choices, links
 from grafana.dashboards.api_requests import api_requests
+from grafana.dashboards.kubeshare_row import KUBESHARE
 from grafana.dashboards.model import (
     NONE_IS_BETTER,
     Colour,
@@ -242,8 +243,9 @@ REJECTIONS: Final = PanelRow(
 PLACING: Final = Dashboard(
     "vgpu-scheduler",
     "vgpu / Scheduler",
-    "The scheduler: requests of kube-scheduler, pods that wait, failed bindings.",
+    "The scheduler: requests of kube-scheduler, pods that wait, failed bindings; KubeShare's"
+    " controllers.",
     (choices.CLUSTER, choices.SCHEDULER),
-    (SUMMARY, WHICH, REQUESTS, REJECTIONS),
+    (SUMMARY, WHICH, REQUESTS, REJECTIONS, KUBESHARE),
     "6h",
 )

@@ -3,7 +3,7 @@
 Series are in promtool's notation, a sample a minute from 0; the labels of the target are added.
 """
 
-from tests.grafana import scheduler_alert_cases
+from tests.grafana import kubeshare_alert_cases, scheduler_alert_cases
 from tests.grafana.alert_case import Case, Quiet, level
 
 UUID = 'uuid="GPU-1"'
@@ -493,6 +493,7 @@ CASES = (
         job="vgpu-reconciler",
     ),
     *scheduler_alert_cases.CASES,
+    *kubeshare_alert_cases.CASES,
 )
 
 QUIET = (
@@ -624,4 +625,5 @@ QUIET = (
         PLUGIN,
     ),
     *scheduler_alert_cases.QUIET,
+    *kubeshare_alert_cases.QUIET,
 )

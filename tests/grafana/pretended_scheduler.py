@@ -4,12 +4,13 @@ What was asked, answered and rejected is a function of the seconds since it bega
 """
 
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 from scheduler.cache import QuotaView
 from scheduler.metrics import TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
+from vgpu.metrics.family import FamilyTable
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.declared import DeclaredLimit, UnreadableLimit
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
@@ -32,8 +33,6 @@ QUOTA = NamespaceQuota(
 )
 EXCEEDED = QuotaView(QUOTA, {"": {MEMORY: 96 * GIB}})
 """More is used than is declared, and another amount cannot be read."""
-
-Seen = Callable[[float], SchedulerView]
 
 
 def view_of(t: float, **fields: object) -> SchedulerView:
@@ -96,11 +95,13 @@ def stuck(t: float) -> SchedulerView:
 
 
 class PretendedScheduler:
-    """Serves the page of what is ``seen`` of it."""
+    """Serves the page of what is ``seen`` of it; with other ``tables`` it is another program."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(
+        self, seen: Callable[[float], Any], tables: Iterable[FamilyTable] = TABLES
+    ) -> None:
         start = time.time()
-        metrics = LiveMetrics(TABLES, lambda: seen(time.time() - start))
+        metrics = LiveMetrics(tables, lambda: seen(time.time() - start))
         self._server = WebServer({"/metrics": metrics_page(metrics.body)}, ["127.0.0.1:0"])
 
     @property

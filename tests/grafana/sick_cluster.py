@@ -3,7 +3,8 @@
 Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
 one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`) and two of schedulers
-(:mod:`pretended_scheduler`). And of each kind a target where nothing answers.
+(:mod:`pretended_scheduler`), and those of a controller of KubeShare and of its node component
+(:mod:`pretended_kubeshare`). And of each kind a target where nothing answers.
 """
 
 import json
@@ -16,7 +17,12 @@ from typing import Self
 
 from msgspec import structs
 
+from kubeshare.metrics import NODE_TABLES
+from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from tests.grafana.living_node import LivingNode, running
+from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
+from tests.grafana.pretended_kubeshare import NODE_JOB as KUBESHARE_NODES
+from tests.grafana.pretended_kubeshare import broken, silent_node
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, blind, sick
 from tests.grafana.pretended_scheduler import JOB as SCHEDULERS
 from tests.grafana.pretended_scheduler import PretendedScheduler, failing, stuck
@@ -191,6 +197,12 @@ class SickCluster:
             for answers in (failing, stuck):
                 scheduler = stack.enter_context(PretendedScheduler(answers))
                 jobs.append((SCHEDULERS, "north", [scheduler.target]))
+            for job, view, tables in (
+                (CONTROLLERS, broken, CONTROLLER_TABLES),
+                (KUBESHARE_NODES, silent_node, NODE_TABLES),
+            ):
+                page = stack.enter_context(PretendedScheduler(view, tables))
+                jobs.append((job, "north", [NOBODY, page.target]))
             for name, (kubeconfig, *flags) in reconcilers.items():
                 folder = self._folder / name
                 daemon = stack.enter_context(RunningReconciler(folder, kubeconfig, *flags))

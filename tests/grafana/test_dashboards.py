@@ -13,6 +13,7 @@ from grafana import recording
 from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import UNKNOWN
 from grafana.reading import FOLDER, VARIABLE, load, of_range, panels
+from kubeshare.metrics import TABLES as KUBESHARE_TABLES
 from reconciler.metrics import TABLES as RECONCILER_TABLES
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from tests.support.defects import no_defects
@@ -41,6 +42,7 @@ LABELS = {
         RECONCILER_TABLES,
         PLUGIN_TABLES,
         SCHEDULER_TABLES,
+        KUBESHARE_TABLES,
         *(make(False) for make in SETS.values()),
     )
     for table in tables

@@ -25,6 +25,7 @@ EMPTY = {
     "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",
     "VgpuSchedulersAbsent": "there are targets",
+    "VgpuKubeShareControllersAbsent": "there are targets",
     "VgpuReconcilerStalled": "it would take half an hour",
     "VgpuReconcileActionsFailing": "these reconcilers only tell",
 }

@@ -13,6 +13,9 @@ from deviceplugin.reasons import BindRefusal
 from exporter.families import OWN_TABLES
 from exporter.flags import COLLECTORS
 from grafana import alerts, generate, recording
+from kubeshare.metrics import NODE_TABLES as KUBESHARE_NODE_TABLES
+from kubeshare.metrics import TABLES as KUBESHARE_TABLES
+from kubeshare.metrics import SharePodState, StepOutcome, VirtualGpuPhase
 from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
@@ -31,7 +34,14 @@ from vgpu.sources.nvml_queries import CLOCK_EVENTS
 
 LABELS = {
     family.name: {*table.labels, *family.extra}
-    for table in (*OWN_TABLES, *TABLES, *PLUGIN_TABLES, *SCHEDULER_TABLES)
+    for table in (
+        *OWN_TABLES,
+        *TABLES,
+        *PLUGIN_TABLES,
+        *SCHEDULER_TABLES,
+        *KUBESHARE_TABLES,
+        *KUBESHARE_NODE_TABLES,
+    )
     for family in table.families
 }
 RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
@@ -48,7 +58,8 @@ VALUES = {
     "type": {*map(str, ConflictKind), "corrected", "uncorrected"},
     "lifetime": {"volatile", "aggregate"},
     "rule": set(map(str, Rule)),
-    "result": {*map(str, (*Ending, *WriteResult, *Outcome))},
+    "result": {*map(str, (*Ending, *WriteResult, *Outcome, *StepOutcome))},
+    "state": {*map(str, (*SharePodState, *VirtualGpuPhase))},
     "verb": set(map(str, Verb)),
     "step": set(map(str, Wait)),
     "outcome": set(map(str, ActionOutcome)),
@@ -116,6 +127,9 @@ COME_AGAIN = {
     "vgpu_extender_api_requests_total",
     "vgpu_extender_requests_total",
     "vgpu_extender_request_seconds_total",
+    "vgpu_kubeshare_api_requests_total",
+    "vgpu_kubeshare_node_api_requests_total",
+    "vgpu_kubeshare_steps_total",
 }
 
 
@@ -137,7 +151,7 @@ HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 METRIC = re.compile(
-    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|extender|web|driver)\w*"
+    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|extender|kubeshare|web|driver)\w*"
 )
 
 
