@@ -12,6 +12,8 @@ Every method may be called by any thread; the lock is never held during a reques
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import compress
+from operator import not_
 from typing import Final, cast
 
 import msgspec
@@ -54,6 +56,18 @@ MOST_ASKED: Final = 32
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
+
+
+class AnsweredNode(msgspec.Struct, frozen=True):
+    """All that the answers of a node depend on, beside the demand."""
+
+    node: Node | None
+    scheme: SchedulerScheme | PlacementReason
+    view: CandidateView | None
+
+    def is_like(self, other: "AnsweredNode") -> bool:
+        """Whether the answers are the same; a node that has changed is another object."""
+        return self.node is other.node and self.scheme is other.scheme and self.view == other.view
 
 
 class FilteredNodes(msgspec.Struct, frozen=True):
@@ -105,6 +119,8 @@ class SchedulerCache:
         self._demands = PodDemands(self.schemes)
         self._known = NodeAnswers()
         self._placed = PlacedUsages()
+        self._changed_nodes: set[str] = set()
+        self._answered: dict[str, AnsweredNode] = {}
         self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
         self._state = ClusterState(
             self.schemes,
@@ -112,7 +128,7 @@ class SchedulerCache:
             changed,
             self._settled,
             relieved=relieved,
-            forget=self._forget,
+            forget=self._changed_nodes.add,
         )
 
     # ------------------------------------------------------------ events
@@ -198,7 +214,9 @@ class SchedulerCache:
                 fitting, over = self._within_quota(fitting, shape, demand, now)
                 refused = refused.and_also(over)
             kept = self._kept_for_others(fitting, shape, demand, now)
-            chosen = [name for name in fitting if name not in kept] or fitting
+            chosen = fitting
+            if kept:
+                chosen = [name for name in fitting if name not in kept] or fitting
             if chosen is not fitting:
                 refused = refused.and_also(dict.fromkeys(kept, _TAKEN))
             if chosen:
@@ -562,6 +580,7 @@ class SchedulerCache:
 
         Nodes on which the pod counts alike have one refusal: the quota is compared once for them.
         """
+        self._forget_changed(now)
         known = self._placed.of((shape.number, demand.units))
         own = self._state.reserved_on(demand.pod.uid)
         scheme = self._by_name[shape.scheme]
@@ -587,9 +606,22 @@ class SchedulerCache:
                 over[name] = refusal
         return within, over
 
-    def _forget(self, node: str) -> None:
-        self._known.forget(node)
-        self._placed.forget(node)
+    def _forget_changed(self, now: float) -> None:
+        """Forget the answers of nodes that a pod finds in another state than when they answered.
+
+        Most changes of a node are none: a reservation becomes a bound pod.
+        """
+        while self._changed_nodes:
+            name = self._changed_nodes.pop()
+            cached = self._state.nodes.get(name)
+            before = self._answered.pop(name, None)
+            if cached is not None:
+                answered = AnsweredNode(cached.node, cached.scheme, cached.view(now))
+                self._answered[name] = answered
+                if before is not None and before.is_like(answered):
+                    continue
+            self._known.forget(name)
+            self._placed.forget(name)
 
     def _found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
         """The node as the pod finds it; None if nothing is known of it."""
@@ -615,6 +647,7 @@ class SchedulerCache:
         What a node answers is the same for all pods of a shape, unless something is kept on it for
         a pod: then it is asked each time.
         """
+        self._forget_changed(now)
         known = self._known.of(_key(shape, before))
         nodes, own = self._state.nodes, self._state.reserved_on(demand.pod.uid)
         demands = [pod.demand for pod in before]
@@ -632,9 +665,10 @@ class SchedulerCache:
 
         get = known.get if not own else {**known, **dict.fromkeys(own)}.get
         answers = list(map(get, names))
-        if all(answers):  # nearly always
-            return cast("list[NodeAnswer]", answers)
-        return [answer or ask(name) for name, answer in zip(names, answers, strict=True)]
+        for _ in range(answers.count(None)):  # few nodes have changed since the last pod
+            number = answers.index(None)
+            answers[number] = ask(names[number])
+        return cast("list[NodeAnswer]", answers)
 
     def _sorted(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
@@ -647,11 +681,9 @@ class SchedulerCache:
             return (), RefusedNodes(names, answers)
         if not refusing:
             return names, RefusedNodes()
-        fitting = [
-            name for name, answer in zip(names, answers, strict=True) if answer not in refusing
-        ]
-        refused = [name for name, answer in zip(names, answers, strict=True) if answer in refusing]
-        return fitting, RefusedNodes(refused, list(filter(refusing.__contains__, answers)))
+        refuses = list(map(refusing.__contains__, answers))
+        refused = RefusedNodes(list(compress(names, refuses)), list(compress(answers, refuses)))
+        return list(compress(names, map(not_, refuses))), refused
 
     def _kept_for_others(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
@@ -667,12 +699,19 @@ class SchedulerCache:
         scores = {name: answer.score for name, answer in zip(names, answers, strict=True)}
         best = sorted(names, key=scores.__getitem__, reverse=True)[:MOST_ASKED]
 
-        def refuses(name: str) -> bool:
-            before = [pod for pod in newest if name in pod.nodes]
-            (answer,) = self._answers((name,), shape, demand, now, before)
-            return answer.refusal is not None
-
-        return set(filter(refuses, best))
+        alike: dict[tuple[bool, ...], list[str]] = {}
+        for name in best:
+            alike.setdefault(tuple(name in pod.nodes for pod in newest), []).append(name)
+        kept: set[str] = set()
+        for may_come, group in alike.items():
+            before = list(compress(newest, may_come))
+            answers = self._answers(group, shape, demand, now, before)
+            kept.update(
+                name
+                for name, answer in zip(group, answers, strict=True)
+                if answer.refusal is not None
+            )
+        return kept
 
 
 def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:
