@@ -15,6 +15,7 @@ from scheduler.shapes import DemandShape
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.candidate import CandidateNode, PodDemand
+from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
     CandidateView,
@@ -220,12 +221,7 @@ class CachedNode:
         candidate = self._candidate(scheme, now)
         if isinstance(candidate, PlacementRefusal):
             return 0
-        for number in range(most):
-            result = scheme.dialect.choose(demand, candidate)
-            if isinstance(result, PlacementRefusal):
-                return number
-            candidate = structs.replace(candidate, gpus=result.gpus)
-        return most
+        return count_pods(scheme.dialect, demand, candidate, most).pods
 
     def _candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
         """The node's GPUs in use, or why it takes no pod of the scheme at all."""

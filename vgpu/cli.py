@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Give this node's GPUs to pods, as a device plugin of the kubelet.",
     ),
     "inspect": ("vgpu.commands.inspect:command", "Show who holds what on the cluster's GPUs."),
+    "fit": ("vgpu.commands.fit:command", "Count how many more pods fit on shared GPUs."),
     "node-resource": (
         "vgpu.commands.node_resource:command",
         "Advertise an extended resource on a node, or withdraw it.",

@@ -1,6 +1,7 @@
 """The served answers against the placement itself, on generated clusters of every system (I13)."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,10 @@ from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
 from tests.scheduler.test_promise import NODES, SCHEMES
 from tests.scheduler.test_verbs import FILTER, NOW, Served
+from vgpu.commands.fit_answer import answer as fit
+from vgpu.commands.inspect_read import Read
+from vgpu.commands.scheduler_cache import filled_cache
+from vgpu.inventory import Objects
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
@@ -115,3 +120,59 @@ def test_filter_and_bind_answer_as_the_placement_does(system, data):
 
 def shares(allocations):
     return {each.container: each.shares for each in allocations}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", sorted(NODES))
+@given(data=st.data())
+def test_as_many_pods_are_bound_as_fit_reports(system, data):
+    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
+    fillers = st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=5)
+    nodes = {name: structs.replace(NODES[system], name=name, ready=True) for name in NAMES[:2]}
+    held = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
+    asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 2)))
+    pod = Pod(PodRef("uid", "ns", "new"), containers=(Container("main", asked),))
+    objects = Objects(tuple(nodes.values()), tuple(pod for pods in held.values() for pod in pods))
+    read = Read(objects, NOW)
+    fits = fit(filled_cache(read, SCHEMES), demand_of(pod, SCHEMES), tuple(nodes))
+    served = Served()
+    try:
+        for name, node in nodes.items():
+            served.cache.set_node(name, node)
+            for each in held[name]:
+                served.cache.set_pod(f"ns/{each.ref.name}", each)
+        bound = bound_until_rejected(served, asked, tuple(nodes))
+        assert sum(bound.values()) == fits.pods
+        assert bound == {node.node: node.pods for node in fits.nodes}
+        placed = fit(filled_cache(read, SCHEMES), demand_of(pod, SCHEMES), tuple(nodes), 100)
+        assert {node.node: node.pods for node in placed.nodes} == bound
+        assert placed.pods == fits.pods
+    finally:
+        served.server.stop()
+
+
+def bound_until_rejected(served, asked, names):
+    """The number of pods that are bound on each node until one is rejected."""
+    bound = Counter()
+    for number in range(200):
+        document = json.loads(FILTER)
+        metadata = document["Pod"]["metadata"]
+        metadata |= {"name": f"new-{number}", "namespace": "ns", "uid": f"uid-new-{number}"}
+        texts = {name: str(amount) for name, amount in asked.items()}
+        document["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
+        document["NodeNames"] = list(names)
+        body = json.dumps(document).encode()
+        if not served.post("/filter", body)["NodeNames"]:
+            return bound
+        scores = served.post("/prioritize", body)
+        node = max(scores, key=lambda row: row["Score"])["Host"]
+        served.api.store(PODS.one(json.dumps(document["Pod"]).encode()))
+        binding = {
+            "PodName": metadata["name"],
+            "PodNamespace": "ns",
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        if served.post("/bind", json.dumps(binding).encode()) == {"Error": ""}:
+            bound[node] += 1
+    raise AssertionError("no pod was rejected")

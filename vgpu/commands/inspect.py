@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.inspect_read import (
     Read,
     from_cluster,
@@ -37,7 +38,7 @@ from vgpu.kube.flags import (
 )
 from vgpu.kube.selectors import parse_selector
 from vgpu.model import PodRef, Scheme
-from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit
+from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 
@@ -155,27 +156,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     help=f"Form of the output; for json and yaml see {page('inspect')}.",
 )
 @click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
-@click.option(
-    "--volcano.memory-factor",
-    "volcano_factor",
-    type=click.IntRange(1, 1 << 20),
-    default=1,
-    show_default=True,
-    envvar="VGPU_VOLCANO_MEMORY_FACTOR",
-    metavar="MIB",
-    help="What one unit of volcano.sh/vgpu-memory means: the plugin's gpu-memory-factor.",
-)
-@click.option(
-    "--gpushare.memory-unit",
-    "gpushare_unit",
-    type=MemoryUnit(auto=True),
-    default=AUTO,
-    show_default=True,
-    envvar="VGPU_GPUSHARE_MEMORY_UNIT",
-    metavar="UNIT",
-    help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB); auto"
-    " chooses by the size of the GPUs and prints its choice.",
-)
+@unit_flags
 @click.option(
     "--legacy",
     is_flag=True,

@@ -106,15 +106,15 @@ def not_a_dump(problem: str, flag: str = "--from") -> click.ClickException:
     return click.ClickException(f"{flag} {problem}\n{hint}")
 
 
-def read_dump(path: str) -> tuple[bytes, float]:
-    """The file of ``--from``, ``-`` for standard input, and when it was written, in unix seconds.
+def read_dump(path: str, flag: str = "--from") -> tuple[bytes, float]:
+    """The file of a flag, ``-`` for standard input, and when it was written, in unix seconds.
 
     Raises click.ClickException.
     """
     if path == "-":
         if sys.stdin.isatty():
             raise click.UsageError(
-                "--from - reads standard input, which is the terminal: pipe a dump into it"
+                f"{flag} - reads standard input, which is the terminal: pipe a file into it"
             )
         content, written = sys.stdin.buffer.read(), time.time()
     else:
@@ -122,7 +122,7 @@ def read_dump(path: str) -> tuple[bytes, float]:
             file = Path(path)
             content, written = file.read_bytes(), file.stat().st_mtime
         except OSError as error:
-            raise click.ClickException(f"--from {path}: {error.strerror}") from error
+            raise click.ClickException(f"{flag} {path}: {error.strerror}") from error
     if not content.strip():
-        raise click.ClickException(f"--from {path}: it is empty. Has kubectl failed?")
+        raise click.ClickException(f"{flag} {path}: it is empty. Has kubectl failed?")
     return content, written

@@ -1,0 +1,221 @@
+"""`vgpu fit`: how many pods fit, where they go, and what drains, new nodes and quotas change."""
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support import sample_cluster as sample
+from tests.support.sample_cluster import NOW
+from vgpu.cli import main
+from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import ObjectStore
+
+
+def quota(namespace, **hard):
+    entries = {f"requests.volcano.sh/vgpu-{key}": str(value) for key, value in hard.items()}
+    metadata = {"name": "gpus", "namespace": namespace}
+    spec = {"hard": entries}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec}
+
+
+ITEMS = (
+    sample.volcano_node("gpu-1", 1),
+    sample.volcano_node("gpu-2", 3),
+    sample.volcano_node("gpu-3", 5, cordoned=True),
+    sample.volcano_pod("a", "gpu-1", 1, 20000, 30),
+    sample.volcano_pod("b", "gpu-2", 3, 30000),
+    sample.volcano_pod("c", "gpu-2", 4, 40000),
+    quota("limited", number=3),
+)
+"""GPUs of 46068 MiB: 26068 and 46068 are free on gpu-1, 16068 and 6068 on gpu-2."""
+
+OF_15_GB = ("--request", "volcano.sh/vgpu-number=1", "--request", "volcano.sh/vgpu-memory=15000")
+
+DEPLOYMENT = """\
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: limited}
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+      - name: main
+        resources: {limits: {volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 15k}}
+"""
+
+
+def run(*words, **options):
+    return CliRunner().invoke(main, ("fit", *words), **options)
+
+
+@pytest.fixture
+def dump(tmp_path):
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(sample.dump(ITEMS)))
+    os.utime(path, (NOW, NOW))
+    return "--from", str(path)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    store = ObjectStore()
+    kinds = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
+    for item in sample.dump(ITEMS)["items"]:
+        store.create(kinds[item["kind"]], item)
+    path = tmp_path / "kubeconfig"
+    with ApiServer(store) as api:
+        path.write_text(api.kubeconfig())
+        yield "--kubeconfig", str(path)
+
+
+@pytest.fixture(params=["dump", "cluster"])
+def source(request):
+    return request.getfixturevalue(request.param)
+
+
+def fits(*words, **options):
+    result = run(*words, "-o", "json", **options)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    return document, {
+        node["name"]: {gpu["index"]: gpu["shares"] for gpu in node["gpus"]}
+        for node in document["nodes"]
+    }
+
+
+def test_all_pods_that_fit_are_counted_by_node_and_gpu(source):
+    document, nodes = fits(*source, *OF_15_GB)
+    assert (document["pods"], document["complete"]) == (5, True)
+    assert nodes == {"gpu-1": {0: 1, 1: 3}, "gpu-2": {0: 1}}
+    assert document["excludedNodes"] == {"gpu-3": "cordoned"}
+
+
+def test_the_text_has_nodes_and_reasons(dump):
+    lines = run(*dump, *OF_15_GB).output.splitlines()
+    assert lines[0] == "5 pods fit (main: 1 GPU with 14.6 GiB)"
+    assert "gpu-1  4     GPU 0: 1, GPU 1: 3" in lines
+    assert "  1 node: the node is cordoned" in lines
+
+
+def test_what_does_not_fit_has_the_reason_of_the_schedulers_event(dump):
+    too_large = (
+        "--request",
+        "volcano.sh/vgpu-number=2",
+        "--request",
+        "volcano.sh/vgpu-memory=40000",
+    )
+    result = run(*dump, *too_large)
+    assert result.exit_code == 0
+    assert "0 pods fit" in result.output
+    assert "2 nodes: no GPU has enough free memory (39.1 GiB (40000 MiB) requested" in result.output
+
+
+def test_a_number_of_pods_is_placed_where_the_scores_are_best(dump):
+    document, nodes = fits(*dump, *OF_15_GB, "--pods", "2")
+    assert (document["pods"], document["wanted"], document["complete"]) == (2, 2, False)
+    assert sum(sum(gpus.values()) for gpus in nodes.values()) == 2
+    document, _ = fits(*dump, *OF_15_GB, "--pods", "9")
+    assert (document["pods"], document["complete"]) == (5, True)
+    assert document["rejection"]
+    assert "9 pods requested, 5 fit" in run(*dump, *OF_15_GB, "--pods", "9").output
+
+
+def test_with_the_policy_spread_two_pods_are_on_two_nodes(dump):
+    _, packed = fits(*dump, *OF_15_GB, "--pods", "2")
+    _, spread = fits(*dump, *OF_15_GB, "--pods", "2", "--node-policy", "spread")
+    assert packed != spread
+
+
+def test_a_quota_of_the_namespace_limits_the_number(source):
+    document, _ = fits(*source, *OF_15_GB, "--namespace", "limited")
+    assert document["pods"] == 3
+    assert "quota" in document["rejection"]
+
+
+def test_a_node_more_takes_pods_as_an_idle_one(dump):
+    document, nodes = fits(*dump, *OF_15_GB, "--add-node", "gpu-3=2")
+    assert document["pods"] == 5 + 2 * 6
+    assert nodes["gpu-3+1"] == {0: 3, 1: 3}
+
+
+def test_pods_of_a_drained_node_take_the_place_of_others(source):
+    document, nodes = fits(*source, *OF_15_GB, "--drain", "gpu-2")
+    moved = {pod["name"]: (pod["source"], pod["target"]) for pod in document["moved"]}
+    assert moved == {"b": ("gpu-2", "gpu-1"), "c": ("gpu-2", "")}
+    assert document["excludedNodes"] == {"gpu-2": "drained", "gpu-3": "cordoned"}
+    assert document["pods"] == 2
+    assert set(nodes) == {"gpu-1"}
+    text = run(*source, *OF_15_GB, "--drain", "gpu-2").output
+    assert "Of the drained nodes' 2 pods with GPUs, 1 fit elsewhere." in text
+    assert "ml/c of gpu-2 does not: 1 node: no GPU has enough free memory" in text
+
+
+def test_a_unit_of_memory_is_what_the_flag_has(dump):
+    asked = ("--request", "volcano.sh/vgpu-number=1", "--request", "volcano.sh/vgpu-memory=1500")
+    document, _ = fits(*dump, *asked, "--volcano.memory-factor", "10")
+    assert document["demand"] == "main: 1 GPU with 14.6 GiB"
+
+
+def test_the_pods_of_a_manifest_have_its_namespace_and_quantities(dump, tmp_path):
+    path = tmp_path / "web.yaml"
+    path.write_text(DEPLOYMENT)
+    document, _ = fits(*dump, "-f", str(path))
+    assert document["pods"] == 3, "by the quota of its namespace"
+    assert document["demand"] == "main: 1 GPU with 14.6 GiB"
+    document, _ = fits(*dump, "-f", "-", input=DEPLOYMENT.replace("limited", "free"))
+    assert document["pods"] == 5
+
+
+def test_more_pods_like_one_of_the_cluster(source):
+    document, _ = fits(*source, "--pod", "ml/a")
+    assert document["demand"] == "main: 1 GPU with 19.5 GiB and 30 % of the cores"
+    assert document["pods"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "complaint"),
+    [
+        ((), 2, "name the pods by one of --filename, --request and --pod"),
+        ((*OF_15_GB, "--pod", "ml/a"), 2, "one of --filename, --request and --pod"),
+        (("--request", "gpu"), 2, "'gpu' is not RESOURCE=UNITS"),
+        (("--request", "gpu=0"), 2, "'gpu=0' is not RESOURCE=UNITS"),
+        ((*OF_15_GB, "--add-node", "gpu-1=9999"), 2, "is not NODE or NODE=NUMBER up to 1000"),
+        ((*OF_15_GB, "--add-node", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
+        ((*OF_15_GB, "--drain", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
+        (("--pod", "a"), 1, "--pod a: there is no such pod that shares GPUs"),
+        (("--request", "cpu=1"), 1, "the pod requests none of a GPU"),
+        (("-f", "nowhere.yaml"), 1, "--filename nowhere.yaml: No such file or directory"),
+    ],
+)
+def test_a_wrong_question_has_one_clear_line(dump, words, status, complaint):
+    result = run(*dump, *words)
+    assert (result.exit_code, complaint in result.output) == (status, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("a: [", "it is not YAML"),
+        ("kind: Service\n", "one pod that requests shared GPUs is needed, found: none"),
+        (f"{DEPLOYMENT}---\n{DEPLOYMENT}", "found: limited/web, limited/web"),
+        ("spec: {containers: 5}", "m.yaml"),
+        ("[" * 5000, "it is not YAML"),
+    ],
+)
+def test_a_wrong_manifest_has_one_line_with_its_name(dump, tmp_path, content, complaint):
+    path = tmp_path / "m.yaml"
+    path.write_text(content)
+    result = run(*dump, "-f", str(path))
+    assert result.exit_code == 1
+    assert complaint in result.output
+    assert str(path) in result.output
+    assert len(result.output.splitlines()) <= 2

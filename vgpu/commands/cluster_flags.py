@@ -1,0 +1,32 @@
+"""Flags of several commands that read a cluster."""
+
+from typing import Final
+
+import click
+
+from vgpu.program.flags import AUTO, MemoryUnit, composed
+
+unit_flags: Final = composed(
+    click.option(
+        "--volcano.memory-factor",
+        "volcano_factor",
+        type=click.IntRange(1, 1 << 20),
+        default=1,
+        show_default=True,
+        envvar="VGPU_VOLCANO_MEMORY_FACTOR",
+        metavar="MIB",
+        help="What one unit of volcano.sh/vgpu-memory means: the plugin's gpu-memory-factor.",
+    ),
+    click.option(
+        "--gpushare.memory-unit",
+        "gpushare_unit",
+        type=MemoryUnit(auto=True),
+        default=AUTO,
+        show_default=True,
+        envvar="VGPU_GPUSHARE_MEMORY_UNIT",
+        metavar="UNIT",
+        help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or so many of them (256MiB);"
+        " auto chooses by the size of the GPUs and prints its choice.",
+    ),
+)
+"""What one unit of each sharing system's memory means: volcano_factor and gpushare_unit."""
