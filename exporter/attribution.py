@@ -66,7 +66,7 @@ class Attributor:
             self._usage, self._labels = usage, labels
         gpu = observation.gpu
         return Attribution(
-            gpus=tuple(_gpu_rows(gpu, usage.devices)) if gpu else (),
+            gpus=tuple(_gpu_rows(gpu, usage.devices, usage.replicas)) if gpu else (),
             containers=self._containers,
             shares=self._shares,
             orphans=self._orphans,
@@ -82,17 +82,20 @@ def _rows(container: ContainerUsage, labels: Labels) -> _Rows:
     return _Rows(container, _container_row(container), tuple(_share_rows(container, labels)))
 
 
-def _gpu_rows(gpu: GpuSample, used: Mapping[str, DeviceUsage]) -> Iterator[GpuRow]:
+def _gpu_rows(
+    gpu: GpuSample, used: Mapping[str, DeviceUsage], replicas: Mapping[str, int]
+) -> Iterator[GpuRow]:
     for device in gpu.gpus:
         use = used.get(device.uuid)
         if use is None:
-            yield GpuRow(device)
+            yield GpuRow(device, replicas=replicas.get(device.uuid))
         else:
             yield GpuRow(
                 device,
                 unattributed_bytes=use.unattributed_bytes,
                 unattributed_processes=use.unattributed_processes,
                 attributed_bytes=use.attributed_bytes,
+                replicas=replicas.get(device.uuid),
             )
     for uuid in gpu.lost:
         yield GpuRow(Gpu(uuid, -1, {}, {}), answers=False)

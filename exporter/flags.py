@@ -49,6 +49,7 @@ FLAG_OF_COLLECTOR = {
     "--path.procfs": "process",
     "--path.cgroupfs": "process",
     "--gpushare.memory-unit": "kubelet",
+    "--nvidia.resource": "kubelet",
     "--kubeconfig": "api",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
@@ -87,6 +88,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: int | None = None
+    nvidia_resource: tuple[str, ...] = ()
     volcano_memory_factor: int | None = None
     kubeconfig: str | None = None
     nvml_pcie_throughput: bool = False
@@ -201,6 +203,12 @@ FLAGS = (
         "--kubelet.dra-state",
         "The kubelet's state of dynamic resource allocation: the pods of ResourceClaims.",
         metavar="FILE",
+    ),
+    flag(
+        "--nvidia.resource",
+        "A resource of NVIDIA's own device plugin that is not named nvidia.com/…; repeatable.",
+        multiple=True,
+        metavar="NAME",
     ),
     flag(
         "--pods",

@@ -56,6 +56,8 @@ class ContainerRow(msgspec.Struct, gc=False):
 class GpuRow(msgspec.Struct, frozen=True):
     """One device; ``unattributed_bytes`` is the memory that is used on it outside all containers.
 
+    ``replicas`` are those that NVIDIA's device plugin has registered, None if it has none.
+
     ``answers`` is False for a device that was there and no longer answers (then ``gpu`` has its
     last known identity, without readings).
     """
@@ -65,6 +67,7 @@ class GpuRow(msgspec.Struct, frozen=True):
     unattributed_bytes: int | None = None
     unattributed_processes: int | None = None
     attributed_bytes: int | None = None
+    replicas: int | None = None
 
 
 class Orphan(msgspec.Struct, frozen=True, gc=False):

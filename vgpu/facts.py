@@ -230,13 +230,17 @@ class ContainerName(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """One resource that the kubelet allocated to one container, from its checkpoint."""
+    """One resource that the kubelet allocated to one container, from its checkpoint.
+
+    ``answered`` is False where the plugin's answer could not be read: pod-resources has none.
+    """
 
     pod_uid: str
     container: str
     resource: str
     device_ids: tuple[str, ...]
     env: Mapping[str, str]
+    answered: bool = True
 
 
 class HeldDevices(msgspec.Struct, frozen=True, gc=False):
@@ -294,6 +298,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
             could not be read.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
             could not be read.
+        replicas: device -> how many replicas of it NVIDIA's plugin has registered.
     """
 
     pods: Mapping[str, PodRef]
@@ -304,6 +309,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
     named: bool = True
     held_claims: tuple[HeldResourceClaim, ...] = ()
     resource_claims: tuple[PreparedResourceClaim, ...] | None = ()
+    replicas: Mapping[str, int] = {}
 
 
 # ---------------------------------------------------------------- the API server

@@ -37,6 +37,17 @@ class Scheme(StrEnum):
         return _ADDED.get(value) if isinstance(value, str) else None
 
 
+class Sharing(StrEnum):
+    """How NVIDIA's own means share a device between its holders."""
+
+    EXCLUSIVE = "exclusive"  # one container has the whole GPU
+    TIME_SLICING = "time-slicing"  # replicas without any limit
+    MPS = "mps"  # replicas through the control daemon of CUDA's Multi-Process Service
+    MIG = "mig"  # one container has the whole instance
+    MIG_TIME_SLICING = "mig-time-slicing"  # replicas of an instance
+    UNKNOWN = "unknown"
+
+
 class Phase(StrEnum):
     """The state of an allocation."""
 

@@ -1,6 +1,7 @@
 """vgpu's own metric families, in page order. ``docs/metrics.md`` is generated from them.
 
 To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
+``sharing``,
 ``allocations`` or ``health``.
 """
 
@@ -18,6 +19,7 @@ from exporter.families.details import Detail
 from exporter.families.devices import GPUS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE, UNITS
+from exporter.families.sharing import REPLICAS, SHARING
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import PROCESS, WEB
 
@@ -30,7 +32,9 @@ OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     DEVICE_ALLOCATIONS,
     NODE,
     UNITS,
+    REPLICAS,
     SHARES,
+    SHARING,
     CONTAINERS,
     CONTAINER_ALLOCATIONS,
     RESOURCE_CLAIMS,

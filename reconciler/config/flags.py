@@ -128,6 +128,13 @@ _NODE_FLAGS: Final = {
         _PLACES.dra_state,
         metavar="FILE",
     ),
+    "--nvidia.resource": _node(
+        "--nvidia.resource",
+        "A resource of NVIDIA's own device plugin that is not named nvidia.com/…; repeatable.",
+        (),
+        multiple=True,
+        metavar="NAME",
+    ),
     "--limits.gaia-dir": _node(
         "--limits.gaia-dir",
         "gpu-manager's folder of vcuda.config files.",
@@ -301,6 +308,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
                 for name, files in registry().limit_files.items()
             },
             state_dir=params["plugin_state_dir"],
+            nvidia_resources=params["nvidia_resource"],
         ),
         driver=params["collector_nvml"],
         units=Units(params["volcano_memory_factor"], params["gpushare_memory_unit"]),

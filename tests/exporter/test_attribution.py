@@ -28,7 +28,7 @@ from vgpu.facts import (
 from vgpu.kube.objects import Pod
 from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
-from vgpu.model import Phase, PodRef, Scheme, Share, Source
+from vgpu.model import Phase, PodRef, Scheme, Share, Sharing, Source
 from vgpu.reasons import Reason
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
@@ -295,10 +295,10 @@ def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
     assert result.containers[0].scheme is Scheme.VOLCANO
 
 
-def test_a_whole_gpu_by_the_plain_plugin_belongs_to_no_scheme():
+def test_a_whole_gpu_of_nvidias_own_plugin_is_of_its_scheme():
     grants = (Grant(POD, "main", "nvidia.com/gpu", (A,), {"NVIDIA_VISIBLE_DEVICES": A}),)
     result = node(gpu=driver(), process=kernel(), kubelet=kubelet(grants=grants))
-    assert share(result).scheme is Scheme.NONE
+    assert (share(result).scheme, share(result).sharing) == ("nvidia", Sharing.EXCLUSIVE)
 
 
 def test_gpushare_tells_its_limit_only_when_the_operator_said_what_a_unit_is():

@@ -29,8 +29,9 @@ from vgpu.facts import (
 from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.ledger import ConflictKind
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model import ContainerKind, Phase, PodRef, Source
 from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.sources.ledger_builder import LedgerBuilder, possibly_running
 from vgpu.sources.observation import Observation, with_names
@@ -358,7 +359,7 @@ def test_a_language_without_its_unit_knows_everything_but_the_memory():
     known, _, gpushare, *_ = codecs(GIB, 10 * MIB)
     assert known == Volcano(memory_factor=10)
     assert gpushare == Gpushare(GIB)
-    assert {codec.scheme for codec in codecs(None, None)} == set(Scheme) - {Scheme.NONE}
+    assert {codec.scheme for codec in codecs(None, None)} == set(registry().schemes)
 
 
 def test_a_pod_that_says_nothing_says_nothing_in_a_language_without_its_unit():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import Grant
 from vgpu.reasons import Reason, SourceError
-from vgpu.sources.kubelet_checkpoint import fnv1a_32, parse_checkpoint
+from vgpu.sources.kubelet_checkpoint import fnv1a_32, parse_checkpoint, registered_replicas
 
 GOLDEN = sorted((GOLDEN_FILES / "kubelet-checkpoints").glob("*.json"))
 
@@ -191,6 +191,43 @@ def test_an_answer_that_is_not_protobuf_costs_the_entry_only_its_environment():
         rejections[0].object_name
         == "file: 9a422c32-4fc2-11e9-bb64-505dac4c3a38/main/nvidia.com/gpu"
     )
+
+
+G0 = "GPU-11111111-2222-3333-4444-555555555555"
+
+TIME_SLICED = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"u1","ContainerName":"main",'
+    b'"ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["GPU-11111111-2222-3333-4444-555555555555'
+    b'::1","GPU-11111111-2222-3333-4444-555555555555::0"]},"AllocResp":'
+    b'"CkIKFk5WSURJQV9WSVNJQkxFX0RFVklDRVMSKEdQVS0xMTExMTExMS0yMjIyLTMzMzMtNDQ0NC01NTU1NTU1NTU1NTU'
+    b'="}],"RegisteredDevices":{"nvidia.com/gpu":["GPU-11111111-2222-3333-4444-555555555555::0",'
+    b'"GPU-11111111-2222-3333-4444-555555555555::1"]}},"Checksum":1248861725}'
+)
+"""Two replicas of one GPU, as Kubernetes and k8s-device-plugin 0.18 write them."""
+
+
+def test_the_replicas_of_nvidias_plugin_are_granted_and_counted():
+    (grant,), rejections = parse_checkpoint(TIME_SLICED)
+    assert (grant.device_ids, grant.env) == (
+        (f"{G0}::0", f"{G0}::1"),
+        {"NVIDIA_VISIBLE_DEVICES": G0},
+    )
+    assert rejections == ()
+    assert registered_replicas(TIME_SLICED) == {G0: 2}
+
+
+def test_only_replicas_of_known_form_are_counted():
+    registered = {
+        "nvidia.com/gpu": [f"{G0}::0", f"{G0}::1", f"{G0}::2-0", "tegra::0", f"{G0}-1"],
+        "nvidia.com/mig-1g.10gb.shared": [f"MIG-{G0}/7/0::0"],
+        "example.com/thing": ["a::b"],
+        "empty": None,
+    }
+    assert registered_replicas(checkpoint(registered=registered)) == {
+        G0: 2,
+        f"MIG-{G0}/7/0": 1,
+    }
+    assert registered_replicas(checkpoint(registered={"x": ["a-1"]})) == {}
 
 
 def test_a_checkpoint_of_nothing_grants_nothing():

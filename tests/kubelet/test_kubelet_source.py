@@ -154,7 +154,7 @@ def test_grpc_is_not_loaded_unless_a_socket_is_named():
 
 def test_an_answer_that_cannot_be_read_is_told_beside_its_grant(node):
     sample = KubeletSource(None, str(node / "checkpoint")).sample(time.time())
-    assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}),)
+    assert sample.grants == (Grant("uid-0", "c`x", "nvidia.com/gpu", (), {}, answered=False),)
     assert [rejection.reason for rejection in sample.rejections] == [Reason.MALFORMED]
 
 

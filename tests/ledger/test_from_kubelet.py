@@ -30,6 +30,10 @@ def grant(resource, ids, env=None, uid="u1", container="main"):
     return Grant(uid, container, resource, tuple(ids), env or {})
 
 
+def unanswered(*words, **more):
+    return msgspec.structs.replace(grant(*words, **more), answered=False)
+
+
 def grant_statements(grants, codecs, source=Source.CHECKPOINT):
     reader = GrantReader(codecs, source)
     given_out = [reader.read(*place, its) for place, its in by_container(grants).items()]
@@ -124,7 +128,7 @@ def test_gaias_ids_are_percents_and_blocks():
 def test_what_no_system_divides_is_held_whole():
     """NVIDIA's own plugin, whose IDs are UUIDs and are kept to."""
     gpu = only(grant("nvidia.com/gpu", [ONE], {"NVIDIA_VISIBLE_DEVICES": ONE}))
-    assert gpu.scheme is Scheme.NONE
+    assert gpu.scheme == "nvidia"
     assert gpu.shares == (Share(ONE, None, 1000),)
     assert gpu.slices == (("nvidia.com/gpu", (ONE,)),)
     instance = only(grant("nvidia.com/mig-1g.10gb", [MIG]), source=Source.POD_RESOURCES)
@@ -132,15 +136,15 @@ def test_what_no_system_divides_is_held_whole():
 
 
 def test_a_turn_at_a_device_is_no_share_of_it():
-    """``<uuid>::<i>`` is NVIDIA's time-slicing, and HAMi's too: the answer tells them apart."""
+    """``<uuid>::<i>`` names the device, unless the answer is that of HAMi's plugin."""
     ids = [f"{ONE}::4"]
     own = only(grant("nvidia.com/gpu", ids, {"NVIDIA_VISIBLE_DEVICES": ONE}))
-    assert (own.scheme, own.shares) == (Scheme.NONE, (Share(ONE),))
+    assert (own.scheme, own.shares) == ("nvidia", (Share(ONE),))
     shared = {"NVIDIA_VISIBLE_DEVICES": TWO, "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
     hamis = only(grant("nvidia.com/gpu", ids, shared))
     assert (hamis.scheme, hamis.shares) == (Scheme.VOLCANO, (Share(TWO, GIB),))
     unknown = only(grant("nvidia.com/gpu", ids), source=Source.POD_RESOURCES)
-    assert unknown.shares == (Share(""),)
+    assert unknown.shares == (Share(ONE),)
 
 
 def test_what_is_no_gpu_says_nothing():
@@ -197,7 +201,7 @@ def held(*ids, pod="web-0"):
 
 def test_pod_resources_without_a_checkpoint_goes_by_a_name_that_only_one_pod_has():
     pods = [PodRef("u1", "team", "web-0"), PodRef("u2", "team", "web-1")]
-    assert identified(held("b", "a"), pods) == [grant("r/gpu", ("a", "b"))]
+    assert identified(held("b", "a"), pods) == [unanswered("r/gpu", ("a", "b"))]
     replaced = [*pods, PodRef("u3", "team", "web-0")]
     assert identified(held("a"), replaced) == []
     assert identified(held("a"), []) == []
@@ -207,7 +211,7 @@ def test_pod_resources_is_believed_if_the_checkpoint_agrees():
     """A StatefulSet's pod may be replaced by one of the same name between two reads."""
     pods = [PodRef("u1", "team", "web-0"), PodRef("u2", "team", "web-0")]
     checkpoint = [grant("r/gpu", ["a"]), grant("r/gpu", ["b"], uid="u2")]
-    assert identified(held("b"), pods, checkpoint) == [grant("r/gpu", ["b"], uid="u2")]
+    assert identified(held("b"), pods, checkpoint) == [unanswered("r/gpu", ["b"], uid="u2")]
     assert identified(held("c"), pods, checkpoint) == []
     assert identified(held("c"), pods[:1], checkpoint) == []
     same = [grant("r/gpu", ["a"]), grant("r/gpu", ["a"], uid="u2")]

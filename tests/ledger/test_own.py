@@ -61,7 +61,7 @@ CASES = {
     "hami": Case(
         Volcano(HAMI),
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048, "nvidia.com/gpucores": 30},
-        [("nvidia.com/gpu", [f"{ONE}::3"])],
+        [("nvidia.com/gpu", [f"{ONE}-3"])],
         300,
     ),
     "gpushare": Case(

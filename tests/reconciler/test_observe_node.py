@@ -23,6 +23,7 @@ from vgpu.ledger.conflicts import Conflict
 from vgpu.model import Device, PodRef, Scheme, Source
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.gpushare.codec import Gpushare
+from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.simulator.node import SimulatedNode
@@ -366,7 +367,7 @@ def test_without_the_api_server_nothing_can_be_acted_on(bench):
 
 def test_without_an_api_server_to_ask_every_language_is_understood(bench):
     sight = bench.observer(read_pods=None).view(bench.sim.start + 5)
-    assert {codec.scheme for codec in sight.codecs} == {*Scheme} - {Scheme.NONE}
+    assert {codec.scheme for codec in sight.codecs} == set(registry().schemes)
     assert sight.snapshot.complete == {Coverage.USAGE}
 
 

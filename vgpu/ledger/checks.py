@@ -5,12 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
 from vgpu.ledger.entries import Holding
+from vgpu.ledger.pods import SupportedHolding
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import KUBELET, Malformed, Statement, Wanted
-from vgpu.model import Source
+from vgpu.model import Scheme, Source
+from vgpu.schemes.nvidia.grant import UNKNOWN
+from vgpu.schemes.registry import registry as schemes_registry
 
 MAX_NAMED = 8
 """Maximum number of device IDs named in one conflict; the others are counted."""
+
+
+_NO_SYSTEM = frozenset({Scheme.NONE, UNKNOWN})
+"""Schemes of holdings whose sharing system is not known."""
 
 
 def double_booked(
@@ -38,6 +45,28 @@ def double_booked(
                 devices.pop() if len(devices) == 1 else "",
                 statements=tuple(s for s in granted if _is_granted(s, resource, ids)),
                 detail=f"{resource}: {named}{more}",
+            )
+
+
+def several_schemes(holders: Iterable[SupportedHolding], registry: Registry) -> Iterator[Conflict]:
+    """GPUs that a sharing system allocates beside a plugin that needs no scheduler.
+
+    Each of them counts the whole GPU as its own, and the other's holders are in none of its sums.
+    A GPU's MIG instances belong to it.
+    """
+    by_gpu: dict[str, list[SupportedHolding]] = {}
+    for holder in holders:
+        holding = holder.holding
+        if holding.share.device in registry.devices and holding.scheme not in _NO_SYSTEM:
+            by_gpu.setdefault(registry.gpu(holding.share.device), []).append(holder)
+    for gpu, sharing in by_gpu.items():
+        schemes = sorted({holder.holding.scheme for holder in sharing})
+        if len(schemes) > 1 and not schemes_registry().observed.isdisjoint(schemes):
+            yield Conflict(
+                ConflictKind.DOUBLE_BOOKED,
+                gpu,
+                statements=tuple(basis for holder in sharing for basis in holder.basis),
+                detail=f"several sharing systems allocate it: {', '.join(schemes)}",
             )
 
 

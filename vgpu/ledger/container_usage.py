@@ -11,7 +11,7 @@ from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import Place
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage
-from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.model import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.reasons import Reason, Rejection
 
 
@@ -26,6 +26,9 @@ class ShareUsage(msgspec.Struct, gc=False):
         core_limit_percent, core_request_percent: of one device; None if there is none, or unknown.
         used_bytes, processes, sm_utilization: what the driver reports by process; None if unknown.
         accounted: what the shim reports; None if unknown.
+        sharing: how NVIDIA's own means share the device; None where another system does.
+        fair_share_bytes: its part of the device's memory by the number of its replicas, which
+            nothing enforces; None without replicas.
     """
 
     device: str
@@ -38,6 +41,8 @@ class ShareUsage(msgspec.Struct, gc=False):
     processes: int | None = None
     sm_utilization: float | None = None
     accounted: Accounted | None = None
+    sharing: Sharing | None = None
+    fair_share_bytes: int | None = None
 
 
 class ContainerUsage(msgspec.Struct, gc=False):
@@ -85,6 +90,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
             where no source reports which pods live, or their names.
         refused: what was refused while this was built, with its source.
         processes: the driver's processes by container and device.
+        replicas: how many replicas of a device NVIDIA's plugin has registered, by UUID.
     """
 
     containers: tuple[ContainerUsage, ...] = ()
@@ -93,6 +99,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
     released: tuple[LeftoverRegion, ...] | None = None
     refused: tuple[tuple[Source, Rejection], ...] = ()
     processes: tuple[Usage, ...] = ()
+    replicas: Mapping[str, int] = {}
 
 
 class UsageBuilder:

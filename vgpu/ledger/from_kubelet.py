@@ -1,10 +1,10 @@
 """Statements of the kubelet's allocations, from its checkpoint and pod-resources. Pure.
 
-The kubelet allocates device IDs, but upstream's plugins do not allocate the device that the IDs
-name: the kubelet picks any of them, and the plugin follows the scheduler's annotation. The
-environment of the plugin's answer has what it allocated. So the number of IDs is the amount, the
-answer names the device, and an answer that names none is a share of an unknown device. Our own
-plugin's answer names none where the runtime supports CDI: our checkpoint names it.
+The device IDs of NVIDIA's own plugin name the devices. Those of the sharing systems do not: the
+kubelet picks any of them, and the plugin follows the scheduler's annotation. The environment of the
+plugin's answer has what it allocated. So the number of IDs is the amount, the answer names the
+device, and an answer that names none is a share of an unknown device. Our own plugin's answer names
+none where the runtime supports CDI: our checkpoint names it.
 """
 
 import re
@@ -15,17 +15,34 @@ import msgspec
 from vgpu.facts import Grant, HeldDevices
 from vgpu.kube.objects import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
-from vgpu.model import PodRef, Request, Scheme, Share, Source
-from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ClaimError, SchemeCodec
+from vgpu.model import PodRef, Request, Scheme, Share, Sharing, Source
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
+from vgpu.schemes.own_devices import OwnDevices, OwnGrant
+from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 OWN_RESOURCES = "nvidia.com/"
-"""Prefix of the resources of NVIDIA's own plugin, whose IDs are UUIDs, and of HAMi's."""
+"""Prefix of the resources of NVIDIA's own plugin, and of HAMi's."""
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
-_OWN = re.compile(r"((?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(::[0-9]{1,6})?")
+
+_MOST_NAMED = 3
+"""Number of device IDs that a message names."""
+
+_MOST_TEXT = 160
+"""Number of characters of these IDs."""
+
+
+class GrantContext(msgspec.Struct, frozen=True):
+    """What distinguishes NVIDIA's grants from others: fields of :class:`OwnGrant`."""
+
+    renamed: frozenset[str] = frozenset()
+    registered: frozenset[Scheme] | None = None
+
+
+NO_CONTEXT = GrantContext()
+"""Without the operator's settings, and without the Node object."""
 
 
 class GrantStatements(msgspec.Struct, frozen=True):
@@ -46,15 +63,23 @@ def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Gra
 class GrantReader:
     """Reads the grants of a checkpoint or of :func:`identified`, by container, with all codecs."""
 
-    def __init__(self, codecs: Iterable[SchemeCodec], source: Source) -> None:
+    def __init__(
+        self,
+        codecs: Iterable[SchemeCodec],
+        source: Source,
+        context: GrantContext = NO_CONTEXT,
+    ) -> None:
         self._codecs = [_CodecRequests(codec) for codec in codecs]
         self._source = source
+        self._context = context
 
     def read(self, uid: str, container: str, by_resource: Mapping[str, Grant]) -> GrantStatements:
         """The allocations to one container."""
-        grants = _ContainerGrants(PodRef(uid, "", ""), container, self._source, by_resource)
-        statements = [*grants.undivided_devices()]
-        malformed = []
+        grants = _ContainerGrants(
+            PodRef(uid, "", ""), container, self._source, by_resource, self._context
+        )
+        statements = [*grants.own_devices()]
+        malformed = [*grants.unreadable()]
         for codec_requests in self._codecs:
             try:
                 statements += grants.shares(codec_requests)
@@ -85,44 +110,54 @@ class _ContainerGrants:
     """The allocations to one container, by resource."""
 
     def __init__(
-        self, pod: PodRef, container: str, source: Source, by_resource: Mapping[str, Grant]
+        self,
+        pod: PodRef,
+        container: str,
+        source: Source,
+        by_resource: Mapping[str, Grant],
+        context: GrantContext,
     ) -> None:
         self.pod = pod
         self.container = container
         self.source = source
         self.env = {k: v for grant in by_resource.values() for k, v in grant.env.items()}
-        shared = is_shared(self.env) or self.env.get(VISIBLE_DEVICES) == NO_DEVICES
-        self.undivided = {
-            resource: grant.device_ids
-            for resource, grant in by_resource.items()
-            if resource.startswith(OWN_RESOURCES)
-            and not shared
-            and all(map(_OWN.fullmatch, grant.device_ids))
-        }
-        self.ids = {
-            resource: grant.device_ids
-            for resource, grant in by_resource.items()
-            if resource not in self.undivided
-        }
+        self.own: dict[str, OwnDevices] = {}
+        self.ids: dict[str, tuple[str, ...]] = {}
+        self._grants = by_resource
+        for resource, grant in by_resource.items():
+            devices = registry().own_devices(
+                OwnGrant(
+                    resource,
+                    grant.device_ids,
+                    self.env,
+                    grant.answered,
+                    context.renamed,
+                    context.registered,
+                )
+            )
+            if devices is None:
+                self.ids[resource] = grant.device_ids
+            else:
+                self.own[resource] = devices
 
-    def undivided_devices(self) -> Iterator[Statement]:
-        """The statement of devices that no sharing system divides; their IDs are UUIDs."""
-        shares = tuple(
-            self._undivided(device_id) for ids in self.undivided.values() for device_id in ids
-        )
-        if shares:
-            yield self._statement(shares, Scheme.NONE, self.undivided)
+    def own_devices(self) -> Iterator[Statement]:
+        """The devices that their IDs name, in one statement for each scheme."""
+        for scheme in dict.fromkeys(devices.scheme for devices in self.own.values()):
+            of_scheme = {r: its for r, its in self.own.items() if its.scheme is scheme}
+            yield self._statement(
+                tuple(share for its in of_scheme.values() for share in its.shares),
+                scheme,
+                {resource: self._grants[resource].device_ids for resource in of_scheme},
+                sharing=tuple(its.sharing for its in of_scheme.values() for _ in its.shares),
+            )
 
-    def _undivided(self, device_id: str) -> Share:
-        """A whole device, or a replica of it (``<uuid>::<i>``).
-
-        Without an environment the replica may be HAMi's, whose plugin does not follow the ID.
-        """
-        matched = _OWN.fullmatch(device_id)
-        device, replica = matched.groups() if matched else ("", "")
-        if replica:
-            return Share(device if self.env else "")
-        return Share(device, None, WHOLE_DEVICE_MILLI)
+    def unreadable(self) -> Iterator[Malformed]:
+        """The resources with IDs that name no device, in the form of no known plugin."""
+        for resource, devices in self.own.items():
+            if not all(share.device for share in devices.shares):
+                ids = ", ".join(self._grants[resource].device_ids[:_MOST_NAMED])
+                detail = f"{resource}: device IDs of no known form: {ids[:_MOST_TEXT]}"
+                yield Malformed(self.pod, self.container, devices.scheme, detail)
 
     def shares(self, codec_requests: _CodecRequests) -> Iterator[Statement]:
         """The allocations in this codec's scheme. Raises ClaimError."""
@@ -166,6 +201,7 @@ class _ContainerGrants:
         scheme: Scheme,
         ids: Mapping[str, tuple[str, ...]],
         limits: tuple[int | None, ...] = (),
+        sharing: tuple[Sharing, ...] = (),
     ) -> Statement:
         return Statement(
             source=self.source,
@@ -176,6 +212,7 @@ class _ContainerGrants:
             slices=tuple(sorted(ids.items())),
             where=f"{', '.join(sorted(ids))} of {self.pod.uid}",
             limits=limits,
+            sharing=sharing,
         )
 
 
@@ -217,6 +254,7 @@ def identified(
         if not matching and checkpoint is None and len(uids) == 1:
             matching = [*uids]
         if ids and len(matching) == 1:
-            grant = Grant(matching[0], place.container, place.resource, tuple(sorted(ids)), {})
+            device_ids = tuple(sorted(ids))
+            grant = Grant(matching[0], place.container, place.resource, device_ids, {}, False)
             grants.append(grant)
     return grants

@@ -8,6 +8,7 @@ from vgpu.ledger.owners import container_name, owned_limits
 from vgpu.ledger.slots import slot_lives
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import Device, PodRef, Scheme, Share, Source
+from vgpu.schemes.nvidia.device_ids import legacy_instance
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 _MEMORY = ("memory_total_bytes",)
@@ -18,14 +19,24 @@ def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
     for gpu in gpus:
         memory = gpu.readings.get(_MEMORY)
         bus = bus_id(gpu.info.get("pci_bus_id", ""))
+        handles = (bus,) if bus and not gpu.parent else ()
         yield Device(
             uuid=gpu.uuid,
             index=None if gpu.parent else gpu.index,
             memory_bytes=None if memory is None else int(memory),
             model=gpu.info.get("name", ""),
-            handles=(bus,) if bus and not gpu.parent else (),
+            handles=(*handles, *_legacy_name(gpu)),
             parent=gpu.parent,
         )
+
+
+def _legacy_name(gpu: Gpu) -> Iterator[str]:
+    """The name of a MIG instance in device IDs of older drivers, which no newer UUID is."""
+    ids = gpu.info.get("gpu_instance_id"), gpu.info.get("compute_instance_id")
+    if gpu.parent and ids[0] is not None and ids[1] is not None:
+        name = legacy_instance(gpu.parent, ids[0], ids[1])
+        if name != gpu.uuid:
+            yield name
 
 
 def bus_id(text: str) -> str:

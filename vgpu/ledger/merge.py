@@ -92,6 +92,7 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         *overcommitted,
         *(conflict for pod in resolutions for conflict in pod.conflicts),
         *checks.double_booked((s for pod in resolutions for s in pod.statements), holdings_by_pod),
+        *checks.several_schemes(holders, registry),
         *checks.without_device(wanted, containers_by_pod, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.unreadable(malformed),

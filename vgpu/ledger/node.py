@@ -17,7 +17,7 @@ from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_dra import resource_claim_statements
-from vgpu.ledger.from_kubelet import identified
+from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
 from vgpu.ledger.from_node import (
     devices_of,
     limit_statements,
@@ -46,6 +46,7 @@ class NodeSamples(msgspec.Struct, frozen=True):
         registered: the devices as the node's plugins register them at the API server: with scaled
             memory or cores, that is more than the driver reports.
         incomplete: sources that were not read completely.
+        context: what distinguishes NVIDIA's grants from those of other systems.
     """
 
     node: str = ""
@@ -60,6 +61,7 @@ class NodeSamples(msgspec.Struct, frozen=True):
     pods_complete: bool = True
     registered: Iterable[Device] = ()
     incomplete: Collection[Source] = ()
+    context: GrantContext = NO_CONTEXT
 
 
 def node_evidence(
@@ -103,7 +105,7 @@ def node_evidence(
         by_source[Source.OWN_CHECKPOINT] = samples.own
     for source, granted in grants.items():
         real = (grant for grant in granted if grant.pod_uid not in virtual)
-        allocations = memory.allocations(real, all_codecs, source)
+        allocations = memory.allocations(real, all_codecs, source, samples.context)
         by_source[source] = [
             statement for container in allocations for statement in container.statements
         ]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import repeat
+from typing import Final
 
 from vgpu.facts import (
     GpuSample,
@@ -33,8 +34,14 @@ from vgpu.ledger.owners import (
 from vgpu.ledger.region_usage import RegionUsage
 from vgpu.ledger.statements import Statement, tenant_writes
 from vgpu.ledger.usage import DeviceUsage, Usage, device_usages, unnamed_places, usages
-from vgpu.model import Scheme, Source
+from vgpu.model import Scheme, Sharing, Source
 from vgpu.reasons import Reason
+
+UNLIMITED: Final = frozenset({Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING})
+"""Ways of sharing that limit neither memory nor cores."""
+
+REPLICATED: Final = UNLIMITED | {Sharing.MPS, Sharing.UNKNOWN}
+"""Ways of sharing with replicas."""
 
 
 def node_usage(
@@ -63,8 +70,10 @@ def node_usage(
     on_node = regions_on_node(shim)
     for file in shim.files if shim else ():
         regions.add_on_node(file, on_node[file.pod_uid, file.container])
+    replicas = _replicas(builder, kubelet.replicas if kubelet else {})
     _add_grants(builder, index.grants)
     _add_resource_claims(builder, index.resource_claims)
+    _add_sharing(builder, index.grants, replicas)
     _add_own(builder, index.own)
     living = pods_with_cgroups(index.names.values(), presence.live_pods)
     for owned in owned_limits(limits.limits if limits else (), living, names):
@@ -86,6 +95,7 @@ def node_usage(
         tuple(regions.released) if has_names else None,
         tuple(builder.refused),
         process_usages,
+        replicas,
     )
 
 
@@ -99,6 +109,42 @@ def _add_grants(builder: UsageBuilder, grants: Iterable[StatementDevices]) -> No
             for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
                 if device:
                     _set_limit(builder, statement, device, limit)
+
+
+def _replicas(builder: UsageBuilder, registered: Mapping[str, int]) -> dict[str, int]:
+    """The registered replicas by the UUID of the device."""
+    by_uuid = ((builder.registry.uuid(device), count) for device, count in registered.items())
+    return {uuid: count for uuid, count in by_uuid if uuid}
+
+
+def _add_sharing(
+    builder: UsageBuilder, grants: Iterable[StatementDevices], replicas: Mapping[str, int]
+) -> None:
+    """Set how NVIDIA's own plugin shares each device, and what that limits.
+
+    Only a MIG instance has a limit of its own: its memory.
+    """
+    for statement, devices in grants:
+        place = statement.pod.uid, statement.container
+        usage = builder.containers.get(place)
+        if not statement.sharing or usage is None:
+            continue
+        held = Counter(devices)
+        for device, sharing in zip(devices, statement.sharing, strict=True):
+            share = usage.shares.get(device)
+            if share is None:
+                continue
+            known = builder.registry.devices.get(device)
+            memory = known.memory_bytes if known else None
+            share.sharing = sharing
+            if sharing in UNLIMITED:
+                share.unlimited = share.limit_bytes is None
+            elif sharing is Sharing.MIG:
+                share.limit_bytes = memory
+            if sharing in REPLICATED and memory is not None and replicas.get(device):
+                share.fair_share_bytes = (
+                    memory * held[device] // max(replicas[device], held[device])
+                )
 
 
 def _add_resource_claims(builder: UsageBuilder, pairs: Iterable[StatementDevices]) -> None:

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from vgpu.facts import Grant
 from vgpu.kube.objects import Pod
 from vgpu.ledger.from_api import Reading, read_pod
-from vgpu.ledger.from_kubelet import GrantReader, GrantStatements, by_container
+from vgpu.ledger.from_kubelet import (
+    NO_CONTEXT,
+    GrantContext,
+    GrantReader,
+    GrantStatements,
+    by_container,
+)
 from vgpu.model import Source
 from vgpu.schemes.codec import SchemeCodec
 
@@ -19,6 +25,7 @@ class StatementCache:
 
     def __init__(self) -> None:
         self._pods: Mapping[str, tuple[Pod, Reading]] = {}
+        self._context = NO_CONTEXT
         self._grants: dict[
             Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], GrantStatements]]
         ] = {}
@@ -41,9 +48,12 @@ class StatementCache:
         grants: Iterable[Grant],
         codecs: Sequence[SchemeCodec],
         source: Source,
+        context: GrantContext = NO_CONTEXT,
     ) -> list[GrantStatements]:
         """The kubelet's allocations to each container, as ``source`` reports them."""
-        reader = GrantReader(codecs, source)
+        if context != self._context:
+            self._context, self._grants = context, {}
+        reader = GrantReader(codecs, source, context)
         before = self._grants.get(source, {})
         current = {}
         for place, by_resource in by_container(grants).items():

@@ -20,6 +20,7 @@ from vgpu.model import (
     Request,
     Scheme,
     Share,
+    Sharing,
     Source,
 )
 
@@ -75,6 +76,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         claimed: the device of a ResourceClaim that each share is; () if they are of none.
         limits: bytes of memory that the plugin's answer sets as the limit of each share; None for a
             share that it does not limit, () where it limits none.
+        sharing: how NVIDIA's own means share the device of each share; () for other systems.
     """
 
     source: Source
@@ -91,6 +93,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
     limits: tuple[int | None, ...] = ()
     claimed: tuple[ClaimedDevice, ...] = ()
+    sharing: tuple[Sharing, ...] = ()
 
 
 def tenant_writes(source: Source, scheme: Scheme) -> bool:

@@ -18,10 +18,20 @@ from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
+from vgpu.schemes.nvidia.row import NVIDIA_ROW
+from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.row import AnnotationRepair, LimitFiles, SchemeRow
 from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
-ROWS: Final = (VOLCANO_ROW, HAMI_ROW, GPUSHARE_ROW, GAIA_ROW, KUBESHARE_ROW, DRA_ROW)
+ROWS: Final = (
+    VOLCANO_ROW,
+    HAMI_ROW,
+    GPUSHARE_ROW,
+    GAIA_ROW,
+    KUBESHARE_ROW,
+    DRA_ROW,
+    NVIDIA_ROW,
+)
 
 UnitBytes = Mapping[str, int | None]
 """Bytes of one unit of a system's memory, by the name of its row; None is not known."""
@@ -149,6 +159,16 @@ class SchemeRegistry:
         return any(row.keeps_for_others(pod) for row in self.rows if row.keeps_for_others)
 
     # ------------------------------------------------------------ evidence and repairs
+
+    def own_devices(self, grant: OwnGrant) -> OwnDevices | None:
+        """The devices that the kubelet's IDs name themselves; None where they only count."""
+        readers = (row.own for row in self.rows if row.own)
+        return next((devices for read in readers if (devices := read(grant))), None)
+
+    @cached_property
+    def observed(self) -> frozenset[Scheme]:
+        """The schemes that allocate devices by the kubelet's IDs alone, without a scheduler."""
+        return frozenset(row.scheme for row in self.rows if row.own)
 
     @cached_property
     def region_roots(self) -> tuple[str, ...]:

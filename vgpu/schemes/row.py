@@ -14,6 +14,7 @@ from vgpu.facts import LimitFile
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 
 
 class KeyPrefixes(msgspec.Struct, frozen=True):
@@ -176,6 +177,8 @@ class SchemeRow(msgspec.Struct, frozen=True):
             its pods, but one of NVIDIA's own plugin.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
+        own: the kubelet's IDs of one resource -> the devices that they name themselves; None for
+            IDs that are not of this system, or that only count.
     """
 
     name: str
@@ -194,3 +197,4 @@ class SchemeRow(msgspec.Struct, frozen=True):
     is_foreign: Callable[[Iterable[Node]], Callable[[Pod], bool]] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
+    own: Callable[[OwnGrant], OwnDevices | None] | None = None

@@ -23,15 +23,21 @@ from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources.dra_state import read_dra_state
 from vgpu.sources.files import Remembered, printable, read_file
-from vgpu.sources.kubelet_checkpoint import CHECKPOINT_LIMIT, parse_checkpoint
+from vgpu.sources.kubelet_checkpoint import (
+    CHECKPOINT_LIMIT,
+    parse_checkpoint,
+    registered_replicas,
+)
 from vgpu.sources.kubelet_names import read_container_links, read_pod_folders
 
 T = TypeVar("T")
 
 Folders = tuple[dict[str, PodRef], tuple[Rejection, ...]]
 Links = tuple[dict[str, ContainerName], tuple[Rejection, ...]]
-Checkpoint = tuple[tuple[Grant, ...], tuple[Rejection, ...]]
-"""What is read from the log folders, the log links and the checkpoint, and what was refused."""
+Checkpoint = tuple[tuple[Grant, ...], tuple[Rejection, ...], Mapping[str, int]]
+"""What is read from the log folders, the log links and the checkpoint, and what was refused.
+
+Of the checkpoint also the number of registered replicas by device."""
 
 DEFAULT_LOG_DIR = "/var/log/pods"
 DEFAULT_CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -93,10 +99,14 @@ class KubeletCheckpointFile:
     def _load(self, path: str) -> Checkpoint:
         self._verified = False
         content, verify = read_file(path, CHECKPOINT_LIMIT), self._is_due()
-        checkpoint = parse_checkpoint(content, printable(path), verify=verify)
+        grants, rejections = parse_checkpoint(content, printable(path), verify=verify)
+        try:
+            replicas = registered_replicas(content)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise SourceError(Reason.MALFORMED, printable(path), str(error)) from error
         if verify:
             self._verified, self._verified_at = True, self._now
-        return checkpoint
+        return grants, rejections, replicas
 
     def _is_due(self) -> bool:
         return not 0 <= self._now - self._verified_at < self._verify_seconds
@@ -187,8 +197,9 @@ class KubeletSource:
         pods: dict[str, PodRef] = {}
         containers: dict[str, ContainerName] = {}
         grants = None
+        replicas: Mapping[str, int] = {}
         if checkpoint:
-            grants, refused = checkpoint
+            grants, refused, replicas = checkpoint
             rejections += refused
             if held:
                 named, refused = name_grants(grants, held.devices)
@@ -212,6 +223,7 @@ class KubeletSource:
             held.devices if held else None,
             log_folders_read,
             held.resource_claims if held else (),
+            replicas=replicas,
         )
 
 

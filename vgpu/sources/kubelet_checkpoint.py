@@ -7,6 +7,7 @@ kubelet itself would accept. Both shapes are read: ``DeviceIDs`` as a map from N
 and the plain list of Kubernetes up to 1.19.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ import msgspec
 
 from vgpu.facts import Grant
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.schemes.nvidia.device_ids import parse_device_id
 from vgpu.sources.allocate_response import WireError, environment
 from vgpu.sources.kept_results import KeptResults
 
@@ -54,6 +56,13 @@ _DECODER: Final = msgspec.json.Decoder(_Checkpoint)
 _DEVICE_IDS: Final = msgspec.json.Decoder(DeviceIds)
 _ANSWER: Final = msgspec.json.Decoder(bytes | None)
 _REGISTERED: Final = msgspec.json.Decoder(dict[str, list[str] | None] | None)
+
+
+_REPLICA: Final = b"::"
+"""What the ID of a replica has in front of its number."""
+
+_RESOURCES: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_IDS: Final = msgspec.json.Decoder(list[str] | None)
 
 
 class _Verified(NamedTuple):
@@ -114,6 +123,21 @@ def parse_checkpoint(
     return tuple(grant for grant, _, _ in granted), rejections
 
 
+def registered_replicas(content: bytes) -> dict[str, int]:
+    """How many replicas of each device NVIDIA's plugin has registered: unhealthy ones are missing.
+
+    Lists of other plugins, which may have megabytes, are not decoded. Raises msgspec.DecodeError,
+    RecursionError.
+    """
+    if _REPLICA not in content:
+        return {}
+    data = _DECODER.decode(content).data
+    by_resource = (data and _RESOURCES.decode(data.registered)) or {}
+    of_nvidia = (text for text in by_resource.values() if _REPLICA in bytes(text))
+    ids = (parse_device_id(text) for texts in of_nvidia for text in _IDS.decode(texts) or ())
+    return dict(Counter(one.device for one in ids if one and one.replica is not None))
+
+
 class _EntryText(NamedTuple):
     """An entry as it stands in the checkpoint; IDs and answer are JSON."""
 
@@ -134,7 +158,7 @@ def _grant(entry: _EntryText) -> tuple[Grant, str, str]:
         env = environment(decode_answer(entry.answer))
     except WireError as error:
         broken = str(error)
-    return Grant(*place, ids, env), "/".join(place), broken
+    return Grant(*place, ids, env, not broken), "/".join(place), broken
 
 
 _grants = KeptResults(_grant)

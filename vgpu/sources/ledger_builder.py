@@ -14,6 +14,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
+from vgpu.ledger.from_kubelet import GrantContext
 from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
@@ -24,6 +25,7 @@ from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.usage import MEMORY_USED
 from vgpu.model import Device
 from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import registry
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources
 
 Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
@@ -32,10 +34,16 @@ Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
 class LedgerBuilder:
     """Keeps one node's allocation records. One thread calls ``ledger``."""
 
-    def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
-        """``codecs`` are those of all schemes on ``node``."""
+    def __init__(
+        self, codecs: Iterable[SchemeCodec], node: str, renamed: Iterable[str] = ()
+    ) -> None:
+        """``codecs`` are those of all schemes on ``node``.
+
+        ``renamed`` are resources of NVIDIA's own device plugin under other names.
+        """
         self._codecs = tuple(codecs)
         self._node = node
+        self._renamed = frozenset(renamed)
         self._memory = StatementCache()
         self._resolutions = ResolutionCache()
         self._object: Node | None = None
@@ -89,7 +97,8 @@ class LedgerBuilder:
 
     def _gather(self, observation: Observation) -> Evidence:
         kubelet, pods = observation.kubelet, observation.pods
-        gpus, illegible = self._registered(pods.node if isinstance(pods, NodeSample) else None)
+        node = pods.node if isinstance(pods, NodeSample) else None
+        gpus, illegible = self._registered(node)
         evidence = node_evidence(
             self._codecs,
             NodeSamples(
@@ -105,6 +114,9 @@ class LedgerBuilder:
                 pods_complete=pods is not None and pods.complete,
                 registered=gpus,
                 incomplete=incomplete_sources(observation),
+                context=GrantContext(
+                    self._renamed, None if node is None else registry().schemes_of(node)
+                ),
             ),
             memory=self._memory,
         )

@@ -49,6 +49,8 @@ class NodePaths(msgspec.Struct, frozen=True):
         limit_dirs: folders of limit files by the name of the registry's row; a missing
             row has its default.
         state_dir: our own device plugins' checkpoints.
+        nvidia_resources: resources of NVIDIA's own device plugin under other names, in the
+            kubelet's data.
     """
 
     shim_roots: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class NodePaths(msgspec.Struct, frozen=True):
     dra_state: str | None = DEFAULT_DRA_STATE
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
+    nvidia_resources: tuple[str, ...] = ()
 
 
 class NodeSources(msgspec.Struct, frozen=True):

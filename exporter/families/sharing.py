@@ -1,0 +1,52 @@
+"""Families of NVIDIA's own sharing: replicas, and how a container shares its device."""
+
+from exporter.families.containers import CONTAINER_LABELS
+from vgpu.metrics.family import Family, FamilyTable, MetricType
+
+GAUGE = MetricType.GAUGE
+
+REPLICAS = FamilyTable(
+    title="Replicas of NVIDIA's device plugin",
+    rows=lambda view: tuple(row for row in view.attribution.gpus if row.replicas),
+    labels=("uuid",),
+    key=lambda row: (row.gpu.uuid,),
+    families=(
+        Family(
+            "vgpu_gpu_replicas",
+            GAUGE,
+            "Replicas of the device (time-slicing or MPS) that NVIDIA's device plugin has"
+            " registered as healthy (the kubelet's checkpoint).",
+            lambda row: row.replicas,
+        ),
+    ),
+)
+
+SHARING = FamilyTable(
+    title="Sharing by NVIDIA's own means",
+    note=(
+        "Of containers with devices of NVIDIA's device plugin. `sharing` is `exclusive`,"
+        " `time-slicing`, `mps`, `mig`, `mig-time-slicing` or `unknown`. A replica is a turn and"
+        " no amount of memory: `vgpu_container_shares_allocated` has their number, and no limit"
+        " is exported that was not read."
+    ),
+    rows=lambda view: tuple(row for row in view.attribution.shares if row.sharing),
+    labels=(*CONTAINER_LABELS, "uuid"),
+    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid, row.device),
+    families=(
+        Family(
+            "vgpu_container_sharing_info",
+            GAUGE,
+            "Always 1; how the device is shared (the kubelet's checkpoint).",
+            lambda row: {(row.sharing.value,): 1},
+            ("sharing",),
+        ),
+        Family(
+            "vgpu_container_memory_fair_share_bytes",
+            GAUGE,
+            "The device's memory, divided by its replicas and multiplied by those that the"
+            " container holds. Nothing enforces this number.",
+            lambda row: row.fair_share_bytes,
+            unit="bytes",
+        ),
+    ),
+)

@@ -1,0 +1,264 @@
+"""The page of a node whose GPUs NVIDIA's own device plugin shares."""
+
+import msgspec
+import pytest
+
+from exporter.attribution import Attributor
+from exporter.codecs import codecs
+from exporter.families.sharing import REPLICAS, SHARING
+from exporter.view import Attribution, ExporterView
+from vgpu.facts import (
+    ContainerName,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Grant,
+    KubeletSample,
+    ProcessOwner,
+    ProcessSample,
+)
+from vgpu.ledger.conflicts import ConflictKind
+from vgpu.ledger.usage import MEMORY_USED
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model import PodRef, Source
+from vgpu.sources.ledger_builder import LedgerBuilder
+from vgpu.sources.samples import Observation
+from vgpu.units import GIB
+
+G0 = "GPU-11111111-2222-3333-4444-555555555555"
+G1 = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+M0 = "MIG-0a1b2c3d-1111-5222-8333-444455556666"
+M1 = "MIG-0a1b2c3d-1111-5222-8333-444455557777"
+ENV = "NVIDIA_VISIBLE_DEVICES"
+TOTAL = ("memory_total_bytes",)
+
+
+def gpu(uuid, index, total, parent="", **info):
+    return Gpu(uuid, index, info, {TOTAL: total, MEMORY_USED: 0}, parent)
+
+
+WHOLE_GPUS = (gpu(G0, 0, 80 * GIB), gpu(G1, 1, 80 * GIB))
+
+
+def observation(*grants, gpus=WHOLE_GPUS, processes=(), replicas=None, held=None, utilization=None):
+    """``processes`` are (pid, pod UID, container, device, bytes)."""
+    uids = {grant.pod_uid for grant in grants} | {uid for _, uid, *_ in processes}
+    pods = {uid: PodRef(uid, "ml", uid) for uid in uids}
+    owners = {
+        pid: ProcessOwner(f"{uid}-{name}", uid, "containerd") for pid, uid, name, *_ in processes
+    }
+    names = {f"{uid}-{name}": ContainerName("ml", uid, name, uid) for _, uid, name, *_ in processes}
+    uuids = frozenset(one.uuid for one in gpus)
+    return Observation(
+        gpu=GpuSample(
+            tuple(gpus),
+            processes=tuple(GpuProcess(pid, at, used) for pid, _, _, at, used in processes),
+            processes_known=uuids,
+            utilization=utilization or {},
+            utilization_known=frozenset(one.uuid for one in gpus if not one.parent),
+        ),
+        process=ProcessSample(owners, True, frozenset(uids)),
+        kubelet=KubeletSample(pods, names, tuple(grants), held=held, replicas=replicas or {}),
+    )
+
+
+def replica(uid, *ids, env=None, resource="nvidia.com/gpu"):
+    return Grant(uid, "main", resource, ids, {ENV: G0} if env is None else env)
+
+
+class Page:
+    """The rows and the ledger of one observation."""
+
+    def __init__(self, seen, renamed=()):
+        builder = LedgerBuilder(codecs(None, None), "n", renamed)
+        self.ledger = builder.ledger(seen)
+        self.rows = Attributor().rows(seen, builder.usage(seen))
+
+    def share(self, uid, device=G0):
+        (row,) = [row for row in self.rows.shares if (row.pod_uid, row.device) == (uid, device)]
+        return row
+
+    def slots(self):
+        return [(h.pod.uid, h.share.device, h.slots) for h in self.ledger.holdings]
+
+    def kinds(self):
+        return [conflict.kind for conflict in self.ledger.conflicts]
+
+
+def text(rows):
+    view = ExporterView(0.0, "n", 15.0, rows, (), {}, (), {}, {})
+    page = Renderer((REPLICAS, SHARING)).render(view)
+    return page.body(Format.TEXT).decode()
+
+
+def test_each_holder_of_a_time_sliced_gpu_has_its_own_use_and_no_limit():
+    page = Page(
+        observation(
+            replica("a", f"{G0}::0"),
+            replica("b", f"{G0}::1", f"{G0}::3"),
+            processes=((1, "a", "main", G0, 30 * GIB), (2, "b", "main", G0, 5 * GIB)),
+            utilization={(1, G0): 0.7},
+            replicas={G0: 4, G1: 4},
+        )
+    )
+    a, b = page.share("a"), page.share("b")
+    assert (a.used_bytes, a.sm_utilization, b.used_bytes, b.sm_utilization) == (
+        30 * GIB, 0.7, 5 * GIB, 0.0,
+    )  # fmt: skip
+    assert [(row.limit_bytes, row.unlimited) for row in (a, b)] == [(None, True)] * 2
+    assert (a.fair_share_bytes, b.fair_share_bytes) == (20 * GIB, 40 * GIB)
+    assert page.slots() == [("a", G0, 1), ("b", G0, 2)]
+    assert page.kinds() == []
+    assert page.ledger.devices[0].held.memory_bytes == 0
+    lines = text(page.rows).splitlines()
+    labels = f'namespace="ml",pod="a",container="main",pod_uid="a",uuid="{G0}"'
+    assert f'vgpu_container_sharing_info{{{labels},sharing="time-slicing"}} 1' in lines
+    assert f"vgpu_container_memory_fair_share_bytes{{{labels}}} {20 * GIB}" in lines
+    assert f'vgpu_gpu_replicas{{uuid="{G1}"}} 4' in lines
+
+
+def test_a_replica_beyond_todays_number_is_a_true_holder():
+    """After a change of the plugin's configuration running pods keep their IDs."""
+    page = Page(observation(replica("a", f"{G0}::7"), replica("b", G0), replicas={G0: 2}))
+    assert page.slots() == [("a", G0, 1), ("b", G0, 1)]
+    assert page.share("a").fair_share_bytes == 40 * GIB
+
+
+def test_without_registered_replicas_there_is_no_fair_share():
+    row = Page(observation(replica("a", f"{G0}::0"))).share("a")
+    assert (row.sharing, row.fair_share_bytes) == ("time-slicing", None)
+
+
+def test_an_mps_replica_has_no_limit_that_was_not_read():
+    env = {"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}
+    row = Page(observation(replica("a", f"{G0}::0", env=env), replicas={G0: 4})).share("a")
+    assert (row.sharing, row.limit_bytes, row.unlimited) == ("mps", None, False)
+
+
+def test_a_whole_gpu_is_held_by_one_container():
+    page = Page(observation(replica("a", G0)))
+    assert page.share("a").sharing == "exclusive"
+    assert page.ledger.devices[0].held.memory_bytes == 80 * GIB
+    assert text(page.rows).count("sharing_info") == 3  # HELP, TYPE, one series
+
+
+def test_two_ids_of_one_gpu_are_both_counted_whichever_the_answer_repeats():
+    for answer in (G0, f"{G0},{G0}"):  # up to 0.17 twice, since 0.18 once
+        seen = observation(replica("a", f"{G0}::0", f"{G0}::3", env={ENV: answer}))
+        assert Page(seen).slots() == [("a", G0, 2)]
+
+
+MIG_GPUS = (
+    gpu(G0, 0, 80 * GIB),
+    gpu(M0, 0, 10 * GIB, G0, gpu_instance_id="7", compute_instance_id="0", mig_profile="1g.10gb"),
+    gpu(M1, 1, 20 * GIB, G0, gpu_instance_id="5", compute_instance_id="0", mig_profile="2g.20gb"),
+)
+
+
+@pytest.mark.parametrize("device_id", [M0, f"MIG-{G0}/7/0"], ids=["uuid", "before R470"])
+def test_a_mig_instance_is_a_device_with_its_own_memory_and_processes(device_id):
+    page = Page(
+        observation(
+            Grant("a", "main", "nvidia.com/mig-1g.10gb", (device_id,), {ENV: device_id}),
+            Grant("b", "main", "nvidia.com/mig-2g.20gb", (M1,), {ENV: M1}),
+            gpus=MIG_GPUS,
+            processes=((1, "a", "main", M0, 6 * GIB),),
+        )
+    )
+    a, b = page.share("a", M0), page.share("b", M1)
+    assert [(row.sharing, row.limit_bytes, row.used_bytes) for row in (a, b)] == [
+        ("mig", 10 * GIB, 6 * GIB),
+        ("mig", 20 * GIB, 0),
+    ]
+    assert a.sm_utilization is None  # the driver has none of an instance
+    assert page.slots() == [("a", M0, 1), ("b", M1, 1)]
+    assert page.kinds() == []
+
+
+def test_one_container_may_have_instances_of_two_profiles():
+    page = Page(
+        observation(
+            Grant("a", "main", "nvidia.com/mig-1g.10gb", (M0,), {ENV: f"{M0},{M1}"}),
+            Grant("a", "main", "nvidia.com/mig-2g.20gb", (M1,), {ENV: f"{M0},{M1}"}),
+            gpus=MIG_GPUS,
+        )
+    )
+    assert page.slots() == [("a", M0, 1), ("a", M1, 1)]
+    assert page.kinds() == []
+
+
+def test_an_unknown_instance_is_missing_and_never_its_gpu():
+    gone = "MIG-99999999-1111-5222-8333-444455556666"
+    seen = observation(Grant("a", "main", "nvidia.com/mig-1g.10gb", (gone,), {}), gpus=MIG_GPUS)
+    page = Page(seen)
+    assert page.slots() == [("a", gone, 1)]
+    assert page.kinds() == [ConflictKind.DEVICE_MISSING]
+
+
+def test_replicas_of_an_instance_share_it_without_a_limit():
+    resource = "nvidia.com/mig-1g.10gb"
+    seen = observation(
+        replica("a", f"{M0}::0", resource=resource, env={}), gpus=MIG_GPUS, replicas={M0: 2}
+    )
+    row = Page(seen).share("a", M0)
+    assert (row.sharing, row.unlimited, row.limit_bytes) == ("mig-time-slicing", True, None)
+    assert row.fair_share_bytes == 5 * GIB
+
+
+HAMI = {ENV: G0, "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m"}
+
+
+@pytest.mark.parametrize(
+    ("device_id", "gpus", "device"), [(f"{G0}::0", WHOLE_GPUS, G0), (M0, MIG_GPUS, M0)]
+)
+def test_a_gpu_of_two_sharing_systems_is_a_conflict_and_counted_once(device_id, gpus, device):
+    resource = "nvidia.com/mig-1g.10gb" if device_id == M0 else "nvidia.com/gpu"
+    page = Page(
+        observation(
+            Grant("a", "main", resource, (device_id,), {ENV: device}),
+            Grant("b", "main", "nvidia.com/gpu", (f"{G0}-4",), HAMI),
+            gpus=gpus,
+        )
+    )
+    (conflict,) = page.ledger.conflicts
+    assert (conflict.kind, conflict.device) == (ConflictKind.DOUBLE_BOOKED, G0)
+    assert conflict.detail == "several sharing systems allocate it: nvidia, volcano"
+    assert [entry.device.uuid for entry in page.ledger.devices] == [one.uuid for one in gpus]
+    assert page.slots() == sorted([("a", device, 1), ("b", G0, 1)], key=lambda one: one[1] != G0)
+
+
+def test_an_id_of_no_known_form_is_reported():
+    page = Page(observation(Grant("a", "main", "nvidia.com/gpu", ("nvidia0/vgpu1",), {})))
+    (conflict,) = page.ledger.conflicts
+    assert conflict.kind is ConflictKind.MALFORMED
+    assert conflict.detail == "nvidia.com/gpu: device IDs of no known form: nvidia0/vgpu1"
+    (holding,) = page.ledger.unplaced
+    assert holding.scheme == "unknown"
+
+
+def test_a_renamed_resource_is_read_only_if_its_name_is_set():
+    seen = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
+    assert Page(seen).slots() == []
+    assert Page(seen, renamed=["example.com/gpu"]).slots() == [("a", G0, 1)]
+
+
+def test_only_a_node_with_nvidias_plugin_has_its_series():
+    seen = observation(Grant("b", "main", "nvidia.com/gpu", (f"{G0}-4",), HAMI))
+    assert text(Page(seen).rows) == ""
+    assert text(Attribution()) == ""
+
+
+def test_the_answer_of_pod_resources_confirms_the_checkpoint():
+    held = {("ml", "a", "main", "nvidia.com/gpu"): frozenset({f"{G0}::0"})}
+    held = {PlaceKey(*place): ids for place, ids in held.items()}
+    page = Page(observation(replica("a", f"{G0}::0"), held=held))
+    (holding,) = page.ledger.holdings
+    assert holding.sources == (Source.POD_RESOURCES, Source.CHECKPOINT)
+    assert page.kinds() == []
+
+
+class PlaceKey(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: str
+    container: str
+    resource: str
