@@ -132,7 +132,7 @@ def test_the_demo_has_two_models_and_all_four_schemes_running():
     assert len({gpu.name for gpu in scenario.gpus}) == len(scenario.gpus) == 2
     running = [c for pod, c in scenario.containers() if pod.running]
     assert len(running) >= 6
-    assert {c.scheme for c in running} == set(Scheme) - {Scheme.NONE}
+    assert {c.scheme for c in running} == set(Scheme) - {Scheme.NONE, Scheme.DRA}
     layouts = {container.shim.layout for container in running if container.shim}
     assert layouts == {"v0", "v1.1", "v1.1c", "v1.2"}
 
