@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "kubeshare.main:command",
         "Run KubeShare's controllers on a current Kubernetes.",
     ),
+    "feedback": (
+        "vgpu.commands.feedback:command",
+        "Hold low priorities back on this node, in place of HAMi's monitor.",
+    ),
     "top": ("vgpu.commands.top:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",

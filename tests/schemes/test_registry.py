@@ -148,6 +148,7 @@ HOME = ("vgpu/schemes/", "deviceplugin/adapters/", "deviceplugin/builders/", "de
 OF_ONE_ORIGINAL = {
     "vgpu/simulator/": "makes files and objects as each original does",
     "kubeshare/": "is the controllers of one original",
+    "vgpu/feedback/": "writes the regions of one library, HAMi-core",
     "vgpu/placement/": "computes what each original's scheduler chooses",
     "vgpu/quota/": "reads and counts what each original's quota limits",
     "exporter/compat/": "has each original's metrics",

@@ -59,7 +59,7 @@ def read_image(
     try:
         if before is not None and _has(fd, before):
             return before
-        frame = _frame(fd, path)
+        frame = checked_frame(fd, path)
         for _ in range(TRIES - 1):
             try:
                 return _read_once(fd, frame, path)
@@ -93,7 +93,11 @@ def _has(fd: int, image: RegionImage) -> bool:
     return len(end) == size and end.startswith(trailer) and os.pread(fd, len(body), 0) == body
 
 
-def _frame(fd: int, path: str) -> hami_core.Frame:
+def checked_frame(fd: int, path: str) -> hami_core.Frame:
+    """The frame of an open region by its exact size.
+
+    Raises SourceError NOT_REGULAR_FILE, EMPTY, UNKNOWN_LAYOUT, and OSError.
+    """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise SourceError(Reason.NOT_REGULAR_FILE, path)
@@ -143,17 +147,18 @@ def _read_once(fd: int, frame: hami_core.Frame, path: str) -> RegionImage:
 
     A slot that stands half-written in both copies has an odd seqlock, which ``decode`` refuses.
     """
-    before = _pread(fd, frame.trailer_size, frame.trailer, path)
+    before = read_exactly(fd, frame.trailer_size, frame.trailer, path)
     size = hami_core.body_size(frame, before)
-    body = _pread(fd, size, 0, path)
-    again = _pread(fd, size, 0, path)
-    trailer = _pread(fd, frame.trailer_size, frame.trailer, path)
+    body = read_exactly(fd, size, 0, path)
+    again = read_exactly(fd, size, 0, path)
+    trailer = read_exactly(fd, frame.trailer_size, frame.trailer, path)
     if body != again or hami_core.body_size(frame, trailer) != size:
         raise SourceError(Reason.CHANGED_WHILE_READ, path)
     return RegionImage(frame, body, trailer, hami_core.decode(frame, body, trailer, path))
 
 
-def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
+def read_exactly(fd: int, size: int, offset: int, path: str) -> bytes:
+    """These bytes of an open file. Raises SourceError TRUNCATED, and OSError."""
     data = os.pread(fd, size, offset)
     if len(data) != size:
         raise SourceError(Reason.TRUNCATED, path, f"{len(data)} of {size} bytes at {offset}")

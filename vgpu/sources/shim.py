@@ -37,7 +37,7 @@ FOLDER_NAME = re.compile(
 _Stamp = tuple[int, int, int]
 
 
-class _Listing(msgspec.Struct, frozen=True):
+class RootListing(msgspec.Struct, frozen=True):
     """What a root held while its ``stamp`` was this; ``entries`` are (name, full path, pod UID).
 
     One that is not ``whole`` was chosen by the pods that lived (``living``).
@@ -76,7 +76,7 @@ class _Root(msgspec.Struct):
     """The cache of one root: its listing, and its folders by name."""
 
     path: str
-    listing: _Listing | None = None
+    listing: RootListing | None = None
     folders: dict[str, _Folder] = {}
 
 
@@ -148,22 +148,22 @@ class ShimSource:
             self._sample = sample
         return self._sample
 
-    def _listing(self, root: _Root, fd: int, stamp: _Stamp) -> _Listing:
+    def _listing(self, root: _Root, fd: int, stamp: _Stamp) -> RootListing:
         """The root's folders, listed if they may have changed."""
         listing = root.listing
         if listing is not None and listing.is_of(stamp, self._living):
             return listing
         now_ns = time.time_ns()
-        listing = _list_root(fd, root.path, stamp, self._living)
+        listing = list_root(fd, root.path, self._living)
         root.folders = {
             name: folder
             for name, _, _ in listing.entries
             if (folder := root.folders.get(name)) is not None
         }
-        root.listing = listing if _settled(stamp, now_ns) else None
+        root.listing = listing if _settled(listing.stamp, now_ns) else None
         return listing
 
-    def _look_into(self, root: _Root, listing: _Listing, fd: int) -> None:
+    def _look_into(self, root: _Root, listing: RootListing, fd: int) -> None:
         """Bring the root's folders up to date; of many, those of dead pods rarely."""
         now_ns = time.time_ns()
         entries, folders = listing.entries, root.folders
@@ -202,7 +202,7 @@ def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bo
         try:
             stamp = _stamp(os.fstat(fd))
             folder.stamp, folder.images = None, {}
-            folder.entries, folder.refused = _list_folder(fd, path)
+            folder.entries, folder.refused = list_regions(fd, path)
             if _settled(stamp, now_ns):
                 folder.stamp = stamp
             _read_files(folder, fd, "", at)
@@ -276,8 +276,12 @@ def _settled(stamp: _Stamp, now_ns: int) -> bool:
     return now_ns - stamp[2] > RACY_NS
 
 
-def _list_root(fd: int, path: str, stamp: _Stamp, living: Living) -> _Listing:
-    """The containers' folders; for all other entries one rejection for each reason."""
+def list_root(fd: int, path: str, living: Living = tuple) -> RootListing:
+    """The folders of containers in an open root; other entries are one rejection for each reason.
+
+    Raises OSError.
+    """
+    stamp = _stamp(os.fstat(fd))
     names, bad_names, no_folders = [], [], []
     alive: frozenset[str] = frozenset()
 
@@ -313,13 +317,13 @@ def _list_root(fd: int, path: str, stamp: _Stamp, living: Living) -> _Listing:
     else:  # of too many the living ones come first, and stay so
         names.sort()
     paths = tuple((name, f"{path}/{name}", name.partition("_")[0]) for name in names)
-    return _Listing(stamp, paths, tuple(rejections), whole=not too_many, living=alive)
+    return RootListing(stamp, paths, tuple(rejections), whole=not too_many, living=alive)
 
 
-def _list_folder(fd: int, path: str) -> tuple[tuple[tuple[str, str], ...], tuple[Rejection, ...]]:
-    """The region files of one container, as names and full paths, and what was refused.
+def list_regions(fd: int, path: str) -> tuple[tuple[tuple[str, str], ...], tuple[Rejection, ...]]:
+    """The region files in the open folder of one container: names and full paths, and refusals.
 
-    What is not a regular file is not even opened.
+    What is not a regular file is not even opened. Raises OSError.
     """
     caches, rejections = [], []
     with os.scandir(fd) as entries:

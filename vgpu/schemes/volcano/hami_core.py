@@ -153,11 +153,7 @@ def decode(frame: Frame, body: bytes, trailer: bytes, object_name: str = "region
         SourceError: INITIALIZING, BAD_MAGIC, UNKNOWN_LAYOUT, DEVICE_COUNT, PROCESS_COUNT,
             BAD_UUID, DUPLICATE_UUID, INCONSISTENT_SUMS, CHANGED_WHILE_READ.
     """
-    magic, major, minor = _HEAD.unpack_from(body)
-    if magic != MAGIC:
-        reason = Reason.BAD_MAGIC if magic else Reason.INITIALIZING
-        raise SourceError(reason, object_name, f"magic {magic}")
-    layout = layout_for(frame.file_size, major, minor, object_name)
+    layout, major, minor = _layout(frame, body, object_name)
     last_kernel_time = None
     if frame.versioned:
         proc_num, switch, recent, priority, last_kernel_time = _VERSIONED_TRAILER.unpack_from(
@@ -181,6 +177,15 @@ def decode(frame: Frame, body: bytes, trailer: bytes, object_name: str = "region
         major_version=major if frame.versioned else None,
         minor_version=minor if frame.versioned else None,
     )
+
+
+def _layout(frame: Frame, body: bytes, object_name: str) -> tuple[Layout, int, int]:
+    """The layout by magic, size and version words, with the version words."""
+    magic, major, minor = _HEAD.unpack_from(body)
+    if magic != MAGIC:
+        reason = Reason.BAD_MAGIC if magic else Reason.INITIALIZING
+        raise SourceError(reason, object_name, f"magic {magic}")
+    return layout_for(frame.file_size, major, minor, object_name), major, minor
 
 
 def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice, ...]:
@@ -282,6 +287,65 @@ def _shape(layout_id: str, devices: int) -> struct.Struct:
 # ---------------------------------------------------------------- encoding
 
 Patch = tuple[int, bytes]  # an offset, and what to write there
+
+
+# ---------------------------------------------------------------- the words of the feedback
+
+_SWITCH_AT, _RECENT_AT = 4, 8  # behind the trailer's start: a word of four bytes each
+
+
+class FeedbackWords(msgspec.Struct, frozen=True, gc=False):
+    """The two words by which the node's feedback and the library talk.
+
+    Attributes:
+        recent_kernel: the library writes 2 with each launch that its core limit covers, and holds
+            launches back while the word is below 0.
+        utilization_switch: 0 lifts the core limit.
+    """
+
+    recent_kernel: int
+    utilization_switch: int
+
+
+class RegionFeedback(msgspec.Struct, frozen=True, gc=False):
+    """What the feedback reads of a region: header and trailer, no slots."""
+
+    devices: tuple[str, ...]
+    priority: int
+    words: FeedbackWords
+
+
+def decode_feedback(
+    frame: Frame, header: bytes, trailer: bytes, object_name: str = "region"
+) -> RegionFeedback:
+    """What the feedback needs, from the bytes before the slots and the trailer.
+
+    A slot that a killed process left half-written does not matter here. Raises SourceError as
+    :func:`decode` does for the header.
+    """
+    _layout(frame, header, object_name)
+    _, switch, recent, priority = _TRAILER.unpack_from(trailer)
+    uuids = tuple(device.uuid for device in _devices(frame, header, object_name))
+    return RegionFeedback(uuids, priority, FeedbackWords(recent, switch))
+
+
+def decode_words(trailer: bytes) -> FeedbackWords:
+    """The two words of a trailer."""
+    _, switch, recent, _ = _TRAILER.unpack_from(trailer)
+    return FeedbackWords(recent, switch)
+
+
+def recent_kernel_patch(frame: Frame, value: int) -> Patch:
+    """The write of ``recent_kernel`` alone."""
+    return frame.trailer + _RECENT_AT, _INT.pack(value)
+
+
+def utilization_switch_patch(frame: Frame, value: int) -> Patch:
+    """The write of ``utilization_switch`` alone."""
+    return frame.trailer + _SWITCH_AT, _INT.pack(value)
+
+
+# ---------------------------------------------------------------- whole files
 
 
 def encode(region: Region, layout_id: str) -> bytes:
