@@ -55,7 +55,7 @@ class ConfirmedDevices:
         """The devices by container; ``now`` is unix seconds."""
         problems = []
         try:
-            self._grants, _ = self._kubelet.get(now)
+            self._grants = self._kubelet.get(now)[0]
         except SourceError as error:
             problems.append(str(error))
         try:
