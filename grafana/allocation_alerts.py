@@ -136,6 +136,21 @@ ALLOCATIONS: Final = RuleGroup(
             " largest users in vgpu_container_memory_used_bytes, and move one of them.",
         ),
         Alert(
+            "VgpuFairShareExceeded",
+            WARNING,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_fair_share_bytes > 1"
+                f" and on ({GPU}) vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes"
+                f" > {FULL_RATIO}"
+                f" and on ({GPU}) count by ({GPU}) (vgpu_container_memory_fair_share_bytes) > 1"
+            ),
+            "5m",
+            f"{THE_CONTAINER} takes too much of a full GPU",
+            f"It uses {RATIO} of its fair share of {THE_GPU}, which is nearly full, and another"
+            " container holds a replica of this GPU. Nothing limits either of them. First: find the"
+            " holders of this GPU with vgpu top, and ask the owner of the largest to use less.",
+        ),
+        Alert(
             "VgpuAllocationConflict",
             WARNING,
             _conflicts(*SERIOUS_CONFLICTS),

@@ -63,6 +63,22 @@ def gpu(used, allocated, total=100):
     }
 
 
+def replicas(used, other_used, gpu_used, shares=(25, 25)):
+    """Two containers with a replica of a GPU of 100; a share of None is no replica."""
+    fair = "vgpu_container_memory_fair_share_bytes"
+    return {
+        f"vgpu_container_memory_used_bytes{{{WHO},{UUID}}}": f"{used}x120",
+        f"vgpu_container_memory_used_bytes{{{OTHER},{UUID}}}": f"{other_used}x120",
+        f"vgpu_gpu_memory_used_bytes{{{UUID}}}": f"{gpu_used}x120",
+        f"vgpu_gpu_memory_total_bytes{{{UUID}}}": "100x120",
+        **{
+            f"{fair}{{{who},{UUID}}}": f"{share}x120"
+            for who, share in zip((WHO, OTHER), shares, strict=True)
+            if share is not None
+        },
+    }
+
+
 def gap(unattributed):
     return {
         f"vgpu_gpu_memory_unattributed_bytes{{{UUID}}}": f"{unattributed}x120",
@@ -303,6 +319,13 @@ CASES = (
         labels=DEVICE,
         value="97%",
     ),
+    Case(
+        "VgpuFairShareExceeded",
+        replicas(80, 17, 97),
+        replicas(25, 72, 97, shares=(25, 75)),
+        labels=CONTAINER | DEVICE,
+        value="320%",
+    ),
     # ------------------------------------------------------------ device plugins
     plugin("VgpuPluginDown", "up", 0, 1),
     Case(
@@ -517,6 +540,8 @@ QUIET = (
     Quiet("VgpuShimUnreadable", "its container starts", {refused("initializing"): "1x120"}),
     Quiet("VgpuShimUnreadable", "another collector's", {refused("unreadable", "kubelet"): "1x120"}),
     Quiet("VgpuOvercommitPressure", "there is room", gpu(60, 150)),
+    Quiet("VgpuFairShareExceeded", "there is room", replicas(80, 10, 90)),
+    Quiet("VgpuFairShareExceeded", "no other holder", replicas(97, 0, 97, shares=(25, None))),
     Quiet(
         "VgpuGpuMissing",
         "more than the operator expects",

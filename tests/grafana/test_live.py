@@ -20,6 +20,7 @@ EMPTY = {
     "VgpuExporterDefect": "no defect is known",
     "VgpuDoubleBooked": "no simulated pods hold the same slice",
     "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
+    "VgpuFairShareExceeded": "no simulated GPU has replicas of NVIDIA's plugin",
     "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
     "VgpuIdleWhileOthersWait": "there is no kube-state-metrics",
     "VgpuPluginsAbsent": "there are targets",
