@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from vgpu.ledger import ConflictKind, Holding, Ledger
+from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
 from vgpu.ledger.totals import held
 from vgpu.model import Device, Source
 
@@ -28,7 +29,8 @@ class AllocationTotals(msgspec.Struct, frozen=True):
     """One sample's ledger, and its sums.
 
     ``devices`` has every device; ``holdings`` is the allocation of each container on each device;
-    ``conflicts`` is the number of conflicts of each kind, 0 included.
+    ``conflicts`` is the number of conflicts of each kind, 0 included; of ResourceClaims only where
+    there are any.
     """
 
     ledger: Ledger
@@ -75,6 +77,8 @@ def _sum(device: Device, holdings: list[Holding]) -> Allocated:
 
 def _conflict_counts(ledger: Ledger) -> Mapping[ConflictKind, int]:
     counts = dict.fromkeys(ConflictKind, 0)
+    if Source.DRA_STATE not in ledger.read:
+        counts = {kind: 0 for kind in ConflictKind if kind not in OF_RESOURCE_CLAIMS}
     for conflict in ledger.conflicts:
-        counts[conflict.kind] += 1
+        counts[conflict.kind] = counts.get(conflict.kind, 0) + 1
     return counts

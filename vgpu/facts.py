@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from vgpu.model import ClaimedDevice, PodRef, Scheme
+from vgpu.model import ClaimedDevice, PodRef, ResourceClaim, Scheme
 from vgpu.reasons import Rejection
 
 # ---------------------------------------------------------------- the driver
@@ -265,6 +265,17 @@ class PreparedResourceClaim(msgspec.Struct, frozen=True, gc=False):
     devices: tuple[ClaimedDevice, ...]
 
 
+class DriverClaim(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceClaim that a DRA driver has prepared, by the driver's own checkpoint.
+
+    ``uuids`` has the UUID of each device, by the driver's name of the device.
+    """
+
+    claim: ResourceClaim
+    driver: str
+    uuids: Mapping[str, str]
+
+
 class HeldResourceClaim(msgspec.Struct, frozen=True, gc=False):
     """A ResourceClaim of one container, as pod-resources reports it: without any UID.
 
@@ -296,6 +307,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
         held_claims: pod-resources' answer: the ResourceClaims of containers.
         resource_claims: the prepared ResourceClaims; None if the kubelet keeps a list of them that
             could not be read.
+        driver_claims: what DRA drivers have prepared, by their own checkpoints.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
             could not be read.
         replicas: device -> how many replicas of it NVIDIA's plugin has registered.
@@ -310,6 +322,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
     held_claims: tuple[HeldResourceClaim, ...] = ()
     resource_claims: tuple[PreparedResourceClaim, ...] | None = ()
     replicas: Mapping[str, int] = {}
+    driver_claims: tuple[DriverClaim, ...] = ()
 
 
 # ---------------------------------------------------------------- the API server

@@ -126,6 +126,37 @@ class ClaimedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
         return f"{self.driver}/{self.pool}/{self.device}"
 
 
+class AllocatedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
+    """One result in the status of a ResourceClaim.
+
+    Attributes:
+        request: the request that it is for, ``<request>`` or ``<request>/<alternative>``.
+        driver, pool, device: the device, as the driver names it.
+        share_id: of a device that allows several allocations; "" if the device is whole.
+        memory_bytes: what is consumed of its memory; None of a whole device, or if unknown.
+        cores_milli: what is consumed of its cores, as for :class:`Share`.
+        admin: it only observes the device (``adminAccess``) and consumes nothing.
+    """
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str = ""
+    memory_bytes: int | None = None
+    cores_milli: int | None = None
+    admin: bool = False
+
+
+class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
+    """A ResourceClaim that has devices, by its status."""
+
+    uid: str
+    namespace: str
+    name: str
+    results: tuple[AllocatedDevice, ...]
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """The request of one container, from each of ``count`` devices.
 

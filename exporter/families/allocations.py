@@ -173,7 +173,8 @@ LEDGER = FamilyTable(
         Family(
             "vgpu_allocation_conflicts",
             GAUGE,
-            "Disagreements between the sources, or impossible values, by type; 0 is exported.",
+            "Disagreements between the sources, or impossible values, by type; 0 is exported."
+            " Types about ResourceClaims are exported only while the node has ResourceClaims.",
             _conflicts,
             ("type",),
         ),

@@ -2,12 +2,20 @@
 
 from tests.exporter.test_ledger import GPUS, NODE, WEB, kernel, named, observation, series
 from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim
+from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
 from vgpu.model import ClaimedDevice
 
 INFO = "vgpu_container_resource_claim_info"
 READ = 'vgpu_allocation_source_read{source="dra-manager-state"}'
 DEVICE = ClaimedDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", "s1", ("gpu",))
 CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,))
+
+
+OF_CLAIMS = {kind.value for kind in OF_RESOURCE_CLAIMS}
+
+
+def conflicts_of(found):
+    return {at.split('"')[1] for at in named(found, "vgpu_allocation_conflicts")}
 
 
 def page(**changes):
@@ -24,6 +32,7 @@ def test_each_device_of_a_resource_claim_has_a_series():
         'share_id="s1"}': 1
     }
     assert found[READ] == 1
+    assert conflicts_of(found) >= OF_CLAIMS
 
 
 def test_a_node_without_resource_claims_has_no_series_of_them():
@@ -31,3 +40,4 @@ def test_a_node_without_resource_claims_has_no_series_of_them():
         found = page(**without)
         assert not named(found, INFO)
         assert READ not in found
+        assert not OF_CLAIMS & conflicts_of(found)

@@ -2,10 +2,12 @@
 
 import msgspec
 
-from tests.ledger.ledger_values import GPUS, NODE, A, B, evidence, kinds, pod, where
+from tests.ledger.ledger_values import NODE, A, B, evidence, kinds, pod, where
 from vgpu.facts import (
+    DriverClaim,
     Gpu,
     GpuSample,
+    Grant,
     HeldResourceClaim,
     KubeletSample,
     PreparedResourceClaim,
@@ -15,9 +17,18 @@ from vgpu.ledger import ConflictKind, Statement, merge
 from vgpu.ledger.from_dra import resource_claim_statements
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.totals import held
-from vgpu.model import ClaimedDevice, PodRef, Scheme, Share, Source
+from vgpu.model import (
+    AllocatedDevice,
+    ClaimedDevice,
+    PodRef,
+    ResourceClaim,
+    Scheme,
+    Share,
+    Source,
+)
 from vgpu.units import GIB
 
+UUID = "GPU-cccccccc-0000-0000-0000-000000000000"
 POD = PodRef("u1", "ml", "web-0")
 OTHER = PodRef("u2", "ml", "web-1")
 DEVICE = ClaimedDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", requests=("gpu",))
@@ -70,18 +81,27 @@ def test_pod_resources_alone_names_the_pod_only_if_its_name_is_unique():
 # ---------------------------------------------------------------- the ledger
 
 
-def ledger(prepared, held_claims=(), live=("u1", "u2"), pods=(POD, OTHER)):
+def ledger(
+    prepared,
+    held_claims=(),
+    live=("u1", "u2"),
+    pods=(POD, OTHER),
+    drivers=(),
+    grants=(),
+    gpus=(A, B),
+):
     kubelet = KubeletSample(
         {pod.uid: pod for pod in pods},
         {},
-        grants=(),
+        grants=tuple(grants),
+        driver_claims=tuple(drivers),
         held_claims=tuple(held_claims),
         resource_claims=prepared if prepared is None else tuple(prepared),
     )
     gpu = GpuSample(
         tuple(
-            Gpu(device.uuid, device.index, {}, {("memory_total_bytes",): 10.0 * GIB})
-            for device in GPUS
+            Gpu(gpu_uuid, index, {}, {("memory_total_bytes",): 10.0 * GIB})
+            for index, gpu_uuid in enumerate(gpus)
         )
     )
     process = ProcessSample({}, True, frozenset(live))
@@ -167,3 +187,86 @@ def test_the_sum_does_not_depend_on_the_order():
     (entry,) = (entry for entry in found.devices if entry.device.uuid == A)
     assert held(entry.holdings) == held(tuple(reversed(entry.holdings)))
     assert where(found)["u1", "main"] == [A, B]
+
+
+# ---------------------------------------------------------------- UUIDs and sizes
+
+
+WHOLE = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", cores_milli=1000)
+
+
+def driver(*results, uid="c1", name="train", uuids=None):
+    """What NVIDIA's driver has prepared."""
+    claim = ResourceClaim(uid, "ml", name, results or (WHOLE,))
+    return DriverClaim(claim, "gpu.nvidia.com", {"gpu-0": A} if uuids is None else uuids)
+
+
+def of_device(found, device=A):
+    (entry,) = (entry for entry in found.devices if entry.device.uuid == device)
+    return entry
+
+
+def test_a_device_without_a_share_id_is_held_as_a_whole():
+    entry = of_device(ledger([CLAIM], [use()], drivers=[driver()]))
+    (holding,) = entry.holdings
+    assert (holding.pod, holding.container) == (POD, "main")
+    assert holding.share == Share(A, 10 * GIB, 1000)
+    assert entry.held.memory_bytes == 10 * GIB
+
+
+def test_two_shares_of_a_device_are_told_apart_by_their_requests():
+    """Kubernetes 1.34 has no share ID in the kubelet's state."""
+    first, second = (
+        AllocatedDevice(request, "gpu.nvidia.com", NODE, "gpu-0", share_id, gib * GIB)
+        for request, share_id, gib in (("a", "s1", 2), ("b/small", "s2", 3))
+    )
+    devices = tuple(msgspec.structs.replace(DEVICE, requests=(name,)) for name in "ab")
+    claim = msgspec.structs.replace(CLAIM, devices=devices)
+    entry = of_device(ledger([claim], drivers=[driver(first, second)]))
+    (holding,) = entry.holdings
+    assert [(part.claimed.share_id, part.memory_bytes) for part in holding.claimed] == [
+        ("s1", 2 * GIB),
+        ("s2", 3 * GIB),
+    ]
+    assert (entry.held.memory_bytes, entry.held.slots) == (5 * GIB, 2)
+
+
+def test_a_resource_claim_of_two_pods_has_two_holders_and_one_size():
+    share = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", "s1", 4 * GIB)
+    claim = msgspec.structs.replace(CLAIM, pod_uids=("u1", "u2"))
+    found = ledger([claim], [use(), use(OTHER)], drivers=[driver(share)])
+    entry = of_device(found)
+    assert [holding.pod for holding in entry.holdings] == [POD, OTHER]
+    assert (entry.held.memory_bytes, entry.held.slots) == (4 * GIB, 1)
+    assert found.conflicts == ()
+
+
+def test_admin_access_holds_nothing():
+    observed = msgspec.structs.replace(WHOLE, admin=True)
+    found = ledger([CLAIM], [use()], drivers=[driver(observed)])
+    assert not list(found.holdings)
+    assert found.conflicts == ()
+
+
+# ---------------------------------------------------------------- conflicts
+
+
+def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():
+    found = ledger([CLAIM], drivers=[driver(), driver(uid="old", name="old", uuids={"gpu-1": B})])
+    (conflict,) = found.conflicts
+    assert (conflict.kind, conflict.device) == (ConflictKind.RESOURCE_CLAIM_LEFT, B)
+    assert conflict.detail == "ResourceClaim ml/old of gpu.nvidia.com, gpu-1"
+
+
+def test_a_state_that_could_not_be_read_leaves_no_resource_claim():
+    assert ledger(None, drivers=[driver()]).conflicts == ()
+
+
+def test_a_gpu_of_a_resource_claim_and_of_a_device_plugin_is_a_conflict():
+    plain = Grant(OTHER.uid, "main", "nvidia.com/gpu", (UUID,), {"NVIDIA_VISIBLE_DEVICES": UUID})
+    found = ledger([CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], grants=[plain], gpus=(UUID,))
+    (conflict,) = (one for one in found.conflicts if one.kind is ConflictKind.DOUBLE_BOOKED)
+    assert conflict.device == UUID
+    assert "dra, nvidia" in conflict.detail
+    alone = ledger([CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], gpus=(UUID,))
+    assert alone.conflicts == ()

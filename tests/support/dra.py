@@ -40,3 +40,37 @@ def _device(pool, name, requests, share_id=None):
     cdi = [f"k8s.example/gpu={name}"]
     names = {"PoolName": pool, "DeviceName": name}
     return names | shared | {"RequestNames": requests, "CDIDeviceIDs": cdi}
+
+
+def driver_checkpoint(*resource_claims, state="PrepareCompleted"):
+    """The checkpoint of NVIDIA's DRA driver, second version, without the other versions.
+
+    Each ResourceClaim is (UID, namespace, name, results of its status, {device name: UUID}). Fields
+    as in kubernetes-sigs/dra-driver-nvidia-gpu, ``cmd/gpu-kubelet-plugin`` (checkpoint*.go,
+    prepared.go): those of Go's structs without a JSON name begin with a capital.
+    """
+    prepared = {
+        uid: {
+            "checkpointState": state,
+            "status": {"allocation": {"devices": {"results": results}}},
+            "preparedDevices": [
+                {
+                    "devices": [
+                        {
+                            "gpu": {
+                                "info": {"uuid": uuid},
+                                "device": {"Requests": ["gpu"], "DeviceName": device},
+                            },
+                            "mig": None,
+                        }
+                        for device, uuid in uuids.items()
+                    ],
+                    "configState": {},
+                }
+            ],
+            "name": name,
+            "namespace": namespace,
+        }
+        for uid, namespace, name, results, uuids in resource_claims
+    }
+    return json.dumps({"checksum": 1, "v2": {"checksum": 2, "preparedClaims": prepared}}).encode()

@@ -264,6 +264,36 @@ class QuotaFields(ObjectFields, frozen=True):
     status: QuotaStatus = QuotaStatus()
 
 
+class ClaimResult(Wire, frozen=True):
+    """One of ``status.allocation.devices.results`` of a ResourceClaim."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: Quantities = None
+
+
+class ClaimDevices(Wire, frozen=True):
+    """``status.allocation.devices`` of a ResourceClaim."""
+
+    results: list[ClaimResult] | None = None
+
+
+class ClaimAllocation(Wire, frozen=True):
+    """``status.allocation`` of a ResourceClaim."""
+
+    devices: ClaimDevices | None = None
+
+
+class ClaimStatus(Wire, frozen=True):
+    """``status`` of a ResourceClaim (``resource.k8s.io/v1``)."""
+
+    allocation: ClaimAllocation | None = None
+
+
 class LeaseSpec(Wire, frozen=True):
     """``spec`` of a Lease."""
 

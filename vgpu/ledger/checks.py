@@ -122,6 +122,13 @@ def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iter
             yield Conflict(kind, device, statements=(statement,))
 
 
+def left_claims(left: Iterable[tuple[str, str]], registry: Registry) -> Iterator[Conflict]:
+    """ResourceClaims that a driver has prepared and the kubelet does not have."""
+    for device, where in left:
+        kind = ConflictKind.RESOURCE_CLAIM_LEFT
+        yield Conflict(kind, registry.uuid(device), detail=where)
+
+
 def unreadable(malformed: Iterable[Malformed]) -> Iterator[Conflict]:
     """The unreadable texts, as conflicts."""
     for error in malformed:

@@ -4,6 +4,8 @@ A kind is the value of the label ``type`` in metrics; its explanation stands in 
 and in the output of the commands.
 """
 
+from typing import Final
+
 import msgspec
 
 from vgpu.ledger.statements import Statement
@@ -45,7 +47,15 @@ class ConflictKind(Explained):
         "device_unhealthy",
         "the device plugin or the driver reports the device as unhealthy",
     )
+    RESOURCE_CLAIM_LEFT = (
+        "resource_claim_left",
+        "a DRA driver has prepared a ResourceClaim that the kubelet does not have",
+    )
     MALFORMED = "malformed", "an annotation or device ID cannot be read or cannot be true"
+
+
+OF_RESOURCE_CLAIMS: Final = frozenset({ConflictKind.RESOURCE_CLAIM_LEFT})
+"""Conflicts of which a node without ResourceClaims has not even the number 0."""
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):

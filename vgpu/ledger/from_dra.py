@@ -7,25 +7,94 @@ pod-resources adds the containers. Both are the kubelet's own: no tenant can wri
 
 from collections.abc import Iterable, Iterator
 
-from vgpu.facts import HeldResourceClaim, PreparedResourceClaim
+import msgspec
+
+from vgpu.facts import (
+    DriverClaim,
+    HeldResourceClaim,
+    KubeletSample,
+    PreparedResourceClaim,
+)
 from vgpu.ledger.statements import Statement
-from vgpu.model import ClaimedDevice, PodRef, Scheme, Share, Source
+from vgpu.model import (
+    AllocatedDevice,
+    ClaimedDevice,
+    PodRef,
+    ResourceClaim,
+    Scheme,
+    Share,
+    Source,
+)
 
 _Place = tuple[str, str, str]
 """Namespace, pod and ResourceClaim, by name."""
+
+
+class ClaimDetails:
+    """What is known of ResourceClaims beyond the names of their devices: UUIDs and sizes."""
+
+    def __init__(
+        self, drivers: Iterable[DriverClaim] = (), claims: Iterable[ResourceClaim] = ()
+    ) -> None:
+        """``drivers`` are from checkpoints of drivers, ``claims`` from the API server."""
+        driver_claims = tuple(drivers)
+        self._claims: dict[str, ResourceClaim] = {}
+        self._by_name: dict[tuple[str, str], ResourceClaim] = {}
+        for claim in (*(one.claim for one in driver_claims), *claims):
+            self._claims[claim.uid] = claim
+            self._by_name[claim.namespace, claim.name] = claim
+        self._uuids = {
+            (one.claim.uid, one.driver, device): uuid
+            for one in driver_claims
+            for device, uuid in one.uuids.items()
+        }
+
+    def parts(self, namespace: str, device: ClaimedDevice) -> Iterator[tuple[ClaimedDevice, Share]]:
+        """The device with its share of it: several if it has several results, none if it observes.
+
+        The size is unknown if no source has the status of the ResourceClaim.
+        """
+        claim = self._claims.get(device.claim_uid)
+        if not device.claim_uid:  # of pod-resources alone
+            claim = self._by_name.get((namespace, device.claim))
+        results = [result for result in (claim.results if claim else ()) if _is(result, device)]
+        if claim and not device.claim_uid:
+            device = msgspec.structs.replace(device, claim_uid=claim.uid)
+        name = self._uuids.get((device.claim_uid, device.driver, device.device)) or device.name
+        if not results:
+            yield device, Share(name)
+        for result in results:
+            if not result.admin:
+                requests = device.requests or (result.request.partition("/")[0],)
+                known = msgspec.structs.replace(device, share_id=result.share_id, requests=requests)
+                yield known, Share(name, result.memory_bytes, result.cores_milli)
+
+
+def _is(result: AllocatedDevice, device: ClaimedDevice) -> bool:
+    """Whether the result is about the device; an older kubelet does not know the share ID."""
+    if (result.driver, result.pool, result.device) != (device.driver, device.pool, device.device):
+        return False
+    if device.share_id:
+        return result.share_id == device.share_id
+    names = {result.request, result.request.partition("/")[0]}
+    return not device.requests or not names.isdisjoint(device.requests)
 
 
 def resource_claim_statements(
     prepared: Iterable[PreparedResourceClaim],
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
+    details: ClaimDetails | None = None,
 ) -> Iterator[Statement]:
     """A statement for each source, ResourceClaim and container; ``pods`` are the node's.
+
+    A ResourceClaim whose devices are all observed only (``adminAccess``) has none.
 
     The container is "" where pod-resources does not name it. What pod-resources reports of a pod
     whose name is not that of exactly one pod, with this ResourceClaim where the state has it, is
     left out.
     """
+    known = details or ClaimDetails()
     known_pods = tuple(pods)
     refs = {pod.uid: pod for pod in known_pods}
     uids: dict[tuple[str, str], set[str]] = {}
@@ -38,23 +107,35 @@ def resource_claim_statements(
     named: dict[tuple[str, str, str], PreparedResourceClaim] = {}
     for resource_claim in prepared:
         where = f"ResourceClaim {resource_claim.namespace}/{resource_claim.name}"
+        devices = resource_claim.devices
+        parts = _parts(known, resource_claim.namespace, devices)
         for uid in resource_claim.pod_uids:
             ref = refs.get(uid, PodRef(uid, "", ""))
             place = resource_claim.namespace, ref.name, resource_claim.name
             named[uid, resource_claim.namespace, resource_claim.name] = resource_claim
             for container in sorted(containers.get(place, ())) or ("",):
-                yield _statement(Source.DRA_STATE, ref, container, resource_claim.devices, where)
+                if parts or not devices:
+                    yield _statement(Source.DRA_STATE, ref, container, parts, where)
     for (namespace, pod_name, claim), uses in containers.items():
         candidates = uids.get((namespace, pod_name), set())
         matching = [uid for uid in candidates if (uid, namespace, claim) in named] or [*candidates]
         if len(matching) != 1:
             continue
         (uid,) = matching
-        known = named.get((uid, namespace, claim))
+        in_state = named.get((uid, namespace, claim))
         for use in uses.values():
             where = f"pod-resources, ResourceClaim {namespace}/{claim}"
-            devices = _as_in_state(use.devices, known)
-            yield _statement(Source.POD_RESOURCES, refs[uid], use.container, devices, where)
+            devices = _as_in_state(use.devices, in_state)
+            parts = _parts(known, namespace, devices)
+            if parts or not devices:
+                yield _statement(Source.POD_RESOURCES, refs[uid], use.container, parts, where)
+
+
+_Parts = tuple[tuple[ClaimedDevice, Share], ...]
+
+
+def _parts(details: ClaimDetails, namespace: str, devices: Iterable[ClaimedDevice]) -> _Parts:
+    return tuple(part for device in devices for part in details.parts(namespace, device))
 
 
 def _as_in_state(
@@ -71,15 +152,30 @@ def _as_in_state(
     )
 
 
-def _statement(
-    source: Source, pod: PodRef, container: str, devices: tuple[ClaimedDevice, ...], where: str
-) -> Statement:
+def _statement(source: Source, pod: PodRef, container: str, parts: _Parts, where: str) -> Statement:
     return Statement(
         source=source,
         pod=pod,
         container=container,
-        shares=tuple(Share(device.name) for device in devices),
+        shares=tuple(share for _, share in parts),
         scheme=Scheme.DRA,
         where=where,
-        claimed=devices,
+        claimed=tuple(device for device, _ in parts),
     )
+
+
+def left_claims(kubelet: KubeletSample) -> Iterator[tuple[str, str]]:
+    """The devices of ResourceClaims that a driver has prepared and the kubelet does not have.
+
+    A driver prepares a ResourceClaim after the kubelet has written it down, and the kubelet removes
+    it after the driver has. Without the kubelet's state nothing is known.
+    """
+    prepared = kubelet.resource_claims
+    if prepared is None:
+        return
+    uids = {resource_claim.uid for resource_claim in prepared}
+    for one in kubelet.driver_claims:
+        if one.claim.uid not in uids:
+            where = f"ResourceClaim {one.claim.namespace}/{one.claim.name} of {one.driver}"
+            for device, uuid in one.uuids.items():
+                yield uuid, f"{where}, {device}"

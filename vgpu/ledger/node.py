@@ -16,7 +16,7 @@ from vgpu.facts import (
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
-from vgpu.ledger.from_dra import resource_claim_statements
+from vgpu.ledger.from_dra import ClaimDetails, left_claims, resource_claim_statements
 from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
 from vgpu.ledger.from_node import (
     devices_of,
@@ -145,6 +145,7 @@ def node_evidence(
         read=frozenset(by_source),
         incomplete=frozenset(incomplete),
         bounds=bounded,
+        left_claims=tuple(left_claims(kubelet)) if kubelet else (),
     )
 
 
@@ -156,7 +157,8 @@ def _of_resource_claims(
     """The statements about ResourceClaims by source, after those that pod-resources has already."""
     found: dict[Source, Iterable[Statement]] = {}
     prepared = kubelet.resource_claims or ()
-    for statement in resource_claim_statements(prepared, kubelet.held_claims, pods):
+    details = ClaimDetails(kubelet.driver_claims)
+    for statement in resource_claim_statements(prepared, kubelet.held_claims, pods, details):
         found[statement.source] = (
             *found.get(statement.source, by_source.get(statement.source, ())),
             statement,

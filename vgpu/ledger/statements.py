@@ -154,6 +154,8 @@ class Evidence(msgspec.Struct, frozen=True):
         read: the sources that answered, even without statements.
         bounds: how much memory of a device a container can have.
         incomplete: sources that answered only in part: a missing statement is no evidence.
+        left_claims: (device, where a person can read it) of each device that a DRA driver has
+            prepared for a ResourceClaim that the kubelet does not have.
     """
 
     node: str = ""
@@ -170,3 +172,4 @@ class Evidence(msgspec.Struct, frozen=True):
     read: frozenset[Source] = frozenset()
     incomplete: frozenset[Source] = frozenset()
     bounds: Bounds = UNREGISTERED
+    left_claims: tuple[tuple[str, str], ...] = ()

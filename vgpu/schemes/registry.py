@@ -167,8 +167,8 @@ class SchemeRegistry:
 
     @cached_property
     def observed(self) -> frozenset[Scheme]:
-        """The schemes that allocate devices by the kubelet's IDs alone, without a scheduler."""
-        return frozenset(row.scheme for row in self.rows if row.own)
+        """The schemes without annotations: nothing but the kubelet knows their allocations."""
+        return frozenset(row.scheme for row in self.rows if not row.keys.evidence)
 
     @cached_property
     def region_roots(self) -> tuple[str, ...]:

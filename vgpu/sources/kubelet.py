@@ -17,10 +17,11 @@ from vgpu.facts import (
     HeldDevices,
     HeldResources,
     KubeletSample,
-    PreparedResourceClaim,
 )
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.dra_nvidia import PATH as NVIDIA_CHECKPOINT
+from vgpu.sources.dra_nvidia import read_driver_checkpoint
 from vgpu.sources.dra_state import read_dra_state
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.kubelet_checkpoint import (
@@ -130,7 +131,8 @@ class KubeletSource:
         The container links are looked for in the folder ``containers`` beside ``log_dir``;
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
         ``dra_state`` is the kubelet's state of dynamic resource allocation; a node without it, or
-        with an empty one, uses none.
+        with an empty one, uses none. The checkpoint of NVIDIA's driver is looked for in the folder
+        of ``dra_state``.
 
         Raises SourceError NOT_INSTALLED when ``pod_resources`` is set without the extra.
         """
@@ -143,6 +145,9 @@ class KubeletSource:
         )
         self._held = _pod_resources(pod_resources) if pod_resources else None
         self._dra_state = _remember(dra_state, read_dra_state)
+        self._driver_claims = _remember(
+            dra_state and str(Path(dra_state).parent / NVIDIA_CHECKPOINT), read_driver_checkpoint
+        )
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
         self._pieces: Any = None
@@ -164,22 +169,23 @@ class KubeletSource:
 
         folders, links = read(self._folders), read(self._links)
         checkpoint, held = read(self._checkpoint), read(self._held)
-        prepared: tuple[PreparedResourceClaim, ...] | None = ()
-        try:
-            prepared = self._dra_state(now) if self._dra_state else ()
-        except SourceError as error:
-            if error.reason is not Reason.ABSENT:  # absent is a kubelet without DRA
-                failures.append(error)
-                prepared = None
+        # An absent file is a kubelet without DRA, or another driver than NVIDIA's.
+        prepared = read(_optional(self._dra_state))
+        drivers = read(_optional(self._driver_claims))
         if all(piece is None for piece in (folders, links, checkpoint, held)) and not prepared:
             reason = failures[0].reason if failures else Reason.ABSENT
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
-        pieces = (folders, links, checkpoint, held, prepared, [str(error) for error in failures])
+        pieces = (
+            (folders, links, checkpoint, held, prepared, drivers),
+            [str(error) for error in failures],
+        )
         if pieces != self._pieces:
             self._sample = msgspec.structs.replace(
-                self._joined(folders, links, checkpoint, held, failures), resource_claims=prepared
+                self._joined(folders, links, checkpoint, held, failures),
+                resource_claims=prepared,
+                driver_claims=drivers or (),
             )
             self._pieces = pieces
         return self._sample
@@ -245,6 +251,22 @@ def _with_uids(
 
 def _remember(path: str | None, load: Callable[[str], T]) -> Callable[[float], T] | None:
     return Remembered(path, load).get if path else None
+
+
+def _optional(
+    piece: Callable[[float], tuple[T, ...]] | None,
+) -> Callable[[float], tuple[T, ...]]:
+    """The piece, or nothing where it is not configured or its file is absent."""
+
+    def get(now: float) -> tuple[T, ...]:
+        try:
+            return piece(now) if piece else ()
+        except SourceError as error:
+            if error.reason is not Reason.ABSENT:
+                raise
+            return ()
+
+    return get
 
 
 def _pod_resources(socket: str) -> Callable[[float], HeldResources]:

@@ -1,28 +1,31 @@
-"""The registry's row of dynamic resource allocation."""
+"""The registry's row of dynamic resource allocation.
+
+Who holds which device is in ResourceClaims, which the kubelet reports: :mod:`vgpu.ledger.from_dra`.
+"""
 
 from typing import Final
 
 from vgpu.kube.objects import Node
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.dra.codec import Dra
+from vgpu.schemes.observed import ObservedCodec
 from vgpu.schemes.row import KeyPrefixes, SchemeRow
 
 
 def _codec(_: int | None) -> SchemeCodec:
-    return Dra()
+    return ObservedCodec(Scheme.DRA.value)
 
 
-def _has_devices(_: Node) -> bool:
+def _registers_none(_: Node) -> bool:
     """False: devices are in ResourceSlices, and not in the Node object."""
     return False
 
 
 DRA_ROW: Final = SchemeRow(
-    name="dra",
+    name=Scheme.DRA.value,
     scheme=Scheme.DRA,
     codec=_codec,
-    has_devices=_has_devices,
+    has_devices=_registers_none,
     keys=KeyPrefixes(),
     has_allocate=False,  # the driver prepares a ResourceClaim
 )
