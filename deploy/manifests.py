@@ -123,6 +123,11 @@ MANIFESTS: Final = {
         ("reconciler-node/configmap", "reconciler-node/daemonset"),
         _NODE,
     ),
+    "feedback.yaml": Manifest(
+        "The feedback to HAMi-core, on nodes without HAMi's monitor.",
+        ("feedback/serviceaccount", "feedback/daemonset"),
+        {"feedback": {"enabled": True}},
+    ),
     "scheduler-rbac.yaml": Manifest(
         "The rights of the scheduler.", ("scheduler/rbac",), _SCHEDULER
     ),
@@ -160,6 +165,7 @@ MANIFESTS: Final = {
             **_UNITS,
             "monitoring": {"kind": "PodMonitor"},
             "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
+            "feedback": {"enabled": True},
             **_SCHEDULER,
             **_KUBESHARE,
         },

@@ -9,6 +9,7 @@ from typing import Final
 
 from grafana.allocation_alerts import ALLOCATIONS, CONTAINERS
 from grafana.exporter_alerts import EXPORTERS
+from grafana.feedback_alerts import FEEDBACKS
 from grafana.gpu_alerts import DEVICES
 from grafana.kubeshare_alerts import KUBESHARE_CONTROL
 from grafana.plugin_alerts import DEVICE_PLUGINS
@@ -24,4 +25,5 @@ GROUPS: Final = (
     RECONCILERS,
     SCHEDULERS,
     KUBESHARE_CONTROL,
+    FEEDBACKS,
 )

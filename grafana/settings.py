@@ -31,6 +31,9 @@ KUBESHARE: Final = 'job=~"vgpu-kubeshare.*"'
 KUBESHARE_CONTROLLERS: Final = 'job=~"vgpu-kubeshare-controller.*"'
 """The scrape job of KubeShare's controllers alone."""
 
+FEEDBACK: Final = 'job=~"vgpu-feedback.*"'
+"""The scrape job of `vgpu feedback`."""
+
 ABSENT_REMEMBERED: Final = "7d"
 """Time after which an outage of everything is taken for a removal, and its alert ends."""
 
@@ -44,6 +47,11 @@ SCRAPE_SECONDS: Final = 120
 
 SLOW_PART: Final = 0.5
 """Maximum time of a collector's pass that is not slow, as a part of the sampling interval."""
+
+# ---------------------------------------------------------------- the feedback
+
+FEEDBACK_SECONDS: Final = 60
+"""Maximum age of the last round of `vgpu feedback`, in seconds: rounds are 5 s apart."""
 
 # ---------------------------------------------------------------- devices
 

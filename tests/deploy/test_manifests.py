@@ -13,6 +13,7 @@ import deviceplugin.flags
 import exporter.flags
 import kubeshare.main
 import scheduler.main
+import vgpu.commands.feedback
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
 from grafana.settings import EXPORTER, RECONCILER
 from tests.cluster.extending import MAP_RIGHTS, RIGHTS
@@ -119,6 +120,12 @@ WRITTEN = {
     "reconcile": {"/usr/local/vgpu", "/tmp/vgpu"},
     "scheduler": set(),
     "kubeshare": {"/kubeshare/scheduler", "/kubeshare/library"},
+    "feedback": {
+        "/usr/local/vgpu/containers",
+        "/usr/local/vgpu/vgpu/containers",
+        "/tmp/vgpu/containers",
+        "/run/vgpu",
+    },
 }
 
 
@@ -159,6 +166,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "exporter": exporter.flags.DEFAULT_PORT,
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
+        "feedback": int(vgpu.commands.feedback.DEFAULT_ADDRESS.rpartition(":")[2]),
         "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "controller": int(kubeshare.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "node": int(kubeshare.main.NODE_ADDRESS.rpartition(":")[2]),
@@ -326,7 +334,8 @@ def test_the_scrape_jobs_are_named_as_rules_and_dashboards_expect():
     ours = {"vgpu-reconciler", "vgpu-reconciler-node"}
     assert {job for job in jobs if re.fullmatch(known, job)} == ours
     controllers = {"vgpu-kubeshare-controller", "vgpu-kubeshare-node"}
-    assert jobs == {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", *controllers, *ours}
+    own = {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", "vgpu-feedback"}
+    assert jobs == {*own, *controllers, *ours}
 
 
 def test_every_port_that_serves_metrics_is_scraped_once():

@@ -26,6 +26,7 @@ from scheduler.reasons import BindFailure
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from vgpu.cli import main as cli
+from vgpu.feedback.metrics import TABLES as FEEDBACK_TABLES
 from vgpu.ledger import ConflictKind
 from vgpu.model import Phase
 from vgpu.placement.result import PlacementReason
@@ -41,6 +42,7 @@ LABELS = {
         *SCHEDULER_TABLES,
         *KUBESHARE_TABLES,
         *KUBESHARE_NODE_TABLES,
+        *FEEDBACK_TABLES,
     )
     for family in table.families
 }

@@ -20,12 +20,15 @@ kubeshare-scheduler: {path: {{ dir . }}, at: /kubeshare/scheduler}
 kubeshare-library: {path: /kubeshare/library}
 {{- with .Values.paths.oldShims }}
 old-shims: {path: {{ . }}, at: /tmp/vgpu}
+old-regions: {path: {{ . }}/containers, at: /tmp/vgpu/containers}
 {{- end }}
 pod-logs: {path: /var/log/pods}
 pod-resources: {path: {{ .Values.paths.kubelet }}/pod-resources, at: /var/lib/kubelet/pod-resources, must: true}
 run: {path: /run/vgpu}
 {{- with .Values.paths.shims }}
 shims: {path: {{ . }}, at: /usr/local/vgpu}
+hami-regions: {path: {{ . }}/containers, at: /usr/local/vgpu/containers}
+volcano-regions: {path: {{ . }}/vgpu/containers, at: /usr/local/vgpu/vgpu/containers}
 {{- end }}
 state: {path: /var/lib/vgpu}
 vgpulock: {path: /tmp/vgpulock}

@@ -61,6 +61,8 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.kubeshare.controller.serviceAccount -}}
 {{- else if eq $part "kubeshare-node" -}}
 {{- toJson $values.kubeshare.node.serviceAccount -}}
+{{- else if eq $part "feedback" -}}
+{{- toJson $values.feedback.serviceAccount -}}
 {{- else if eq $part "reconciler-node" -}}
 {{- toJson $values.reconciler.node.serviceAccount -}}
 {{- else -}}

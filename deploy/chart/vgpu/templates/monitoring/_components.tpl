@@ -20,6 +20,9 @@ reconciler: {api: true, ports: {}}
 {{- if .Values.reconciler.node.daemonSet }}
 reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- end }}
+{{- if .Values.feedback.enabled }}
+feedback: {api: false, ports: {feedback: 9403}}
+{{- end }}
 {{- if .Values.scheduler.enabled }}
 scheduler: {api: true, ports: {scheduler: 9398}}
 {{- end }}
@@ -46,6 +49,9 @@ vgpu-reconciler: {port: reconcile, components: [reconciler]}
 {{- end }}
 {{- if include "vgpu.reconcilerNode.runs" . }}
 vgpu-reconciler-node: {port: reconcile, components: {{ toJson (append $plugins "reconciler-node") }}}
+{{- end }}
+{{- if .Values.feedback.enabled }}
+vgpu-feedback: {port: feedback, components: [feedback]}
 {{- end }}
 {{- if .Values.scheduler.enabled }}
 vgpu-scheduler: {port: scheduler, components: [scheduler]}
