@@ -45,6 +45,7 @@ FLAG_OF_COLLECTOR = {
     "--kubelet.dra-state": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
+    "--limits.mps-dir": "limits",
     "--plugin.state-dir": "plugin",
     "--path.procfs": "process",
     "--path.cgroupfs": "process",
@@ -89,6 +90,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: int | None = None
     nvidia_resource: tuple[str, ...] = ()
+    limits_mps_dir: str = "/run/nvidia/mps"
     volcano_memory_factor: int | None = None
     kubeconfig: str | None = None
     nvml_pcie_throughput: bool = False
@@ -218,6 +220,9 @@ FLAGS = (
     ),
     flag("--limits.gaia-dir", "gpu-manager's folder of vcuda.config files.", metavar="DIR"),
     flag("--limits.kubeshare-dir", "KubeShare's folder of per-GPU config files.", metavar="DIR"),
+    flag(
+        "--limits.mps-dir", "Files of NVIDIA's device plugin about its MPS daemons.", metavar="DIR"
+    ),
     flag("--plugin.state-dir", "Our own device plugin's folder of checkpoints.", metavar="DIR"),
     flag("--path.procfs", "The host's /proc.", metavar="DIR"),
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),

@@ -71,6 +71,7 @@ def node_paths(options: ExporterOptions) -> NodePaths:
             for name, files in registry().limit_files.items()
         },
         state_dir=options.plugin_state_dir,
+        mps_dir=options.limits_mps_dir,
     )
 
 

@@ -362,8 +362,25 @@ class LimitFile(msgspec.Struct, frozen=True, gc=False):
     cores_request_percent: int | None = None
 
 
+class MpsLimits(msgspec.Struct, frozen=True):
+    """What NVIDIA's device plugin lets one client process of MPS have, by resource.
+
+    Attributes:
+        resource: the shared resource of the control daemon.
+        memory_bytes: NVML index of a GPU -> bytes of its memory.
+        thread_percent: percent of the threads of a GPU; None if there is no limit.
+        servers: pids of the daemon's servers, the host's from k8s-device-plugin 0.18 on.
+    """
+
+    resource: str
+    memory_bytes: Mapping[int, int]
+    thread_percent: int | None = None
+    servers: frozenset[int] = frozenset()
+
+
 class LimitSample(msgspec.Struct, frozen=True):
-    """One pass over the limit files of all schemes."""
+    """One pass over the limit files of all schemes, and what MPS is configured with."""
 
     limits: tuple[LimitFile, ...]
     rejections: tuple[Rejection, ...] = ()
+    mps: tuple[MpsLimits, ...] = ()

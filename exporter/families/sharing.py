@@ -1,7 +1,7 @@
 """Families of NVIDIA's own sharing: replicas, and how a container shares its device."""
 
 from exporter.families.containers import CONTAINER_LABELS
-from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
 
 GAUGE = MetricType.GAUGE
 
@@ -48,5 +48,25 @@ SHARING = FamilyTable(
             lambda row: row.fair_share_bytes,
             unit="bytes",
         ),
+        Family(
+            "vgpu_container_process_memory_limit_bytes",
+            GAUGE,
+            "Memory of the device that MPS lets each process of the container have (control.log of"
+            " the MPS daemon). A container with several processes may have more.",
+            lambda row: row.process_limit_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_process_core_limit_ratio",
+            GAUGE,
+            "Part of the device's threads that MPS lets each process of the container use, 1 is the"
+            " whole device (control.log of the MPS daemon).",
+            lambda row: _ratio(row.process_core_limit_percent),
+            unit="ratio",
+        ),
     ),
 )
+
+
+def _ratio(percent: int | None) -> Value:
+    return None if percent is None else percent / 100

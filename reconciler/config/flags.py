@@ -147,6 +147,12 @@ _NODE_FLAGS: Final = {
         _LIMIT_DIRS["--limits.kubeshare-dir"],
         metavar="DIR",
     ),
+    "--limits.mps-dir": _node(
+        "--limits.mps-dir",
+        "Files of NVIDIA's device plugin about its MPS daemons.",
+        _PLACES.mps_dir,
+        metavar="DIR",
+    ),
     "--plugin.state-dir": _node(
         "--plugin.state-dir",
         "Our own device plugin's folder of checkpoints.",
@@ -309,6 +315,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
             },
             state_dir=params["plugin_state_dir"],
             nvidia_resources=params["nvidia_resource"],
+            mps_dir=params["limits_mps_dir"],
         ),
         driver=params["collector_nvml"],
         units=Units(params["volcano_memory_factor"], params["gpushare_memory_unit"]),

@@ -14,6 +14,8 @@ from vgpu.facts import (
     GpuSample,
     Grant,
     KubeletSample,
+    LimitSample,
+    MpsLimits,
     ProcessOwner,
     ProcessSample,
 )
@@ -40,7 +42,15 @@ def gpu(uuid, index, total, parent="", **info):
 WHOLE_GPUS = (gpu(G0, 0, 80 * GIB), gpu(G1, 1, 80 * GIB))
 
 
-def observation(*grants, gpus=WHOLE_GPUS, processes=(), replicas=None, held=None, utilization=None):
+def observation(
+    *grants,
+    gpus=WHOLE_GPUS,
+    processes=(),
+    replicas=None,
+    held=None,
+    utilization=None,
+    limits=None,
+):
     """``processes`` are (pid, pod UID, container, device, bytes)."""
     uids = {grant.pod_uid for grant in grants} | {uid for _, uid, *_ in processes}
     pods = {uid: PodRef(uid, "ml", uid) for uid in uids}
@@ -59,6 +69,7 @@ def observation(*grants, gpus=WHOLE_GPUS, processes=(), replicas=None, held=None
         ),
         process=ProcessSample(owners, True, frozenset(uids)),
         kubelet=KubeletSample(pods, names, tuple(grants), held=held, replicas=replicas or {}),
+        limits=limits,
     )
 
 
@@ -130,9 +141,49 @@ def test_without_registered_replicas_there_is_no_fair_share():
 
 
 def test_an_mps_replica_has_no_limit_that_was_not_read():
-    env = {"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}
-    row = Page(observation(replica("a", f"{G0}::0", env=env), replicas={G0: 4})).share("a")
+    row = Page(observation(replica("a", f"{G0}::0", env=MPS_ENV), replicas={G0: 4})).share("a")
     assert (row.sharing, row.limit_bytes, row.unlimited) == ("mps", None, False)
+
+
+MPS_ENV = {"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}
+
+
+def test_mps_limits_each_process_as_the_daemon_of_its_resource_has_it():
+    """The limit is no limit of the container: it may have several processes."""
+    daemons = (
+        MpsLimits("nvidia.com/gpu", {0: 20 * GIB, 1: 10 * GIB}, 25),
+        MpsLimits("nvidia.com/gpu.shared", {0: GIB}, 10),
+    )
+    page = Page(
+        observation(
+            replica("a", f"{G0}::0", env=MPS_ENV),
+            replica("b", f"{G1}::1", env=MPS_ENV),
+            replica("c", f"{G0}::2"),
+            replicas={G0: 4, G1: 4},
+            limits=LimitSample((), mps=daemons),
+        )
+    )
+    rows = [page.share("a"), page.share("b", G1), page.share("c")]
+    assert [(row.process_limit_bytes, row.process_core_limit_percent) for row in rows] == [
+        (20 * GIB, 25),
+        (10 * GIB, 25),
+        (None, None),
+    ]
+    assert {row.limit_bytes for row in rows} == {None}
+    labels = f'namespace="ml",pod="b",container="main",pod_uid="b",uuid="{G1}"'
+    lines = text(page.rows).splitlines()
+    assert f"vgpu_container_process_memory_limit_bytes{{{labels}}} {10 * GIB}" in lines
+    assert f"vgpu_container_process_core_limit_ratio{{{labels}}} 0.25" in lines
+
+
+def test_an_mps_server_is_no_process_without_an_allocation():
+    """It is on each GPU of its resource, in the daemon's pod, which requests none."""
+    server = (9, "daemon", "mps", G0, 30)
+    grant, with_server = replica("a", f"{G0}::0", env=MPS_ENV), MpsLimits("r/x", {}, None, {9})
+    known = observation(grant, processes=[server], limits=LimitSample((), mps=(with_server,)))
+    assert Page(known).kinds() == []
+    unknown = observation(grant, processes=[server])
+    assert Page(unknown).kinds() == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
 
 
 def test_a_whole_gpu_is_held_by_one_container():

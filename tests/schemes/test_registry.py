@@ -156,6 +156,7 @@ OF_ONE_ORIGINAL = {
     "vgpu/ledger/": "reads regions, environments and virtual GPUs as their systems write them",
     "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/sources/kubelet_checkpoint.py": "counts the replicas that NVIDIA's plugin registers",
+    "vgpu/sources/mps.py": "reads the log of NVIDIA's MPS daemons",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
     "vgpu/commands/inspect.py": "its --legacy is one original's",
     "vgpu/commands/demo_schedule.py": "its pods are of one system",

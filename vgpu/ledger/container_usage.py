@@ -29,6 +29,8 @@ class ShareUsage(msgspec.Struct, gc=False):
         sharing: how NVIDIA's own means share the device; None where another system does.
         fair_share_bytes: its part of the device's memory by the number of its replicas, which
             nothing enforces; None without replicas.
+        process_limit_bytes, process_core_limit_percent: what MPS lets each of its processes have
+            of the device; None if that was not read.
     """
 
     device: str
@@ -43,6 +45,8 @@ class ShareUsage(msgspec.Struct, gc=False):
     accounted: Accounted | None = None
     sharing: Sharing | None = None
     fair_share_bytes: int | None = None
+    process_limit_bytes: int | None = None
+    process_core_limit_percent: int | None = None
 
 
 class ContainerUsage(msgspec.Struct, gc=False):

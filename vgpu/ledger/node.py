@@ -116,7 +116,12 @@ def node_evidence(
     if kubelet and (kubelet.resource_claims or kubelet.held_claims):
         by_source |= _of_resource_claims(kubelet, refs.values(), by_source)
     if gpu and owners is not None:
-        known = (found for found in gpu.processes if found.device in gpu.processes_known)
+        servers = _mps_servers(limits)
+        known = (
+            found
+            for found in gpu.processes
+            if found.device in gpu.processes_known and found.pid not in servers
+        )
         by_source[Source.PROCESS] = process_statements(known, owners, names)
     if shim or (process and process.bare):
         on_node = regions_on_node(shim)
@@ -164,6 +169,12 @@ def _of_resource_claims(
             statement,
         )
     return found
+
+
+def _mps_servers(limits: LimitSample | None) -> frozenset[int]:
+    """The pids of MPS servers, which are on each GPU of their resource and hold none of it."""
+    daemons = limits.mps if limits else ()
+    return frozenset[int]().union(*(daemon.servers for daemon in daemons))
 
 
 def _devices(gpu: GpuSample | None, registered: Iterable[Device]) -> Iterator[Device]:

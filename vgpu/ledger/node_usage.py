@@ -15,6 +15,7 @@ from vgpu.facts import (
     GpuSample,
     KubeletSample,
     LimitSample,
+    MpsLimits,
     ProcessOwner,
     ProcessSample,
     ShimSample,
@@ -74,6 +75,7 @@ def node_usage(
     _add_grants(builder, index.grants)
     _add_resource_claims(builder, index.resource_claims)
     _add_sharing(builder, index.grants, replicas)
+    _add_mps(builder, index.grants, limits.mps if limits else ())
     _add_own(builder, index.own)
     living = pods_with_cgroups(index.names.values(), presence.live_pods)
     for owned in owned_limits(limits.limits if limits else (), living, names):
@@ -145,6 +147,25 @@ def _add_sharing(
                 share.fair_share_bytes = (
                     memory * held[device] // max(replicas[device], held[device])
                 )
+
+
+def _add_mps(
+    builder: UsageBuilder, grants: Iterable[StatementDevices], configured: Iterable[MpsLimits]
+) -> None:
+    """Set what MPS lets each process have; the daemon of the allocated resource decides."""
+    by_resource = {limits.resource: limits for limits in configured}
+    for statement, devices in grants if by_resource else ():
+        usage = builder.containers.get((statement.pod.uid, statement.container))
+        daemons = [by_resource.get(resource) for resource, _ in statement.slices]
+        if usage is None or len(daemons) != 1 or daemons[0] is None:
+            continue
+        limits = daemons[0]
+        for device, sharing in zip(devices, statement.sharing, strict=False):
+            share, known = usage.shares.get(device), builder.registry.devices.get(device)
+            if sharing is Sharing.MPS and share is not None and known is not None:
+                index = -1 if known.index is None else known.index
+                share.process_limit_bytes = limits.memory_bytes.get(index)
+                share.process_core_limit_percent = limits.thread_percent
 
 
 def _add_resource_claims(builder: UsageBuilder, pairs: Iterable[StatementDevices]) -> None:

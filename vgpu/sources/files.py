@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from vgpu.reasons import Reason, Rejection, SourceError
 
@@ -75,6 +75,40 @@ def read_file(path: str, limit: int, *, follow: bool = False) -> bytes:
     if status.st_size > limit or len(content) > limit:
         raise SourceError(Reason.TOO_LARGE, printable(path), f"more than {limit} bytes")
     return content
+
+
+class FilePart(NamedTuple):
+    """A part of a file; ``identity`` is device and inode, ``size`` that of the whole file."""
+
+    identity: tuple[int, int]
+    size: int
+    content: bytes
+
+
+def read_part(path: str, offset: int, limit: int) -> FilePart:
+    """At most ``limit`` bytes of a regular file from ``offset`` on. Raises SourceError."""
+    try:
+        fd = os.open(path, _OPEN | os.O_NOFOLLOW)
+    except OSError as error:
+        raise translated(error, path) from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(Reason.NOT_REGULAR_FILE, printable(path))
+        content = os.pread(fd, limit, offset)
+    except OSError as error:
+        raise translated(error, path) from error
+    finally:
+        os.close(fd)
+    return FilePart((status.st_dev, status.st_ino), status.st_size, content)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file of this name, which is no link."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def first_entries(

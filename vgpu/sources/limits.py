@@ -16,6 +16,7 @@ from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import LimitFiles, LimitLayout
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file
+from vgpu.sources.mps import MpsSource
 
 MAX_ENTRIES = 4_096
 """Maximum number of entries that are read from one folder."""
@@ -31,11 +32,19 @@ Limits = tuple[LimitFile, ...]
 class LimitSource:
     """The limit files of one node. A file is parsed again only when it changed."""
 
-    def __init__(self, folders: Mapping[str, str] | None = None, *, living: Living = tuple) -> None:
+    def __init__(
+        self,
+        folders: Mapping[str, str] | None = None,
+        *,
+        living: Living = tuple,
+        mps: str | None = None,
+    ) -> None:
         """``folders`` are by the name of the registry's row; a missing row has its default.
 
-        Of too many pods' folders those of ``living`` pods are read first.
+        Of too many pods' folders those of ``living`` pods are read first. ``mps`` is the root of
+        the MPS daemons of NVIDIA's device plugin; None is not read.
         """
+        self._mps = MpsSource(mps)
         self._living = living
         self._folders = {
             name: ((folders or {}).get(name, files.folder), files)
@@ -56,7 +65,8 @@ class LimitSource:
             except SourceError as error:
                 _refuse(error, rejections)
         self._remembered = remembered
-        return LimitSample(tuple(limits), tuple(rejections))
+        mps, refused = self._mps.sample()
+        return LimitSample(tuple(limits), (*rejections, *refused), mps)
 
     def _files(self, rejections: list[Rejection]) -> Iterator[tuple[str, Callable[[str], Limits]]]:
         for folder, files in self._folders.values():

@@ -19,6 +19,7 @@ from vgpu.sources.kubelet import (
 )
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.living import living_pods
+from vgpu.sources.mps import DEFAULT_MPS_DIR
 from vgpu.sources.observation import Collectors
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
 from vgpu.sources.runtime import ProcessSource
@@ -51,6 +52,7 @@ class NodePaths(msgspec.Struct, frozen=True):
         state_dir: our own device plugins' checkpoints.
         nvidia_resources: resources of NVIDIA's own device plugin under other names, in the
             kubelet's data.
+        mps_dir: the files of the MPS daemons of NVIDIA's device plugin.
     """
 
     shim_roots: tuple[str, ...] = ()
@@ -63,6 +65,7 @@ class NodePaths(msgspec.Struct, frozen=True):
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
     nvidia_resources: tuple[str, ...] = ()
+    mps_dir: str | None = DEFAULT_MPS_DIR
 
 
 class NodeSources(msgspec.Struct, frozen=True):
@@ -105,7 +108,9 @@ class NodeSources(msgspec.Struct, frozen=True):
         return cls(
             ShimSource(roots, required=roots_required, living=living) if SHIM in names else None,
             KubeletSource(*kubelet) if KUBELET in names else None,
-            LimitSource(paths.limit_dirs, living=living) if LIMITS in names else None,
+            LimitSource(paths.limit_dirs, living=living, mps=paths.mps_dir)
+            if LIMITS in names
+            else None,
             OwnCheckpointSource(paths.state_dir, paths.procfs) if PLUGIN in names else None,
             ProcessSource(paths.procfs, paths.cgroupfs, bare=bare, watch=watch)
             if PROCESS in names

@@ -1,0 +1,116 @@
+"""The limits of MPS as NVIDIA's device plugin has configured them, from its daemons' log files.
+
+The plugin has one control daemon for each shared resource, with its files in
+``<root>/<resource>/``: ``.started`` once the limits are set, and ``log/control.log``. No tenant can
+write there: containers get ``pipe`` and ``shm`` alone. The log is never rotated, so that each
+sample reads only what was added, and at most a part of it.
+"""
+
+from typing import Final
+
+import msgspec
+
+from vgpu.facts import MpsLimits
+from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.schemes.nvidia.mps_log import MpsControl
+from vgpu.sources.files import exists, list_folder, read_part
+
+DEFAULT_MPS_DIR: Final = "/run/nvidia/mps"
+"""The plugin's default of ``mpsRoot``."""
+
+MOST_RESOURCES: Final = 64
+"""Maximum number of entries that are read of the root and of a resource's domain."""
+
+PART_BYTES: Final = 1 << 20
+"""Maximum number of bytes that one sample reads of one log."""
+
+_SHM: Final = "shm"
+"""The folder of the root in which all clients write."""
+
+
+class _Read(msgspec.Struct):
+    """What was read of a log: its identity, the number of bytes, and their content."""
+
+    identity: tuple[int, int]
+    offset: int = 0
+    control: MpsControl = MpsControl()
+
+
+class MpsSource:
+    """The logs below one root. One thread uses it."""
+
+    def __init__(self, root: str | None) -> None:
+        """``root`` need not exist; None is not read."""
+        self._root = root
+        self._logs: dict[str, _Read] = {}
+
+    def sample(self) -> tuple[tuple[MpsLimits, ...], tuple[Rejection, ...]]:
+        """The limits by resource. Never raises: what cannot be read is a rejection.
+
+        A log of which a part is still to be read has no limits yet.
+        """
+        limits: list[MpsLimits] = []
+        rejections: list[Rejection] = []
+        kept: dict[str, _Read] = {}
+        for resource, folder in self._resources(rejections):
+            path = f"{folder}/log/control.log"
+            try:
+                log, complete = self._read(path)
+            except SourceError as error:
+                _refuse(error, rejections)
+                continue
+            kept[path] = log
+            if complete and exists(f"{folder}/.started"):
+                limits.append(
+                    MpsLimits(
+                        resource,
+                        log.control.memory_bytes,
+                        log.control.thread_percent,
+                        log.control.servers,
+                    )
+                )
+        self._logs = kept
+        return tuple(limits), tuple(rejections)
+
+    def _resources(self, rejections: list[Rejection]) -> list[tuple[str, str]]:
+        """The resources that have a folder, sorted, with their folders."""
+        found = []
+        for domain in self._folders(self._root, rejections) if self._root else ():
+            if domain != _SHM:
+                folder = f"{self._root}/{domain}"
+                found += [
+                    (f"{domain}/{name}", f"{folder}/{name}")
+                    for name in self._folders(folder, rejections)
+                ]
+        return sorted(found)
+
+    @staticmethod
+    def _folders(path: str, rejections: list[Rejection]) -> list[str]:
+        try:
+            entries, too_many = list_folder(path, MOST_RESOURCES, only_folders=True)
+        except SourceError as error:
+            _refuse(error, rejections)
+            return []
+        rejections += too_many
+        return [entry.name for entry in entries]
+
+    def _read(self, path: str) -> tuple[_Read, bool]:
+        """The log with its next part, and whether this was the last one. Raises SourceError."""
+        before = self._logs.get(path)
+        part = read_part(path, before.offset if before else 0, PART_BYTES)
+        if before is None or part.identity != before.identity or part.size < before.offset:
+            before = _Read(part.identity)
+            part = read_part(path, 0, PART_BYTES)
+        whole = part.content.rpartition(b"\n")[0]
+        taken = len(whole) + 1 if whole else 0
+        if not whole and len(part.content) == PART_BYTES:
+            taken = PART_BYTES  # a line that no daemon writes
+        control = before.control.after(whole) if whole else before.control
+        complete = before.offset + len(part.content) >= part.size
+        return _Read(before.identity, before.offset + taken, control), complete
+
+
+def _refuse(error: SourceError, rejections: list[Rejection]) -> None:
+    """Note a failure, unless the file is absent."""
+    if error.reason is not Reason.ABSENT:
+        rejections.append(error.rejection())
