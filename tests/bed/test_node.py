@@ -62,7 +62,7 @@ def held(node):
         answer = wait_until(told, "the kubelet knows pods")
     finally:
         source.close()
-    return {who: ids for who, ids in answer.items() if who.resource == THING}
+    return {who: ids for who, ids in answer.devices.items() if who.resource == THING}
 
 
 # -------------------------------------------------------------------------------- the machine
