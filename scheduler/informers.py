@@ -20,10 +20,14 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.row import UnhealthyMap
 
 STALE_SECONDS: Final = 60.0
-"""Maximum age of the last event while the API server does not answer, in seconds."""
+"""Maximum age of the last event while the API server does not answer, in seconds. After that the
+cluster is read again."""
 
 _OF_QUOTAS: Final = frozenset({"namespaces", "resourcequotas"})
 """Kinds that are read for quotas alone."""
+
+LONGEST_PAUSE_SECONDS: Final = 5.0
+"""Maximum interval between two tries to reach the API server, in seconds: pods wait meanwhile."""
 
 NamedConfigMap = tuple[str, Mapping[str, str]]
 """A ConfigMap's name and data."""
@@ -57,6 +61,8 @@ class ClusterInformers:
             keep=shares_gpus,
             enqueue=self._pod,
             changed=lambda: self._feed("pods"),
+            longest_pause=LONGEST_PAUSE_SECONDS,
+            list_after=STALE_SECONDS,
             clock=clock,
         )
         self.nodes: Informer[Node] = Informer(
@@ -65,6 +71,8 @@ class ClusterInformers:
             key=_name,
             enqueue=self._node,
             changed=lambda: self._feed("nodes"),
+            longest_pause=LONGEST_PAUSE_SECONDS,
+            list_after=STALE_SECONDS,
             clock=clock,
         )
         maps = {
@@ -79,6 +87,8 @@ class ClusterInformers:
             keep=declares_quota,
             enqueue=lambda name: cache.set_namespace(name, self._namespaces.get(name)),
             changed=lambda: self._feed("namespaces"),
+            longest_pause=LONGEST_PAUSE_SECONDS,
+            list_after=STALE_SECONDS,
             clock=clock,
         )
         self._quotas: Informer[ResourceQuota] = Informer(
@@ -88,6 +98,8 @@ class ClusterInformers:
             keep=lambda quota: bool(quota.hard),
             enqueue=self._quota,
             changed=lambda: self._feed("resourcequotas"),
+            longest_pause=LONGEST_PAUSE_SECONDS,
+            list_after=STALE_SECONDS,
             clock=clock,
         )
         self._all: dict[str, Informer[Any]] = {"pods": self.pods, "nodes": self.nodes}
@@ -116,6 +128,8 @@ class ClusterInformers:
             key=lambda config: config.name if isinstance(config, MalformedObject) else config[0],
             keep=lambda config: config[0].startswith(prefix) or config[0] == GPU_QUOTA,
             changed=changed,
+            longest_pause=LONGEST_PAUSE_SECONDS,
+            list_after=STALE_SECONDS,
             clock=self._clock,
         )
         return informer

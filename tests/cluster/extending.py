@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 
+from tests.cluster.api_relay import ApiRelay
 from tests.support.bed.client import Object, Refused
 from tests.support.bed.cluster import Cluster
 from tests.support.bed.processes import Daemon
@@ -79,9 +80,14 @@ class Extender:
     """The command ``vgpu scheduler``, while the block lasts."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, *flags: str, is_locked: bool = False
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *flags: str,
+        is_locked: bool = False,
+        relay: ApiRelay | None = None,
     ) -> None:
-        """``flags`` are of the command, such as ``--single``.
+        """``flags`` are of the command, such as ``--single``; ``relay`` is its API server.
 
         ``is_locked`` is whether ``flags`` make its port require client certificates: the probes
         then have a port of their own.
@@ -119,6 +125,8 @@ class Extender:
                 }
             )
         self._kubeconfig = client.kubeconfig
+        if relay is not None:
+            self._kubeconfig = relay.kubeconfig(client.kubeconfig, folder)
         self._starts = 0
         self._daemon: Daemon | None = None
 

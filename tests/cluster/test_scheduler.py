@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from scheduler.compat import SchedulerCompat
+from tests.cluster.api_relay import ApiRelay
 from tests.cluster.extending import (
     Extender,
     ExtenderProxy,
@@ -389,6 +390,58 @@ def test_replicas_that_take_turns_do_not_promise_a_gpu_twice(bed, tmp_path):
     there = [pod for pod in replay.pods.values() if pod["spec"].get("nodeName") == "volcano-r"]
     assert {pod["metadata"]["uid"] for pod in there} <= claims.keys()
     assert lease["metadata"]["ownerReferences"][0]["name"] == "volcano-r"
+
+
+@pytest.mark.thorough("schedulers")
+def test_a_replica_that_is_cut_off_binds_nothing_by_what_it_saw_last(bed, tmp_path, figure):
+    """I9: half of the node is free by its old view, and another replica fills it meanwhile."""
+    bed.node("gpushare", "gpushare-z")
+    replay = Replay(bed)
+
+    def pod(name, **spec):
+        return bed.start(name, bed.namespace, "gpushare", 1, **spec)
+
+    with (
+        ApiRelay(bed.api) as relay,
+        Extender(bed.api, tmp_path, relay=relay) as cut_off,
+        kube_scheduler(bed.api, tmp_path, "cut-off", cut_off.port),
+    ):
+        first = [pod(f"before{number}", schedulerName="cut-off") for number in range(4)]
+        bed.wait_bound(bed.namespace, 4)
+        relay.cut()
+        started = time.monotonic()
+        for number in range(4):
+            pod(f"meanwhile{number}")
+        bed.wait_bound(bed.namespace, 8)
+        late = pod("late", schedulerName="cut-off")
+        meta = late["metadata"]
+        names = {"PodName": meta["name"], "PodNamespace": meta["namespace"]}
+        binding = {**names, "PodUID": meta["uid"], "Node": "gpushare-z"}
+        asked = {"Pod": late, "Nodes": None, "NodeNames": ["gpushare-z"]}
+        assert cut_off.post("/bind", binding)["Error"]
+        wait_until(
+            lambda: cut_off.post("/filter", asked)["Error"],
+            "filter refuses to answer by old data",
+            seconds=150,
+        )
+        figure(f"filter refused {time.monotonic() - started:.0f} s after the cut")
+        answer = cut_off.post("/filter", asked)
+        stale = "vgpu scheduler is not ready: the last event about"
+        assert answer["Error"].startswith(stale)
+        assert not answer["NodeNames"]
+        assert cut_off.get("/-/ready")[0] == 503
+        assert cut_off.post("/bind", binding)["Error"].startswith(stale)
+        bed.client.delete(first[0], grace_seconds=0)
+        relay.restore()
+        restored = time.monotonic()
+        replay.check(
+            lambda pods: (
+                sum(map(bound, pods)) == 8
+                and meta["uid"] in replay.pods
+                and bound(replay.pods[meta["uid"]])
+            )
+        )
+        figure(f"the pod was bound {time.monotonic() - restored:.1f} s after the cut had ended")
 
 
 def test_a_single_replica_runs_beside_no_other_and_writes_no_lease_of_a_node(bed, tmp_path):

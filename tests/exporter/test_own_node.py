@@ -30,8 +30,9 @@ class Server:
     def list(self):
         return [Pod(PodRef("u", "team", "a"), node="n")], "100"
 
-    def watch(self, version):
+    def watch(self, version, opened):
         self.opened += 1
+        opened()
         while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
             if isinstance(said, Exception):
                 raise said

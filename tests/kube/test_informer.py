@@ -264,10 +264,44 @@ def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow
     assert server.pauses[-1] == 1.0
 
 
-def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch):
+def test_a_watch_that_the_server_accepts_again_ends_the_failure_and_is_no_event(follow):
+    informer, server = follow(["a=1"])
+    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    wait_watched(server, "100", "100")
+    assert informer.state().failure is not None
+    server.accepts = True
+    server.now += 7
+    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    wait_until(lambda: informer.state().failure is None, "the failure has ended")
+    assert informer.health().silent == 7
+    assert server.listed == 1
+
+
+def test_after_a_long_outage_everything_is_listed_again(follow):
+    _, server = follow(["a=1"], list_after=60.0)
+    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    wait_watched(server, "100", "100")
+    server.now += 61
+    server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    wait_watched(server, "100", "100", "200")
+    assert server.listed == 2
+
+
+def test_who_cannot_wait_long_asks_again_within_the_time_that_it_sets(follow, monkeypatch):
+    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
+    _, server = follow(["a=1"], longest_pause=3.0)
+    for _ in range(4):
+        server.said.put(SourceError(Reason.UNREACHABLE, "server"))
+    wait_paused(server, 4)
+    assert server.pauses == [1.0, 2.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch, accepts):
     """It has forgotten the version; that is its first word, and no reason to wait yet longer."""
     monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
+    server.accepts = accepts
     for _ in range(4):
         server.said.put(SourceError(Reason.UNREACHABLE, "server"))
     server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))

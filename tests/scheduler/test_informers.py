@@ -27,6 +27,7 @@ class Server:
         self.lists = dict.fromkeys(kinds, ()) | {"nodes": (gpushare_node("n1", 1),)}
         self.events = {plural: queue.Queue() for plural in self.lists}
         self.failing = False
+        self.opened = 0
         self.forbidden = ()
 
     def pages(self, kind, **_):
@@ -36,7 +37,11 @@ class Server:
             raise ClusterError(0, "Unreachable", "no route")
         yield ObjectPage(tuple(self.lists[kind.plural]), "", "1", 1)
 
-    def watch(self, kind, version, **_):
+    def watch(self, kind, version, opened, **_):
+        if self.failing:
+            raise ClusterError(0, "Unreachable", "no route")
+        opened()
+        self.opened += 1
         while True:
             event = self.events[kind.plural].get()
             if event is None:
@@ -105,9 +110,19 @@ def test_a_view_is_too_old_when_the_server_is_silent_and_does_not_answer(followe
     assert informers.complaint() == ""
     now[0] += 2
     assert "pods" in informers.complaint()
-    server.failing = False
-    server.events["pods"].put(WatchEvent(EventType.BOOKMARK, "5"))
+    server.failing = False  # no event comes: it lists again
     wait_until(lambda: not informers.complaint(), "ready again", context=informers.complaint)
+
+
+def test_a_watch_that_breaks_and_is_opened_again_costs_nothing_where_nothing_happens(followed):
+    informers, server, _, now = followed
+    informers.start()
+    wait_until(lambda: not informers.complaint(), "ready")
+    for events in server.events.values():
+        events.put(None)
+    wait_until(lambda: server.opened == 2 * len(server.events), "all watches are open again")
+    now[0] += STALE_SECONDS + 1
+    assert informers.complaint() == ""
 
 
 def limits(cache):

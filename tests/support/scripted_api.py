@@ -19,6 +19,7 @@ def event(type_, object_name=None, version="2"):
 class ScriptedApi:
     """Answers lists from ``lists`` and fills watches from ``said``, in order; errors are raised.
 
+    ``accepts`` is whether a watch is accepted before its first event or error.
     Its clock stands still at ``now``, and whoever should pause notes that in ``pauses`` instead.
     """
 
@@ -29,6 +30,7 @@ class ScriptedApi:
         self.listed = 0
         self.pauses = []
         self.now = 1000.0
+        self.accepts = False
 
     def clock(self):
         return self.now
@@ -40,8 +42,10 @@ class ScriptedApi:
             raise answer
         return answer, str(100 * self.listed)
 
-    def watch(self, version):
+    def watch(self, version, opened):
         self.watched_from.append(version)
+        if self.accepts:
+            opened()
         while (said := self.said.get(timeout=WAIT_SECONDS)) is not END:
             if isinstance(said, Exception):
                 raise said

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Final, Self
@@ -138,8 +138,16 @@ class ApiConnection:
         text = None if body is None else json.dumps(body).encode()
         return self._open(verb, path, query or {}, text).data
 
-    def _stream(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[bytes]:
+    def _stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        seconds: float,
+        opened: Callable[[], object] = lambda: None,
+    ) -> Iterator[bytes]:
         """The lines of a watch, which the server was asked to keep open for ``seconds``.
+
+        ``opened`` is called when the server has accepted it, before the first line.
 
         The first line after a silence comes at once, others a moment later and together (see
         ``gather``): a wake-up for each costs thirty times the reading. Bytes without a newline at
@@ -149,6 +157,7 @@ class ApiConnection:
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
         response = self._open(WATCH, path, query, timeout=silence, preload=False)
         try:
+            opened()
             rest = b""
             asked_at = time.monotonic()
             while chunk := response.read1(decode_content=True):

@@ -9,6 +9,7 @@ the other objects stay readable.
 """
 
 import logging
+import math
 import random
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from vgpu.kube.backoff import backoff_seconds
+from vgpu.kube.backoff import LONGEST_SECONDS, backoff_seconds
 from vgpu.kube.documents import EventType, Expired, WatchEvent
 from vgpu.kube.objects import MalformedObject
 from vgpu.reasons import Reason, SourceError
@@ -49,8 +50,13 @@ class ListWatcher(Protocol[_Object]):
         """
         ...
 
-    def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
-        """The events from ``version`` on, until the server ends the watch."""
+    def watch(
+        self, version: str, opened: Callable[[], object] = lambda: None
+    ) -> Iterator[WatchEvent[_Object]]:
+        """The events from ``version`` on, until the server ends the watch.
+
+        ``opened`` is called when the server has accepted the watch, before the first event.
+        """
         ...
 
 
@@ -93,6 +99,8 @@ class Informer(Generic[_Object]):
         changed: Callable[[], object] = lambda: None,
         enqueue: Callable[[str], object] = lambda _: None,
         stale_seconds: float = STALE_SECONDS,
+        longest_pause: float = LONGEST_SECONDS,
+        list_after: float = math.inf,
         pause: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,9 +109,10 @@ class Informer(Generic[_Object]):
         ``key`` identifies an object; objects that ``keep`` refuses are dropped. ``changed`` is
         called on the informer's thread after every change and failure, to wake up waiting threads;
         ``enqueue`` with the key of each object that has changed or is gone, and after a list with
-        all keys, since earlier changes are unknown. It is a work queue's ``add``. ``pause`` waits
-        the seconds that it gets, or less when the informer is closed; ``clock`` returns seconds
-        that never go back.
+        all keys, since earlier changes are unknown. It is a work queue's ``add``. ``longest_pause``
+        is the maximum interval between two tries, in seconds. A watch that fails after more than
+        ``list_after`` seconds of silence is followed by a list. ``pause`` waits the seconds that it
+        gets, or less when the informer is closed; ``clock`` returns seconds that never go back.
         """
         self._api = api
         self._object_name = object_name
@@ -112,6 +121,8 @@ class Informer(Generic[_Object]):
         self._changed = changed
         self._enqueue = enqueue
         self._stale_seconds = stale_seconds
+        self._longest_pause = longest_pause
+        self._list_after = list_after
         self._stop = threading.Event()
         self._pause = pause or self._stop.wait
         self._clock = clock
@@ -122,6 +133,7 @@ class Informer(Generic[_Object]):
         self._snapshot: Mapping[str, _Object] | None = None
         self._heard_at: float | None = None
         self._failure: SourceError | None = None
+        self._is_back = False
         self._version = ""
         self._attempts = 0
         self._thread = threading.Thread(target=self._follow, name="api-watch", daemon=True)
@@ -187,7 +199,8 @@ class Informer(Generic[_Object]):
                 log.exception("following the API server failed on a defect")
                 self._fail(SourceError(Reason.INTERNAL, self._object_name))
             if self._attempts:
-                self._pause(backoff_seconds(self._attempts, random.random()))  # noqa: S311  # jitter
+                jitter = random.random()  # noqa: S311
+                self._pause(backoff_seconds(self._attempts, jitter, longest=self._longest_pause))
 
     def _list(self) -> str:
         objects, version = self._api.list()
@@ -214,7 +227,7 @@ class Informer(Generic[_Object]):
     def _watch(self) -> None:
         """One watch, to its end."""
         silent = True
-        for event in self._api.watch(self._version):
+        for event in self._api.watch(self._version, self._opened):
             silent = False
             self._version = event.resource_version or self._version
             self._hear(event)
@@ -255,19 +268,34 @@ class Informer(Generic[_Object]):
         self._objects[key] = about
         return True
 
-    def _note(self) -> None:
-        """Note that the server has answered, which ends an earlier failure."""
+    def _opened(self) -> None:
+        """The server has accepted the watch, which ends a failure; that is no event."""
+        with self._lock:
+            if self._failure is None:
+                return
+            self._end_failure()
+            self._is_back = True
+        self._changed()
+
+    def _end_failure(self) -> None:
         if self._failure is not None:
             log.info("%s: the API server answers again", self._object_name)
-        self._heard_at, self._failure = self._clock(), None
+        self._failure = None
+
+    def _note(self) -> None:
+        """Note that the server has answered, which ends an earlier failure."""
+        self._end_failure()
+        self._heard_at, self._is_back = self._clock(), False
 
     def _fail(self, error: SourceError) -> None:
-        if isinstance(error, Expired) and self._failure is not None:
+        if isinstance(error, Expired) and (self._is_back or self._failure is not None):
             self._attempts = (
                 0  # the first answer after an outage: the server is back, and a list is due
             )
         self._attempts += 1
-        if error.reason not in IN_THE_WAY:
+        heard_at = self._heard_at
+        outage = 0.0 if heard_at is None else self._clock() - heard_at
+        if error.reason not in IN_THE_WAY or outage > self._list_after:
             self._version = ""
         with self._lock:
             if not isinstance(error, Expired):  # a list will repair that

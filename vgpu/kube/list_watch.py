@@ -4,7 +4,7 @@ Its failures are those of every source: :class:`~vgpu.reasons.SourceError` with 
 :class:`~vgpu.kube.documents.Expired` if a new list repairs it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
@@ -81,10 +81,15 @@ class ListWatch(Generic[_Object]):
                 return [], ""
         return listed, version
 
-    def watch(self, version: str) -> Iterator[WatchEvent[_Object]]:
-        """Every event and bookmark from ``version`` on. Raises SourceError, or Expired."""
+    def watch(
+        self, version: str, opened: Callable[[], object] = lambda: None
+    ) -> Iterator[WatchEvent[_Object]]:
+        """Every event and bookmark from ``version`` on. Raises SourceError, or Expired.
+
+        ``opened`` is called when the server has accepted the watch, before the first event.
+        """
         with translate_errors(self.object_name, GONE, NOT_FOUND):  # a kind may be withdrawn
-            yield from self._server.watch(self._kind, version, **self._selectors)
+            yield from self._server.watch(self._kind, version, opened, **self._selectors)
 
 
 def pods(server: Reader, *, keep: Keep = Keep.SHARING) -> ListWatch[Pod]:

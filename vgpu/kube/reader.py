@@ -7,7 +7,7 @@ others.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from vgpu.kube.api_kind import ApiKind
@@ -100,10 +100,15 @@ class Reader(ApiConnection):
             place = {"continue": page.continue_token}
 
     def watch(
-        self, kind: ApiKind[_Object], resource_version: str, **selectors: str
+        self,
+        kind: ApiKind[_Object],
+        resource_version: str,
+        opened: Callable[[], object] = lambda: None,
+        **selectors: str,
     ) -> Iterator[WatchEvent[_Object]]:
         """The events of the selected objects from ``resource_version`` on.
 
+        ``opened`` is called when the server has accepted the watch, before the first event.
         The server ends the watch after some minutes. Raises ClusterError of status 410 if the
         version is too old, so that the objects have to be listed again, and SourceError for a line
         that is no event.
@@ -117,7 +122,7 @@ class Reader(ApiConnection):
             "resourceVersion": resource_version,
         }
         object_name = f"watch of {self.server}"
-        for line in self._stream(path, query, seconds):
+        for line in self._stream(path, query, seconds, opened):
             event = kind.event(line, object_name)
             if event.error is not None:
                 raise ClusterError(event.error.code, event.error.reason, event.error.message)

@@ -77,10 +77,12 @@ class _Both:
         self._look()
         return pods, self._listed
 
-    def watch(self, version: str) -> Iterator[WatchEvent[Pod]]:
+    def watch(
+        self, version: str, opened: Callable[[], object] = lambda: None
+    ) -> Iterator[WatchEvent[Pod]]:
         if version != self._listed:  # else it was read just now
             self._look()
-        for event in self._pods.watch(version):
+        for event in self._pods.watch(version, opened):
             if self._may_pass() and self._clock() - self._looked_at >= RETRY_SECONDS:
                 self._look()
             yield event
