@@ -24,7 +24,7 @@ from vgpu.ledger.usage import MEMORY_USED
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import PodRef, Source
 from vgpu.sources.ledger_builder import LedgerBuilder
-from vgpu.sources.samples import Observation
+from vgpu.sources.samples import Observation, pod_sample
 from vgpu.units import GIB
 
 G0 = "GPU-11111111-2222-3333-4444-555555555555"
@@ -291,6 +291,15 @@ def test_a_renamed_resource_is_read_only_if_its_name_is_set():
     seen = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
     assert Page(seen).slots() == []
     assert Page(seen, renamed=["example.com/gpu"]).slots() == [("a", G0, 1)]
+
+
+def test_a_pod_that_requests_a_renamed_resource_has_not_ended_for_the_api_server():
+    """The list of the API server has only pods that request resources of known names."""
+    known = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
+    seen = msgspec.structs.replace(known, pods=pod_sample((), complete=True))
+    page = Page(seen, renamed=["example.com/gpu"])
+    assert page.slots() == [("a", G0, 1)]
+    assert page.kinds() == []
 
 
 def test_only_a_node_with_nvidias_plugin_has_its_series():

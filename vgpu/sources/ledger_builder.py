@@ -111,7 +111,8 @@ class LedgerBuilder:
                 held=kubelet.held if kubelet else None,
                 own=observation.own.statements if observation.own else None,
                 pods=None if pods is None else possibly_running(pods, observation.process),
-                pods_complete=pods is not None and pods.complete,
+                # Pods that request renamed resources are not kept of the API server's list.
+                pods_complete=pods is not None and pods.complete and not self._renamed,
                 registered=gpus,
                 incomplete=incomplete_sources(observation),
                 context=GrantContext(
