@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dra import dra_state
+from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import PreparedResourceClaim
 from vgpu.model import ClaimedDevice
 from vgpu.reasons import Reason, SourceError
@@ -39,6 +40,13 @@ def test_the_share_of_a_device_is_there_from_kubernetes_1_35_on():
         ("s1", ("a",)),
         ("s2", ("b",)),
     ]
+
+
+def test_a_device_that_was_prepared_again_is_one_device():
+    """After a reboot the kubelet of Kubernetes 1.34 adds the devices a second time."""
+    devices = [("node-1", "gpu-0", ["gpu"])] * 2
+    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": devices})))
+    assert [device.device for device in claim.devices] == ["gpu-0"]
 
 
 def test_before_its_driver_has_answered_a_resource_claim_has_no_devices():
@@ -103,3 +111,25 @@ def test_an_unreadable_file_is_reported_and_is_no_empty_one(tmp_path):
     assert [rejection.reason for rejection in damaged.rejections] == [Reason.MALFORMED]
     path.write_bytes(dra_state(TWO_PODS))
     assert [claim.name for claim in sample(path).resource_claims or ()] == ["train"]
+
+
+# ---------------------------------------------------------------- a kubelet's own file
+
+
+def test_the_file_of_a_kubelet_is_read_and_its_checksum_agrees():
+    """Kubernetes 1.34.4 with its example driver: eight ResourceClaims, the first of two pods."""
+    content = (GOLDEN_FILES / "dra-manager-state" / "kubernetes-1.34.json").read_bytes()
+    claims = {claim.name: claim for claim in parse_dra_state(content)}
+    assert sorted(claims) == [f"claim-{n}" for n in range(8)]
+    assert {name: len(claim.pod_uids) for name, claim in claims.items()} == {
+        f"claim-{n}": 2 if n == 0 else 1 for n in range(8)
+    }
+    devices = [device for claim in claims.values() for device in claim.devices]
+    assert {device.driver for device in devices} == {"gpu.example.com"}
+    assert sorted(device.device for device in devices) == [f"gpu-{n}" for n in range(8)]
+    assert {(device.share_id, device.requests) for device in devices} == {("", ("gpu",))}
+    for position in range(0, len(content), 97):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        with pytest.raises(SourceError):
+            parse_dra_state(bytes(changed))

@@ -91,7 +91,8 @@ def parse_dra_state(
 
 
 def _devices(entry: _Entry, drivers: Mapping[str, _Driver]) -> list[ClaimedDevice]:
-    return sorted(
+    """The devices, each once: when a kubelet prepares again, 1.34 adds them a second time."""
+    devices = {
         ClaimedDevice(
             entry.uid,
             entry.name,
@@ -103,7 +104,8 @@ def _devices(entry: _Entry, drivers: Mapping[str, _Driver]) -> list[ClaimedDevic
         )
         for driver, state in drivers.items()
         for device in state.devices or ()
-    )
+    }
+    return sorted(devices)
 
 
 def read_dra_state(path: str) -> tuple[PreparedResourceClaim, ...]:

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -204,8 +204,10 @@ class Node:
         """As /proc/sys/kernel/random/boot_id has it."""
         return (self._folder / "boot-id").read_text().strip()
 
-    def reboot(self) -> None:
+    def reboot(self, before_kubelet: Callable[[], None] | None = None) -> None:
         """Cut the power, and boot with a new boot id and an empty /run.
+
+        ``before_kubelet`` is called when all but the kubelet runs.
 
         All processes end at once, what is mounted is gone, /var and /etc stay. When this returns
         the kubelet runs and the node is Ready, but it may not have looked at its pods yet; what
@@ -213,6 +215,8 @@ class Node:
         """
         self._power_off()
         self._boot()
+        if before_kubelet:
+            before_kubelet()
         self.start_kubelet()
         self.wait_ready()
 

@@ -45,6 +45,7 @@ class Tool(StrEnum):
     CTR = "ctr"
     KWOK = "kwok"
     HELM = "helm"
+    DRA_DRIVER = "dra-example-kubeletplugin"
 
 
 RECIPES = (
@@ -91,6 +92,7 @@ RECIPES = (
         tags=("no_aufs", "no_btrfs", "no_devmapper", "no_zfs"),
     ),
     Recipe(MODULES / "kwok", "sigs.k8s.io/kwok", programs=(Tool.KWOK,)),
+    Recipe(MODULES / "dra", "sigs.k8s.io/dra-example-driver", programs=(Tool.DRA_DRIVER,)),
 )
 
 ENVTEST = frozenset({Tool.ETCD, Tool.APISERVER, Tool.KUBECTL})
