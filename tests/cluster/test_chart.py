@@ -44,9 +44,10 @@ from tests.support.deploy_objects import containers, granted, kinds, parse
 from tests.support.environment import ROOT
 from tests.support.live import parse as series_of
 from tests.support.nvml_fake import Device, Process, uuid
-from tests.support.regions import a_region, write
+from tests.support.regions import PODS, a_region, write
 from tests.support.waiting import wait_until
 from vgpu import __version__
+from vgpu.sources.regions import read_region
 
 each_set = pytest.mark.parametrize("name", VALUES)
 
@@ -857,6 +858,34 @@ def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, na
     for each in pods:
         for container in each["spec"]["containers"]:
             assert "forbidden" not in client.logs(each, container["name"]).lower()
+
+
+# ---------------------------------------------------------------- the feedback
+
+
+def test_the_feedback_lets_a_container_go_without_a_capability(
+    node, installed, host_proc, product_image
+):
+    """A container that a dead monitor has left blocked, on a node where no checkpoint knows it."""
+    del product_image
+    folder = node.path("/usr/local/vgpu/containers") / f"{PODS[0]}_main"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    left = write(folder / "left.cache", replace(a_region("v1.2"), recent_kernel=-1))
+    left.chmod(0o666)
+    more = shown({"proc": (host_proc(), "/host/proc")}) | {"extraEnv": []}
+    values = more | {"enabled": True, "extraArgs": ["--path.procfs=/host/proc"]}
+    reach = {"exporter": {"enabled": False}, "reconciler": {"kind": "None"}}
+    try:
+        with DevicePlugin(node, "example.com/written", ("thing",)) as plugin:
+            plugin.wait_counted(1)  # the kubelet has written its checkpoint
+        installed(of_the_bed(node) | reach | {"feedback": values})
+        wait_until(lambda: read_region(str(left)).recent_kernel == 0, "it is let go")
+        (status,) = kernel_says(node, "vgpu feedback")
+        assert status["Uid"].split() == ["0"] * 4
+        assert {int(status[each], 16) for each in ("CapEff", "CapPrm", "CapBnd")} == {0}
+    finally:
+        shutil.rmtree(folder)
 
 
 # ---------------------------------------------------------------- the scheduler

@@ -19,30 +19,36 @@ from vgpu.feedback.other_monitor import (
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
-HOST = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 OVERLAY = "900 800 0:77 / / rw,relatime - overlay overlay rw"
 REGIONS = "/usr/local/vgpu/containers"
 
 
-def bind(root, at):
-    return f"901 900 8:1 {root} {at} rw,relatime - ext4 /dev/sda1 rw"
+def bind(root, at, device="8:1"):
+    return f"901 900 {device} {root} {at} rw,relatime - ext4 /dev/sda1 rw"
 
 
 @pytest.fixture
 def node(tmp_path):
-    """A host's /proc, and a folder of regions whose place is on its root file system."""
     return FakeProc(tmp_path)
 
 
 class FakeProc:
+    """A host's /proc, and a folder of regions; mount tables have its real place."""
+
     def __init__(self, folder):
         self.procfs = folder / "proc"
         self.regions = folder / "regions"
         self.regions.mkdir()
         (self.procfs / "self" / "ns").mkdir(parents=True)
         (self.procfs / "self" / "ns" / "pid").symlink_to(HOST_PID_NAMESPACE)
-        (self.procfs / "self" / "mountinfo").write_text(f"{HOST}\n")
-        self.process(1, "systemd", [HOST])
+        own = parse_mounts(Path("/proc/self/mountinfo").read_text())
+        self.place = place_of(str(self.regions.resolve()), own)
+        self.host = bind("/", "/", self.place.device)
+        self.process(1, "systemd", [self.host])
+
+    def shown(self, inside=".", at=REGIONS):
+        """A mount of a folder that is relative to the one of the regions."""
+        return bind(os.path.normpath(f"{self.place.path}/{inside}"), at, self.place.device)
 
     def process(self, pid, name, mounts):
         folder = self.procfs / str(pid)
@@ -55,37 +61,37 @@ class FakeProc:
 
 
 def test_no_monitor_runs(node):
-    node.process(70, "vgpu", [OVERLAY, bind(str(node.regions), REGIONS)])
+    node.process(70, "vgpu", [OVERLAY, node.shown()])
     assert node.monitor("/none") == ""
 
 
-@pytest.mark.parametrize("above", [0, 1])
-def test_the_monitor_has_the_folder_of_all_regions_or_one_above_it(node, above):
-    shown = [node.regions, node.regions.parent][above]
-    node.process(4711, "vGPUmonitor", [OVERLAY, bind(str(shown), REGIONS)])
+@pytest.mark.parametrize("inside", [".", ".."])
+def test_the_monitor_has_the_folder_of_all_regions_or_one_above_it(node, inside):
+    node.process(4711, "vGPUmonitor", [OVERLAY, node.shown(inside)])
     assert node.monitor() == "process 4711 (vGPUmonitor)"
 
 
 def test_a_monitor_outside_containers_counts(node):
-    node.process(4711, "vGPUmonitor", [HOST])
+    node.process(4711, "vGPUmonitor", [node.host])
     assert node.monitor() == "process 4711 (vGPUmonitor)"
 
 
 def test_a_tenant_with_the_name_and_its_own_folder_is_no_monitor(node):
-    own = node.regions / "5d2f0a9e-0000-4000-8000-000000000001_main"
-    node.process(4711, "vGPUmonitor", [OVERLAY, bind(str(own), "/usr/local/vgpu")])
-    node.process(4712, "vGPUmonitor", [OVERLAY, bind("/var/log", "/var/log")])
+    own = node.shown("5d2f0a9e-0000-4000-8000-000000000001_main")
+    node.process(4711, "vGPUmonitor", [OVERLAY, own])
+    node.process(4712, "vGPUmonitor", [OVERLAY, bind("/var/log", "/var/log", node.place.device)])
+    node.process(4713, "vGPUmonitor", [OVERLAY, bind("/", "/other", "7:99")])
     assert node.monitor() == ""
 
 
 def test_a_process_that_has_just_ended_does_not_count(node):
-    node.process(4711, "vGPUmonitor", [HOST])
+    node.process(4711, "vGPUmonitor", [node.host])
     (node.procfs / "4711" / "mountinfo").unlink()
     assert node.monitor() == ""
 
 
 def test_a_monitor_that_may_not_be_looked_at_is_unknown(node):
-    node.process(4711, "vGPUmonitor", [HOST])
+    node.process(4711, "vGPUmonitor", [node.host])
     path = node.procfs / "4711" / "mountinfo"
     path.unlink()
     path.mkdir()  # its reading fails, for root too

@@ -8,11 +8,16 @@ import sys
 
 import pytest
 
-from tests.feedback.test_other_monitor import HOST, FakeProc
+from tests.feedback.test_other_monitor import FakeProc
 from tests.kubelet.test_checkpoint import checkpoint, entry
 from tests.support import regions
 from tests.support.bed.processes import Daemon
-from tests.support.environment import ROOT, without_pytest_options
+from tests.support.environment import (
+    ROOT,
+    required_root,
+    required_tool,
+    without_pytest_options,
+)
 from tests.support.live import parse, port_in
 from tests.support.web_helpers import fetch
 from vgpu.feedback.confirmed_devices import confirmed_devices
@@ -80,9 +85,9 @@ class FeedbackNode:
     def command(self, *more):
         return [sys.executable, "-m", "vgpu", "feedback", *map(str, self.flags()), *more]
 
-    def ended(self, *more):
+    def ended(self, *more, under=()):
         return subprocess.run(
-            self.command(*more),
+            [*under, *self.command(*more)],
             cwd=ROOT,
             env=without_pytest_options(),
             capture_output=True,
@@ -151,6 +156,22 @@ def test_a_low_priority_is_held_back_and_let_go_at_the_end(node, live):
     assert [node.words(pod) for pod in (0, 1, 2)] == [(1, 1), (0, 1), (2, 1)]
 
 
+def test_root_without_capabilities_may_do_all_of_it(node):
+    """The library creates regions that everybody may write, for whatever user."""
+    required_root()
+    setpriv = required_tool("setpriv", "util-linux")
+    for pod in (0, 1):
+        node.place(pod)
+        node.paths[pod].chmod(0o666)
+        os.chown(node.paths[pod], 1000 + pod, 1000)
+    loop(node, holding(0, 1)).round()
+    assert node.words(1) == (-1, 1)
+    ended = node.ended("--release", under=[setpriv, "--bounding-set=-all", "--no-new-privs"])
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "containers released: 2\n"
+    assert node.words(1) == (0, 1)
+
+
 def test_it_is_refused_while_another_one_writes(node):
     with writer_lock(str(node.folder / "run" / "feedback.lock")):
         ended = node.ended()
@@ -169,7 +190,7 @@ def test_a_lock_is_held_once(tmp_path):
 def test_it_is_refused_beside_the_original_monitor(node):
     node.place(0)
     node.place(1)
-    node.proc.process(4711, "vGPUmonitor", [HOST])
+    node.proc.process(4711, "vGPUmonitor", [node.proc.host])
     before = [node.words(pod) for pod in (0, 1)]
     for flags in ((), ("--release",)):
         ended = node.ended(*flags)

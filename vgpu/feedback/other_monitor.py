@@ -20,6 +20,9 @@ from vgpu.sources.runtime import sees_host_processes
 MONITOR: Final = "vGPUmonitor"
 """The name of the process, as /proc/<pid>/comm has it."""
 
+OWN_MOUNTS: Final = "/proc/self/mountinfo"
+"""Our own mount table, by which the paths of this process are understood; not the host's /proc."""
+
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -82,7 +85,7 @@ def running_monitor(procfs: str, roots: Sequence[str]) -> str:
     """
     if not sees_host_processes(procfs):
         raise SourceError(Reason.FOREIGN_PIDS, printable(procfs))
-    own = _mounts(f"{procfs}/self/mountinfo")
+    own = _mounts(OWN_MOUNTS)
     real = (Path(root).resolve() for root in roots if Path(root).is_dir())
     places = [place for root in real if (place := place_of(str(root), own)) is not None]
     for pid in _pids_of_monitors(procfs):
