@@ -16,7 +16,7 @@ NOT_PLACED: Final = "VgpuNotPlaced"
 """The reason of the events."""
 
 INTERVAL_SECONDS: Final = 60.0
-"""Minimum time between two events of one pod, in seconds."""
+"""Minimum time between two texts of one pod, and so between two events, in seconds."""
 
 MOST_WAITING: Final = 1000
 """Maximum number of events that wait to be written."""
@@ -40,7 +40,8 @@ class RejectionEvents:
     def rejected(self, pod: PodRef, explain: Callable[[], str]) -> None:
         """Report why no node takes a pod, unless that was reported last; never waits.
 
-        ``explain`` is called only if an event is due.
+        ``explain`` is called once in :data:`INTERVAL_SECONDS` for each pod, however often
+        kube-scheduler tries it.
         """
         now = self._clock()
         with self._lock:
@@ -48,13 +49,13 @@ class RejectionEvents:
         if now - at < INTERVAL_SECONDS:
             return
         text = explain()
-        if text == last_text:
-            return
         with self._lock:
             self._last[pod.uid] = text, now
             self._last.move_to_end(pod.uid)
             if len(self._last) > MOST_REMEMBERED:
                 self._last.popitem(last=False)
+            if text == last_text:
+                return
             self._writer.record(
                 event_note(pod, NOT_PLACED, text, now, component=COMPONENT, type_=NoteType.WARNING)
             )
