@@ -15,7 +15,7 @@ from kubeshare.steps import PatchSharePod
 from vgpu.kube.bodies import LABELS, Body, node_name_patch
 from vgpu.model import Allocation, Device, Phase, Share
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, manager_env
-from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_labels, holder_name
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, KEEP_IDLE, holder_labels, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER
 
 LIBRARY_VOLUME: Final = "kubeshare-lib"
@@ -31,11 +31,14 @@ class HolderOptions(msgspec.Struct, frozen=True):
         image: the image of the program ``vgpu``.
         priority_class: the PriorityClass; "" for none.
         pull_secrets: names of Secrets with which the kubelet pulls the image.
+        may_stay: whether some are kept although nobody uses them; the reconciler then leaves this
+            to the controllers.
     """
 
     image: str
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()
+    may_stay: bool = False
 
 
 def share_pod_patch(step: PatchSharePod, now: float) -> Body:
@@ -199,6 +202,7 @@ def holder_pod(name: VirtualGpuName, options: HolderOptions) -> Body:
             "name": holder_name(*name),
             "namespace": HOLDER_NAMESPACE,
             "labels": {**LABELS, **holder_labels(*name)},
+            "annotations": {KEEP_IDLE: "true"} if options.may_stay else {},
         },
         "spec": spec,
     }

@@ -136,6 +136,7 @@ def controller(ctx: click.Context, /, **_: Any) -> None:
             params["holder_image"],
             params["holder_priority_class"],
             tuple(params["holder_pull_secrets"]),
+            may_stay=params["pool_keep_idle"] > 0,
         ),
         params["pool_keep_idle"],
         params["pool_idle_ttl"] or 0.0,

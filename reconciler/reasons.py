@@ -203,6 +203,10 @@ class Cause(Explained):
     )
     VANISHED_GPUID = "vanished_gpuid", "the virtual GPU no longer has a holder pod"
     COMPLETED_FOR_EVER = "completed_for_ever", "the pod completes and is recreated, for ever"
+    SPLIT_VIRTUAL_GPU = (
+        "split_virtual_gpu",
+        "SharePods of one virtual GPU use different GPUs, or another GPU than is held for them",
+    )
     # stuck_terminating
     CONTAINERS_REMAIN = (
         "containers_remain",

@@ -21,7 +21,6 @@ FOR_KUBESHARE = "KubeShare's protocol, for its controllers and token daemon that
 
 UNREACHED = {
     "vgpu.placement.kubeshare_gemini": FOR_KUBESHARE,
-    "vgpu.placement.kubeshare_pool": FOR_KUBESHARE,
 }
 """Modules that no command reaches, and why they stay."""
 

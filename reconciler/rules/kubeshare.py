@@ -3,6 +3,9 @@
 KubeShare-Sched gives a SharePod a node and a GPUID; the device manager creates a holder pod that
 keeps a GPU under that name, then the real pod. It removes the holder with the last SharePod, if it
 runs at that time. (KubeShare branch release-1.0, ``pkg/scheduler``, ``pkg/devicemanager``.)
+
+Our own controllers place a stuck SharePod again themselves, and report why one waits (its condition
+``Bound``); a holder that they may keep idle is theirs to delete.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +20,8 @@ from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.evidence_text import of_share_pod
 from reconciler.rules.findings import evict, of_pod, quoted
 from vgpu.kube.objects import (
+    BOUND_DEVICE,
+    BOUND_REASON,
     COMPLETED,
     SHARE_POD,
     Container,
@@ -29,7 +34,7 @@ from vgpu.kube.objects import (
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
-from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HolderPod, holder
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HOLDER_UUID, KEEP_IDLE, HolderPod, holder
 from vgpu.schemes.kubeshare.sharepod import (
     GPUID,
     OWNER,
@@ -91,6 +96,7 @@ def kubeshare(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     for holding, pod in pool.holders:
         yield from _orphan(holding, pod, pool, policy)
     for share_pod in cluster_index.snapshot.share_pods:
+        yield from _split(share_pod, pool, policy)
         yield from _stuck(share_pod, pool, policy)
         yield from _restarting(share_pod, pool, policy)
 
@@ -139,6 +145,8 @@ def _orphan(holding: HolderPod, pod: Pod, pool: _Pool, policy: Policy) -> Iterat
     KubeShare's holders have no owner: one with an owner is a user's pod of a similar name or label.
     """
     alike = pod.owner is None and _asks_for_one_gpu(pod.containers)
+    if pod.annotations.get(KEEP_IDLE) == "true":
+        return
     if not holds_devices(pod) or not alike or pool.users_of(holding.gpuid, holding.node):
         return
     yield Finding(
@@ -164,11 +172,47 @@ def _asks_for_one_gpu(containers: Sequence[Container]) -> bool:
 # ---------------------------------------------------------------- SharePods
 
 
+def _split(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
+    """A SharePod on another GPU than its virtual GPU has, which another pod may have got.
+
+    Our controllers evict its pod, unless a disruption budget forbids it; KubeShare does nothing.
+    """
+    gpuid, bound = share_pod.annotations.get(GPUID, ""), share_pod.annotations.get(BOUND_DEVICE, "")
+    if not (gpuid and bound and share_pod.node) or is_finished(share_pod):
+        return
+    held = {
+        pod.annotations.get(HOLDER_UUID, "")
+        for holding, pod in pool.holders
+        if (holding.node, holding.gpuid) == (share_pod.node, gpuid) and holds_devices(pod)
+    } - {""}
+    used = {
+        other.annotations.get(BOUND_DEVICE, "")
+        for other in pool.share_pods.get(gpuid, ())
+        if other.node == share_pod.node
+    } - {""}
+    others = sorted((held or used) - {bound})
+    if bound in held or not others:
+        return
+    who = "its holder pod has" if held else "other SharePods of it use"
+    yield Finding(
+        rule=Rule.KUBESHARE,
+        cause=Cause.SPLIT_VIRTUAL_GPU,
+        object_ref=of_share_pod(share_pod),
+        evidence=(
+            f"it uses GPU {bound} as virtual GPU {quoted(gpuid)} of node {share_pod.node}",
+            f"{who} {', '.join(others)}",
+        ),
+        grace=policy.ages.orphan,
+    )
+
+
 def _stuck(share_pod: Pod, pool: _Pool, policy: Policy) -> Iterator[Finding]:
     """A SharePod that was placed, but for which the device manager does not create a pod."""
     gpuid = share_pod.annotations.get(GPUID, "")
     made = share_pod.annotations.get(SHARE_POD) or pool.made.get(share_pod.ref.uid)
     if not gpuid or not share_pod.node or made or is_finished(share_pod):
+        return
+    if BOUND_REASON in share_pod.annotations:
         return
     held = any(
         (holding.node, holding.gpuid) == (share_pod.node, gpuid) for holding, _ in pool.holders

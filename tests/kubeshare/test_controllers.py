@@ -20,6 +20,7 @@ from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.sharepod import GPUID
 from vgpu.units import GIB
 
 RED, GREEN = labelled(affinity="red"), labelled(anti_affinity="green")
@@ -163,6 +164,42 @@ def test_idle_holders_are_kept_up_to_the_number_that_is_wanted():
     cluster.store(share_pod("c", 100))
     settled(cluster, controllers)
     assert cluster.share_pods["ns/c"].gpuid == holder.pod.labels["kubeshare/GPUID"]
+
+
+def test_the_readmes_walk_through_three_virtual_gpus():
+    """K1: 0.2 and 0.4 on zxcvb, 0.3 on qwert; the last pod's end is that of its virtual GPU."""
+    chosen = {"a": ("zxcvb", 200), "b": ("qwert", 300), "c": ("zxcvb", 400)}
+    cluster, controllers = started(
+        *(share_pod(name, milli, node="n1", gpuid=gpuid) for name, (gpuid, milli) in chosen.items())
+    )
+    bound = {name: cluster.share_pods[f"ns/{name}"].bound for name in chosen}
+    assert bound["a"] == bound["c"] != bound["b"]
+    for name, left in (("b", 1), ("a", 1), ("c", 0)):
+        cluster.remove(cluster.share_pods[f"ns/{name}"])
+        settled(cluster, controllers)
+        assert len(cluster.holders()) == left
+    cluster.store(share_pod("d", 500, node="n1", gpuid="asdfg"))
+    settled(cluster, controllers)
+    assert [each.pod.labels[GPUID] for each in cluster.holders()] == ["asdfg"]
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [[400, 600], [200, 400, 300, 100], [400, 200, 300, 100], [50] * 20, [40] * 25],
+    ids=lambda requests: "+".join(map(str, requests[:4])),
+)
+def test_requests_that_make_a_whole_gpu_are_all_bound_and_one_more_is_not(requests):
+    """K2 and K6: KubeShare's device manager, which adds floats, refuses the last of most."""
+    cluster, controllers = started(
+        *(
+            share_pod(f"p{number}", milli, 0, node="n1", gpuid="my-gpu")
+            for number, milli in enumerate(requests)
+        )
+    )
+    assert {each.bound for each in cluster.share_pods.values()} == {"GPU-n1-0"}
+    cluster.store(share_pod("more", 1, 0, node="n1", gpuid="my-gpu"))
+    settled(cluster, controllers)
+    assert reasons(cluster, "more")["Bound"] == SharePodReason.RESOURCE_EXCEEDED
 
 
 def test_a_share_pod_that_is_deleted_while_its_holder_waits_leaves_nothing():

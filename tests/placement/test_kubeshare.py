@@ -18,14 +18,9 @@ from vgpu.placement.kubeshare import (
     place,
 )
 from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
-from vgpu.placement.kubeshare_pool import Pool, admit, dismiss, holder_reported
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.schemes.kubeshare.daemon import ErrorCode
-from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
 from vgpu.schemes.kubeshare.sharepod import Locality
 from vgpu.units import GIB, milli
-
-GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 
 
 def demand(request, memory=0, affinity="", anti="", exclusion=""):
@@ -239,49 +234,6 @@ def test_a_pod_that_fits_nowhere_really_fits_nowhere(held, pod, policy):
 # ---------------------------------------------------------------- the device manager
 
 
-def tenant(name, request, memory=0):
-    return SharedPod("ns", name, milli(request), 1000, memory)
-
-
-def admitted(*requests, gpuid="zxcvb", pool=None, memory=None):
-    """Put pods of these requests on one virtual GPU; the pool, and the last answer."""
-    pool, code = pool or Pool(), None
-    for number, request in enumerate(requests):
-        pool, code = admit(pool, gpuid, tenant(f"pod-{number}", request), memory)
-    return pool, code
-
-
-def test_the_readmes_walk_through_three_virtual_gpus():
-    """K1: 0.2 on zxcvb, 0.3 on qwert, 0.4 on zxcvb; all are deleted; 0.5 on asdfg."""
-    pool, code = admit(Pool(), "zxcvb", tenant("a", "0.2"))
-    assert code is ErrorCode.WAIT_FOR_HOLDER
-    pool = holder_reported(pool, "zxcvb", GPU)
-    assert admit(pool, "zxcvb", tenant("a", "0.2")) == (pool, ErrorCode.OK)
-    pool, code = admit(pool, "qwert", tenant("b", "0.3"))
-    assert code is ErrorCode.WAIT_FOR_HOLDER
-    pool, code = admit(pool, "zxcvb", tenant("c", "0.4"))
-    assert code is ErrorCode.OK
-    assert pool.uuids == {"zxcvb": GPU, "qwert": ""}
-    assert [one.pod for one in pool.pods["zxcvb"]] == ["a", "c"]
-    pool = dismiss(pool, "qwert", "ns", "b")
-    assert set(pool.uuids) == {"zxcvb"}
-    pool = dismiss(pool, "zxcvb", "ns", "a")
-    assert set(pool.uuids) == {"zxcvb"}
-    pool = dismiss(pool, "zxcvb", "ns", "c")
-    assert pool == Pool()
-    pool, code = admit(pool, "asdfg", tenant("d", "0.5"))
-    assert (code, set(pool.pods)) == (ErrorCode.WAIT_FOR_HOLDER, {"asdfg"})
-
-
-def test_four_and_six_tenths_fill_a_virtual_gpu_and_one_more_tenth_is_too_much():
-    """K2."""
-    pool, code = admitted("0.4", "0.6", pool=holder_reported(admitted("0.4")[0], "zxcvb", GPU))
-    assert code is ErrorCode.OK
-    after, code = admit(pool, "zxcvb", tenant("third", "0.1"))
-    assert (after, code) == (pool, ErrorCode.RESOURCE_EXCEEDED)
-    assert (code.value, code.message) == (2, "Resource exceed!")
-
-
 @pytest.mark.parametrize(
     "requests",
     [
@@ -297,67 +249,11 @@ def test_four_and_six_tenths_fill_a_virtual_gpu_and_one_more_tenth_is_too_much()
     ],
     ids=lambda requests: "+".join(requests[:4]),
 )
-def test_requests_that_make_a_whole_gpu_all_fit_in_any_order(requests):
-    """K6."""
-    for ordered in (requests, requests[::-1]):
-        pool, code = admitted(*ordered)
-        assert code is not ErrorCode.RESOURCE_EXCEEDED
-        assert len(pool.pods["zxcvb"]) == len(requests)
-        assert admit(pool, "zxcvb", tenant("more", "0.001"))[1] is ErrorCode.RESOURCE_EXCEEDED
+def test_requests_that_make_a_whole_gpu_all_fit(requests):
+    """K6, by the placement; by the controllers in tests/kubeshare."""
     pods = [demand(request) for request in requests]
     for number, pod in enumerate(pods):
         assert place(pod, [gpu("a", *pods[:number])], []) == VirtualGpuChoice("n1", "a")
-
-
-def test_memory_is_checked_against_the_gpu_where_it_is_known():
-    pool, code = admit(Pool(), "a", tenant("one", "0.1", 3 * GIB), memory_bytes=4 * GIB)
-    assert code is ErrorCode.WAIT_FOR_HOLDER
-    too_much = tenant("two", "0.1", 2 * GIB)
-    assert admit(pool, "a", too_much, memory_bytes=4 * GIB) == (pool, ErrorCode.RESOURCE_EXCEEDED)
-    assert admit(pool, "a", too_much)[1] is ErrorCode.WAIT_FOR_HOLDER  # as KubeShare 1
-
-
-def test_a_config_of_admitted_pods_is_the_one_that_gemini_reads():
-    """K4."""
-    pool, _ = admit(Pool(), "a", SharedPod("ns", "name", 500, 1000, 1073741824))
-    assert format_config(pool.pods["a"]) == b"1\nns/name 0.500000 1.000000 1073741824\n"
-
-
-def test_what_is_not_there_is_neither_heard_nor_dismissed():
-    pool, _ = admitted("0.5")
-    assert holder_reported(pool, "gone", GPU) == pool
-    assert dismiss(pool, "gone", "ns", "pod-0") == pool
-    assert dismiss(pool, "zxcvb", "ns", "stranger") == pool
-
-
-steps = st.tuples(
-    st.sampled_from(["admit", "dismiss", "said"]),
-    st.sampled_from(["x", "y"]),
-    st.integers(0, 5),
-    st.sampled_from(["0.05", "0.1", "0.35", "1.0"]),
-)
-
-
-@given(st.lists(steps, max_size=25))
-def test_in_any_order_of_steps_no_virtual_gpu_is_over_full_or_empty(walk):
-    pool = Pool()
-    for step, gpuid, number, request in walk:
-        before = pool
-        if step == "admit":
-            pool, code = admit(pool, gpuid, tenant(f"pod-{number}", request, number), 8)
-            if code is ErrorCode.RESOURCE_EXCEEDED:
-                assert pool == before
-            else:
-                assert (code is ErrorCode.OK) == bool(pool.uuids[gpuid])
-        elif step == "dismiss":
-            pool = dismiss(pool, gpuid, "ns", f"pod-{number}")
-        else:
-            pool = holder_reported(pool, gpuid, GPU)
-        assert set(pool.uuids) == set(pool.pods)
-        for held in pool.pods.values():
-            assert held
-            assert sum(one.request_milli for one in held) <= 1000
-            assert sum(one.memory_bytes for one in held) <= 8
 
 
 # ---------------------------------------------------------------- Gemini

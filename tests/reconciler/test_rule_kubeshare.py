@@ -26,8 +26,16 @@ from tests.reconciler.samples import (
     snapshot,
     terminating,
 )
-from vgpu.kube.objects import SHARE_POD, Container, ContainerState, Status
+from vgpu.kube.objects import (
+    BOUND_DEVICE,
+    BOUND_REASON,
+    SHARE_POD,
+    Container,
+    ContainerState,
+    Status,
+)
 from vgpu.model import Phase, PodRef
+from vgpu.schemes.kubeshare.node import HOLDER_UUID, KEEP_IDLE
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 
 APPLY = Policy(modes={Rule.KUBESHARE: Mode.APPLY})
@@ -220,6 +228,33 @@ def test_a_holder_in_any_phase_is_one_and_so_may_be_one_that_cannot_be_read():
         labels={f"{PREFIX}role": "dummyPod"},
     )
     assert find(stuck, ended(holder(gpuid="ghost"), "Failed")) == find(stuck, nameless) == []
+
+
+def test_a_share_pod_of_our_own_controllers_is_theirs_to_place_again():
+    stuck = share_pod("stuck", gpuid="ghost", served=False, bound=False)
+    assert find(stuck)
+    annotations = {**stuck.annotations, BOUND_REASON: "HolderPending"}
+    assert find(replace(stuck, annotations=annotations)) == []
+
+
+def test_a_holder_that_our_own_controllers_may_keep_idle_is_theirs():
+    kept = holder()
+    assert find(kept)
+    assert find(replace(kept, annotations={**kept.annotations, KEEP_IDLE: "true"})) == []
+
+
+@pytest.mark.parametrize("held", ["", "GPU-one"])
+def test_share_pods_of_one_virtual_gpu_on_two_gpus_are_reported(held):
+    one, two = (share_pod(name, gpuid="abcde") for name in ("one", "two"))
+    one = replace(one, annotations={**one.annotations, BOUND_DEVICE: "GPU-one"})
+    two = replace(two, annotations={**two.annotations, BOUND_DEVICE: "GPU-two"})
+    keeper = holder()
+    keeper = replace(keeper, annotations={**keeper.annotations, HOLDER_UUID: held})
+    findings = [each for each in find(keeper, one, two) if each.cause is Cause.SPLIT_VIRTUAL_GPU]
+    names = [each.object_ref.name for each in findings]
+    assert names == (["two"] if held else ["one", "two"])
+    assert all(each.action is None for each in findings)
+    assert "GPU-one" in findings[-1].evidence[1]
 
 
 def test_a_share_pod_that_is_not_placed_waits_for_its_scheduler():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
-from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.kube.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
 from vgpu.schemes.registry import SchemeRegistry, registry
 
 OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
@@ -44,7 +44,7 @@ ALSO_KEPT: Final = (
 KEPT_ENV: Final = "CUDA_DISABLE_CONTROL"
 """The only environment variable of containers that is kept: HAMi-core's."""
 
-_DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT})
+_DERIVED: Final = frozenset({SHARE_POD, BOUND_DEVICE, MANAGER_PORT, BOUND_REASON})
 """Annotations that repeat a SharePod's status; they are dropped if a user writes them."""
 
 _REMEMBERED: Final = 4096

@@ -20,13 +20,18 @@ MIRROR = "kubernetes.io/config.mirror"
 
 SHARE_POD = "vgpu.dev/share-pod"
 """Marks a KubeShare SharePod in the shape of a pod: the UID of the pod that was made for it, "" if
-there is none yet. Only :mod:`vgpu.kube.pod_projection` writes this and the next two annotations."""
+there is none yet. Only :mod:`vgpu.kube.pod_projection` writes this and the next three
+annotations."""
 
 BOUND_DEVICE = "vgpu.dev/bound-device"
 """The UUID of the GPU that KubeShare bound a SharePod to (status.BoundDeviceID)."""
 
 MANAGER_PORT = "vgpu.dev/manager-port"
 """The port of a SharePod's pod manager (status.PodManagerPort)."""
+
+BOUND_REASON = "vgpu.dev/bound-reason"
+"""The reason of a SharePod's condition ``Bound``, which our own controllers write; KubeShare's
+device manager drops it when it writes the SharePod."""
 
 _MADE_BY_API_SERVER: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of an API server's UID. A kubelet's UIDs are hashes without dashes."""

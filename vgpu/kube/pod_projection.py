@@ -1,8 +1,8 @@
 """A pod of the API server reduced to a :class:`~vgpu.kube.objects.Pod`; pure.
 
 Whether a pod shares GPUs is decided before it is reduced. A SharePod of KubeShare becomes a Pod,
-with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE`` and ``MANAGER_PORT``. Strings
-that repeat from pod to pod are kept once.
+with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE``, ``MANAGER_PORT`` and
+``BOUND_REASON``. Strings that repeat from pod to pod are kept once.
 """
 
 import sys
@@ -17,6 +17,7 @@ from vgpu.kube.decode import decode
 from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
 from vgpu.kube.objects import (
     BOUND_DEVICE,
+    BOUND_REASON,
     MANAGER_PORT,
     SHARE_POD,
     Container,
@@ -80,6 +81,9 @@ def project_share_pod(pod: wire.SharePodFields, _: str) -> Pod:
         derived[BOUND_DEVICE] = status.bound_device_id
     if status.pod_manager_port:
         derived[MANAGER_PORT] = str(status.pod_manager_port)
+    for condition in status.conditions or ():
+        if condition.type == "Bound":
+            derived[BOUND_REASON] = condition.reason
     return _project(pod.metadata, pod.spec, status.pod_status or wire.PodStatusFields(), derived)
 
 

@@ -188,13 +188,24 @@ class RealPod(Wire, frozen=True):
     uid: str = ""
 
 
+class ConditionReason(Wire, frozen=True):
+    """A condition's type and reason."""
+
+    type: str = ""
+    reason: str = ""
+
+
 class SharePodStatus(Wire, frozen=True, rename="pascal"):
-    """``status`` of a SharePod; its Go fields have no JSON names of their own."""
+    """``status`` of a SharePod; its Go fields have no JSON names of their own.
+
+    ``conditions`` are our controllers', and not KubeShare's.
+    """
 
     pod_status: PodStatusFields | None = None
     pod_object_meta: RealPod | None = None
     bound_device_id: str = msgspec.field(name="BoundDeviceID", default="")
     pod_manager_port: Count = 0
+    conditions: list[ConditionReason] | None = msgspec.field(name="conditions", default=None)
 
 
 class SharePodFields(ObjectFields, frozen=True):

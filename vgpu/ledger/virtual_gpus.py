@@ -13,8 +13,9 @@ from vgpu.kube.objects import BOUND_DEVICE, Pod
 from vgpu.ledger.statements import Statement
 from vgpu.model import PodRef, Scheme, Share
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HOLDER_UUID, holder
 from vgpu.schemes.kubeshare.sharepod import GPUID
+from vgpu.schemes.kubeshare.text import is_uuid
 
 
 def holders(pods: Iterable[PodRef], node: str) -> dict[str, str]:
@@ -44,9 +45,21 @@ def of_holders(gpuids: Mapping[str, str], grants: Iterable[Grant]) -> dict[str, 
 
 
 def of_share_pods(pods: Iterable[Pod]) -> dict[str, str]:
-    """GPUID -> UUID of the GPU to which a SharePod is bound."""
-    bindings = ((pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)) for pod in pods)
-    return {gpuid: uuid for gpuid, uuid in bindings if gpuid and uuid}
+    """GPUID -> UUID of the GPU to which a SharePod is bound, or that its holder pod has.
+
+    Our node component reports the latter on the holder pod. It is needed where the last SharePod
+    is gone and its pod still runs; a SharePod's own binding comes first.
+    """
+    reported: dict[str, str] = {}
+    bound: dict[str, str] = {}
+    for pod in pods:
+        gpuid, uuid = pod.annotations.get(GPUID), pod.annotations.get(BOUND_DEVICE)
+        if gpuid and uuid:
+            bound[gpuid] = uuid
+        elif pod.owner is None and is_uuid(held := pod.annotations.get(HOLDER_UUID, "")):
+            reported |= dict.fromkeys(holders([pod.ref], pod.node).values(), held)
+    reported.pop("", None)
+    return reported | bound
 
 
 def on_gpus(

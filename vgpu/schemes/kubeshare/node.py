@@ -36,6 +36,10 @@ HOLDER_UUID: Final = "vgpu.dev/holder-gpu"
 component has read it. Upstream's device manager reads the holder's log in its place."""
 
 
+KEEP_IDLE: Final = "vgpu.dev/keep-idle"
+"""On holder pods of our controllers: they may keep the pod although nobody uses its GPU."""
+
+
 class HolderPod(msgspec.Struct, frozen=True, gc=False, order=True):
     """A holder pod: it makes ``gpuid`` the name of a GPU of ``node``."""
 
