@@ -20,7 +20,8 @@ from tests.support.environment import (
 )
 from tests.support.live import parse, port_in
 from tests.support.web_helpers import fetch
-from vgpu.feedback.confirmed_devices import confirmed_devices
+from vgpu.facts import Grant
+from vgpu.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
 from vgpu.feedback.feedback_loop import FeedbackLoop
 from vgpu.feedback.metrics import FeedbackState
 from vgpu.feedback.writer_lock import WriterLockHeld, writer_lock
@@ -317,12 +318,33 @@ def test_release_lets_go_of_what_can_be_written(node):
 
 
 def test_devices_are_confirmed_by_both_checkpoints():
-    grant = entry()
-    own = Statement(
-        Source.OWN_CHECKPOINT,
-        PodRef("uid", "", ""),
-        "main",
-        (Share(regions.GPUS[1]), Share("")),
-    )
-    assert grant["PodUID"] not in confirmed_devices((), [own])
-    assert confirmed_devices((), [own]) == {("uid", "main"): frozenset(regions.GPUS[1:2])}
+    """A container's answer may name no GPU (CDI); no answer of another container counts for it."""
+    first, second = regions.GPUS[:2]
+    granted = [
+        Grant(
+            "a", "main", "nvidia.com/gpu", ("x",), {"NVIDIA_VISIBLE_DEVICES": f"{first},{second}"}
+        ),
+        Grant("b", "main", "volcano.sh/vgpu-number", ("y",), {"NVIDIA_VISIBLE_DEVICES": "void"}),
+        Grant("c", "main", "nvidia.com/gpu", ("z",), {"NVIDIA_VISIBLE_DEVICES": "all"}),
+    ]
+    shares = (Share(second), Share(""))
+    own = Statement(Source.OWN_CHECKPOINT, PodRef("b", "", ""), "main", shares)
+    assert confirmed_devices(granted, [own]) == {
+        ("a", "main"): {first, second},
+        ("b", "main"): {second},
+        ("c", "main"): frozenset(),
+    }
+
+
+def test_devices_stay_confirmed_while_a_checkpoint_cannot_be_read(node):
+    node.place(0)
+    devices = ConfirmedDevices(str(node.checkpoint), str(node.folder / "state"), "/proc")
+    before = devices.read(1000.0)
+    assert before == {(regions.PODS[0], "main"): {regions.GPUS[0]}}
+    assert devices.problem == ""
+    node.checkpoint.unlink()
+    assert devices.read(2000.0) == before
+    assert str(node.checkpoint) in devices.problem
+    node.write_checkpoint()
+    assert devices.read(3000.0) == before
+    assert devices.problem == ""

@@ -4,6 +4,8 @@ import os
 import stat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.shim import test_golden as golden
 from tests.support import regions
@@ -180,6 +182,29 @@ def test_a_file_that_turns_hostile_before_the_write_is_not_written(what, tmp_pat
         write_words(region, FeedbackWords(-1, 0))
     assert failed.value.reason is HOSTILE[what]
     assert (victim.read_bytes() if victim.exists() else b"") == before
+
+
+SOME_BYTES = st.binary(min_size=1, max_size=16)
+
+
+@given(
+    st.sampled_from(LAYOUTS),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), SOME_BYTES), max_size=4),
+    st.binary(min_size=16, max_size=16),
+)
+def test_whatever_stands_in_a_region_is_read_or_refused(layout, scribbles, trailer):
+    """Of what is read, only plausible devices come out; nothing raises anything else."""
+    frame = hami_core.LAYOUTS[layout].frame
+    header = bytearray(hami_core.encode(regions.a_region(layout), layout)[: frame.slots])
+    for place, data in scribbles:
+        at = int(place * (len(header) - len(data)))
+        header[at : at + len(data)] = data
+    try:
+        feedback = hami_core.decode_feedback(frame, bytes(header), trailer)
+    except SourceError:
+        return
+    assert 1 <= len(set(feedback.devices)) == len(feedback.devices) <= hami_core.MAX_DEVICES
+    assert feedback.words == hami_core.decode_words(trailer)
 
 
 def test_a_folder_that_turns_into_a_link_is_not_followed(tmp_path):
