@@ -21,6 +21,8 @@ from reconciler.rules.running_devices import TRUSTED
 from vgpu.kube.objects import Pod
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import exceeded
+from vgpu.model import Scheme
+from vgpu.schemes.registry import registry
 
 CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
     ConflictKind.DOUBLE_BOOKED: (Rule.DOUBLE_BOOKED, Cause.SAME_SLICE),
@@ -107,7 +109,7 @@ def _conflicts(
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
         objection = _objection(conflict, parties, ledger, cluster_index)
-        pod = _victim(parties, pod_index)
+        pod = None if _of_several_systems(parties) else _victim(parties, pod_index)
         if pod is not None:
             object_ref = of_pod(pod)
         elif conflict.pod is not None:
@@ -177,6 +179,15 @@ def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
         )
     uids = {statement.pod.uid for statement in conflict.statements}
     return tuple(holding for holding in ledger.holdings if holding.pod.uid in uids)
+
+
+def _of_several_systems(parties: Iterable[Holding]) -> bool:
+    """Whether a plugin without a scheduler allocates the GPU beside another sharing system.
+
+    Then an eviction does not help: the next pods would meet there again.
+    """
+    schemes = {holding.scheme for holding in parties} - {Scheme.NONE}
+    return len(schemes) > 1 and not registry().observed.isdisjoint(schemes)
 
 
 def _victim(parties: Iterable[Holding], pod_index: PodIndex) -> Pod | None:

@@ -42,7 +42,7 @@ from vgpu.facts import Gpu, GpuSample
 from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.model import Phase, PodRef, Source
+from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.units import GIB
 
 RULES = (double_booked, running_without_device, lost_device, unowned_process)
@@ -120,6 +120,18 @@ def test_who_has_nothing_of_what_there_is_too_much_of_is_not_blamed():
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
     assert finding.object_ref.name.startswith("train-")
     assert "guest" not in text(finding)
+
+
+@pytest.mark.parametrize("cores", [None, 1000], ids=["a replica", "a whole GPU"])
+def test_of_a_gpu_that_two_sharing_systems_allocate_nobody_is_evicted(cores):
+    """NVIDIA's plugin and a sharing system: the next pods would meet there again."""
+    train = pod("train", owner=owner(name="train"))
+    guest = replace(pod("guest", owner=owner(name="guest")), annotations={}, labels={})
+    nvidias = given(guest, memory=None, cores=cores, scheme=Scheme.named("nvidia"))
+    seen = on_node(train, guest, said=[given(train), nvidias])
+    found = find(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
+    assert "several sharing systems allocate it: nvidia, volcano" in "\n".join(map(text, found))
+    assert {(each.action, each.object_ref.name) for each in found} == {(None, HERE)}
 
 
 def test_while_one_holder_is_on_its_way_no_other_is_sent_after_it():
