@@ -29,8 +29,8 @@ SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 class ExampleDriver:
     """The driver's program on a node, as its DaemonSet would start it."""
 
-    def __init__(self, node, tools):
-        self.node, self.client = node, node.cluster.client
+    def __init__(self, node, tools, gpus):
+        self.node, self.client, self.gpus = node, node.cluster.client, gpus
         self._program = tools.path(Tool.DRA_DRIVER)
         self._starts = 0
 
@@ -39,7 +39,7 @@ class ExampleDriver:
         self._starts += 1
         env = {
             "NODE_NAME": self.node.name,
-            "NUM_DEVICES": str(GPUS),
+            "NUM_DEVICES": str(self.gpus),
             # This version answers from its checkpoint after a reboot, and writes no CDI spec again.
             "CDI_ROOT": "/etc/cdi",
             "KUBECONFIG": str(self.node.cluster.kubeconfig),
@@ -50,11 +50,11 @@ class ExampleDriver:
     def _published(self):
         slices = self.client.list(f"{API}/resourceslices")
         own = [one["spec"] for one in slices if one["spec"].get("nodeName") == self.node.name]
-        return [len(spec.get("devices", ())) for spec in own] == [GPUS]
+        return [len(spec.get("devices", ())) for spec in own] == [self.gpus]
 
 
 @pytest.fixture
-def driver(control_plane, nodes, tools):
+def driver(control_plane, nodes, tools, request):
     client = control_plane.client
     device_class = {
         "apiVersion": "resource.k8s.io/v1",
@@ -63,7 +63,7 @@ def driver(control_plane, nodes, tools):
         "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
     }
     client.raw("POST", f"{API}/deviceclasses", device_class)
-    driver = ExampleDriver(nodes(), tools)
+    driver = ExampleDriver(nodes(), tools, getattr(request, "param", GPUS))
     driver.start()
     yield driver
     client.raw("DELETE", f"{API}/deviceclasses/{DRIVER}")
@@ -171,3 +171,40 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
         client.delete(pod)
     wait_until(lambda: prepared(node) == {}, "all ResourceClaims are released")
     assert shown(node) == []
+
+
+@pytest.mark.thorough("plugin")
+@pytest.mark.parametrize("driver", [12], indirect=True)
+def test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves(
+    control_plane, driver, namespace
+):
+    client, node = control_plane.client, driver.node
+    for wave in range(5):
+        names = [f"claim-{wave}-{n}" for n in range(driver.gpus)]
+        claims = [resource_claim(client, namespace, name) for name in names]
+        pods = [
+            user(client, namespace, f"{name}-{side}", name, node)
+            for name in names
+            for side in ("left", "right")
+        ]
+        for pod in pods:
+            client.wait_for(pod, objects.ready, "Ready")
+        of_wave = [line[:3] for line in shown(node)]
+        assert of_wave == sorted(
+            (f"{name}-{side}", "main", name) for name in names for side in ("left", "right")
+        )
+        found = prepared(node)
+        assert sorted(found) == sorted(names)
+        assert {len(uids) for uids, _ in found.values()} == {2}
+        assert len({device for _, (device,) in found.values()}) == driver.gpus
+        if wave == 2:
+            node.kill_kubelet()  # pods are being deleted while it is down
+        for pod in pods:
+            client.delete(pod)
+        if wave == 2:
+            node.start_kubelet()
+            node.wait_ready()
+        for claim in claims:
+            client.delete(claim)
+        wait_until(lambda: prepared(node) == {}, "released", seconds=RETRIED_SECONDS)
+        assert shown(node) == []

@@ -248,6 +248,33 @@ def test_admin_access_holds_nothing():
     assert found.conflicts == ()
 
 
+SECOND = ClaimedDevice("c2", "more", "gpu.nvidia.com", NODE, "gpu-1", requests=("gpu",))
+MORE = PreparedResourceClaim("c2", "ml", "more", ("u1",), (SECOND,))
+
+
+def test_a_container_may_have_two_resource_claims_on_two_gpus():
+    other = msgspec.structs.replace(WHOLE, device="gpu-1")
+    drivers = [driver(), driver(other, uid="c2", name="more", uuids={"gpu-1": B})]
+    uses = [use(), use(claim="more", device="gpu-1")]
+    found = ledger([CLAIM, MORE], uses, drivers=drivers)
+    assert where(found) == {("u1", "main"): [A, B]}
+    assert found.conflicts == ()
+    assert [of_device(found, uuid).held.memory_bytes for uuid in (A, B)] == [10 * GIB] * 2
+
+
+def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
+    shares = [
+        AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", share_id, gib * GIB)
+        for share_id, gib in (("s1", 2), ("s2", 3))
+    ]
+    more = msgspec.structs.replace(MORE, devices=(msgspec.structs.replace(SECOND, device="gpu-0"),))
+    drivers = [driver(shares[0]), driver(shares[1], uid="c2", name="more")]
+    found = ledger([CLAIM, more], [use(), use(claim="more")], drivers=drivers)
+    assert found.conflicts == ()
+    entry = of_device(found)
+    assert (entry.held.memory_bytes, entry.held.slots) == (5 * GIB, 2)
+
+
 # ---------------------------------------------------------------- conflicts
 
 

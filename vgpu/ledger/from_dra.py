@@ -33,14 +33,12 @@ _Place = tuple[str, str, str]
 class ClaimDetails:
     """What is known of ResourceClaims beyond the names of their devices: UUIDs and sizes."""
 
-    def __init__(
-        self, drivers: Iterable[DriverClaim] = (), claims: Iterable[ResourceClaim] = ()
-    ) -> None:
-        """``drivers`` are from checkpoints of drivers, ``claims`` from the API server."""
+    def __init__(self, drivers: Iterable[DriverClaim] = ()) -> None:
+        """``drivers`` are from the checkpoints of drivers."""
         driver_claims = tuple(drivers)
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], ResourceClaim] = {}
-        for claim in (*(one.claim for one in driver_claims), *claims):
+        for claim in (one.claim for one in driver_claims):
             self._claims[claim.uid] = claim
             self._by_name[claim.namespace, claim.name] = claim
         self._uuids = {
@@ -86,15 +84,33 @@ def resource_claim_statements(
     pods: Iterable[PodRef],
     details: ClaimDetails | None = None,
 ) -> Iterator[Statement]:
-    """A statement for each source, ResourceClaim and container; ``pods`` are the node's.
+    """A statement for each source and container; ``pods`` are the node's.
 
-    A ResourceClaim whose devices are all observed only (``adminAccess``) has none.
-
-    The container is "" where pod-resources does not name it. What pod-resources reports of a pod
-    whose name is not that of exactly one pod, with this ResourceClaim where the state has it, is
-    left out.
+    It has the devices of all of the container's ResourceClaims, without those that a ResourceClaim
+    only observes (``adminAccess``). The container is "" where pod-resources does not name it. What
+    pod-resources reports of a pod whose name is not that of exactly one pod, with this
+    ResourceClaim where the state has it, is left out.
     """
-    known = details or ClaimDetails()
+    by_container: dict[tuple[Source, str, str], list[Statement]] = {}
+    for statement in _of_each_claim(prepared, held, pods, details or ClaimDetails()):
+        place = statement.source, statement.pod.uid, statement.container
+        by_container.setdefault(place, []).append(statement)
+    for statements in by_container.values():
+        yield msgspec.structs.replace(
+            statements[0],
+            shares=tuple(share for statement in statements for share in statement.shares),
+            claimed=tuple(claimed for statement in statements for claimed in statement.claimed),
+            where=", ".join(statement.where for statement in statements),
+        )
+
+
+def _of_each_claim(
+    prepared: Iterable[PreparedResourceClaim],
+    held: Iterable[HeldResourceClaim],
+    pods: Iterable[PodRef],
+    known: ClaimDetails,
+) -> Iterator[Statement]:
+    """A statement for each source, container and ResourceClaim."""
     known_pods = tuple(pods)
     refs = {pod.uid: pod for pod in known_pods}
     uids: dict[tuple[str, str], set[str]] = {}
