@@ -18,6 +18,8 @@ from exporter.families import OWN_TABLES
 from kubeshare.metrics import NODE_TABLES as KUBESHARE_NODE_TABLES
 from kubeshare.metrics import TABLES as KUBESHARE_TABLES
 from kubeshare.reasons import UnplacedReason
+from kubeshare.tokens.frames import MalformedMessage
+from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from reconciler.apply.undo import Undo
 from reconciler.config import settings
 from reconciler.cycle import Ending
@@ -133,6 +135,17 @@ FEEDBACK = """
 
 What `vgpu feedback` serves on port 9403. The families of the web config file and of the process are
 those of the exporter.
+"""
+
+TOKENS = """
+## The token daemon
+
+What `vgpu tokens` serves on port 9402. The families of the web config file and of the process are
+those of the exporter.
+"""
+
+MALFORMED = """\
+### Values of `kind` of `vgpu_token_malformed_total`
 """
 
 UNPLACED = """\
@@ -350,6 +363,12 @@ def metrics_page() -> str:
     lines += [KUBESHARE, *section("", (*KUBESHARE_TABLES, *KUBESHARE_NODE_TABLES), 2), UNPLACED]
     lines += code_table("reason", UnplacedReason)
     lines += [FEEDBACK, *section("", FEEDBACK_TABLES, 2)]
+    lines += [
+        TOKENS,
+        *section("", TOKEN_TABLES, 2),
+        MALFORMED,
+        *code_table("kind", MalformedMessage),
+    ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

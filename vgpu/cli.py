@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpu.commands.feedback:command",
         "Hold low priorities back on this node, in place of HAMi's monitor.",
     ),
+    "tokens": (
+        "kubeshare.tokens.main:command",
+        "Share this node's GPUs among pods with Gemini's hook.",
+    ),
     "top": ("vgpu.commands.top:command", "Watch a node's GPUs and the containers on them."),
     "topology": (
         "vgpu.commands.topology:command",

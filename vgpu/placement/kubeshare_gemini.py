@@ -21,12 +21,15 @@ class TokenWindow(msgspec.Struct, frozen=True):
 
 
 class Client(msgspec.Struct, frozen=True):
-    """A tenant as Gemini's scheduler sees it; ``used`` is microseconds of the last window."""
+    """A tenant as Gemini's scheduler sees it; ``used`` is microseconds of the last window.
+
+    Time that several tenants share counts in part, so that it may be a fraction.
+    """
 
     name: str
     request_milli: int
     limit_milli: int
-    used: int
+    used: int | Fraction
 
 
 DEFAULT_WINDOW: Final = TokenWindow()
@@ -50,10 +53,10 @@ def order(clients: Iterable[Client], window: TokenWindow = DEFAULT_WINDOW) -> tu
     used least. Equal ones keep their order.
     """
 
-    def remaining(client: Client) -> int:
+    def remaining(client: Client) -> int | Fraction:
         return client.limit_milli * window.length - client.used * WHOLE_DEVICE_MILLI
 
-    def rank(client: Client) -> tuple[bool, Fraction | int]:
+    def rank(client: Client) -> tuple[bool, int | Fraction]:
         missing = client.request_milli * window.length - client.used * WHOLE_DEVICE_MILLI
         if missing > 0:
             return False, -Fraction(missing, client.request_milli)

@@ -1,0 +1,269 @@
+"""The tenants of one GPU: who waits, what they have booked, and what they are answered. No I/O.
+
+The scheduler decides in :mod:`kubeshare.tokens.scheduler`; here its grants become answers to
+connections, and events are counted.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from kubeshare.tokens.frames import (
+    LimitRequest,
+    MalformedMessage,
+    QuotaRequest,
+    Request,
+    limit_response,
+    quota_response,
+    times,
+    update_response,
+)
+from kubeshare.tokens.memory import MemoryBook
+from kubeshare.tokens.pod import PodToken
+from kubeshare.tokens.scheduler import (
+    Configure,
+    Event,
+    Leave,
+    Tenant,
+    Tick,
+    TokenMode,
+    TokenRules,
+    TokenState,
+    step,
+    used,
+    window_at,
+)
+from kubeshare.tokens.tenant_entry import TenantEntry
+
+Key = TypeVar("Key", bound=Hashable)
+
+HOLD: Final = 8_000_000
+"""Maximum time for which a memory message of a pod without a share waits, in microseconds. Gemini's
+hook sends it again after 10 s, and is then out of step."""
+
+
+class TenantCounts(msgspec.Struct):
+    """What is counted of a tenant; times in microseconds."""
+
+    grants: int = 0
+    granted: int = 0
+    waited: int = 0
+    overused: int = 0
+    unreturned: int = 0
+    refused: int = 0
+    other_names: int = 0
+    malformed: Counter[MalformedMessage] = msgspec.field(default_factory=Counter)
+
+
+class TokenTenantView(msgspec.Struct, frozen=True):
+    """What the page of metrics shows of a tenant; times in microseconds, memory in bytes."""
+
+    entry: TenantEntry
+    held: bool
+    waiting: bool
+    window_share: float
+    booked: int
+    connections: int
+    counts: TenantCounts
+
+
+class _PodState(Generic[Key]):
+    """A pod with its connections."""
+
+    def __init__(self, name: str) -> None:
+        self.entry: TenantEntry
+        self.token = PodToken[Key](name)
+        self.book = MemoryBook[Key]()
+        self.connections: set[Key] = set()
+        self.ids: dict[Key, int] = {}  # of the token requests that wait
+        self.is_listed = True
+        self.opened = 0
+        self.asked_at = 0
+        self.counts = TenantCounts()
+
+
+Answer = tuple[Key, bytes]
+
+
+class GpuTokens(Generic[Key]):
+    """The pods of one GPU; ``Key`` identifies a connection. For one thread.
+
+    Times are microseconds. ``wake_at`` is when :meth:`tick` has to be called, None for never.
+    """
+
+    def __init__(self, rules: TokenRules, now: int) -> None:
+        self._rules = rules
+        self._state = TokenState(now)
+        self._pods: dict[str, _PodState[Key]] = {}
+        self._token_at: int | None = None
+        self._held: dict[Key, tuple[int, _PodState[Key], Request]] = {}
+        self.wake_at: int | None = None
+
+    def configure(self, entries: Iterable[TenantEntry], now: int) -> list[Answer[Key]]:
+        """Take the tenants of the files; a pod that is gone from them stays until it has closed."""
+        wanted = {entry.name: entry for entry in entries}
+        for name, entry in wanted.items():
+            pod = self._pods.get(name)
+            if pod is None:
+                pod = self._pods[name] = _PodState(name)
+            pod.entry = entry
+        for name, pod in [*self._pods.items()]:
+            pod.is_listed = name in wanted
+            self._forget_if_gone(name)
+        tenants = tuple(
+            Tenant(name, pod.entry.share.request_milli, pod.entry.share.limit_milli)
+            for name, pod in self._pods.items()
+            if pod.entry.share is not None
+        )
+        answers = list(self._step(Configure(tenants), now))
+        for key, (_, pod, request) in [*self._held.items()]:
+            if pod.entry.share is not None:
+                del self._held[key]
+                answers += self.request(pod.entry, key, request, now)
+        return answers + self._refuse_held(now)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no pods."""
+        return not self._pods
+
+    def connect(self, entry: TenantEntry, key: Key) -> int:
+        """A connection has come through a tenant's port; returns how many the tenant has."""
+        pod = self._pods[entry.name]
+        pod.connections.add(key)
+        pod.opened += 1
+        return len(pod.connections)
+
+    def disconnect(self, entry: TenantEntry, key: Key, now: int) -> list[Answer[Key]]:
+        """A connection has closed: what it has booked is released."""
+        name = entry.name
+        pod = self._pods[name]
+        pod.connections.discard(key)
+        pod.ids.pop(key, None)
+        self._held.pop(key, None)
+        pod.book.close(key)
+        withdraw = pod.token.close(key)
+        if not pod.connections:
+            self._forget_if_gone(name)
+            return list(self._step(Leave(name), now))
+        return list(self._step(withdraw, now)) if withdraw is not None else []
+
+    def malformed(self, entry: TenantEntry, kind: MalformedMessage) -> None:
+        """Count a message that is wrong."""
+        self._pods[entry.name].counts.malformed[kind] += 1
+
+    def request(
+        self, entry: TenantEntry, key: Key, request: Request, now: int
+    ) -> list[Answer[Key]]:
+        """A message has come; returns the answers that can be sent now, also to others."""
+        name = entry.name
+        pod = self._pods[name]
+        share = pod.entry.share
+        if request.name != name.encode():
+            pod.counts.other_names += 1
+        if share is None and not (self._rules.mode is TokenMode.LENIENT and _is_quota(request)):
+            self._held[key] = now, pod, request
+            self._set_wake_at()
+            return []
+        if isinstance(request, QuotaRequest):
+            return self._ask(pod, key, request, now)
+        limit = share.memory_bytes if share is not None else 0
+        if isinstance(request, LimitRequest):
+            return [(key, limit_response(request.id, limit))]
+        accepted = True
+        if request.allocates:
+            accepted = pod.book.book(key, request.bytes, limit)
+            pod.counts.refused += not accepted
+        else:
+            pod.book.free(key, request.bytes)
+        return [(key, update_response(request.id, accepted=accepted))]
+
+    def tick(self, now: int) -> list[Answer[Key]]:
+        """Time has passed."""
+        return [*self._step(Tick(), now), *self._refuse_held(now)]
+
+    def views(self, now: int) -> Iterator[TokenTenantView]:
+        """The pods."""
+        window = window_at(self._state, now, self._rules)
+        holder = self._state.holder
+        for name, pod in self._pods.items():
+            known = self._state.tenants.get(name)
+            time = used(known, now, window) if known is not None else 0
+            yield TokenTenantView(
+                pod.entry,
+                holder is not None and holder.tenant == name,
+                pod.token.is_waiting,
+                min(time / window, 1.0) if window else 0.0,
+                pod.book.booked,
+                len(pod.connections),
+                msgspec.structs.replace(pod.counts, malformed=Counter(pod.counts.malformed)),
+            )
+
+    # ------------------------------------------------------------ token
+
+    def _ask(
+        self, pod: _PodState[Key], key: Key, request: QuotaRequest, now: int
+    ) -> list[Answer[Key]]:
+        if pod.entry.share is None:  # lenient only
+            return [(key, quota_response(request.id, self._rules.window.least))]
+        overuse, burst, kind = times(
+            request, self._rules.window.length, several_connections=pod.opened > 1
+        )
+        if kind is not None:
+            pod.counts.malformed[kind] += 1
+        answer = pod.token.ask(key, overuse, burst, now)
+        if isinstance(answer, int):
+            return [(key, quota_response(request.id, answer))]
+        pod.ids[key] = request.id
+        if answer is None:
+            return []
+        pod.asked_at = now
+        pod.counts.overused += overuse
+        return list(self._step(answer, now))
+
+    def _step(self, event: Event, now: int) -> Iterator[Answer[Key]]:
+        result = step(self._state, event, now, self._rules)
+        self._state, self._token_at = result.state, result.wake_at
+        for grant in result.unreturned:
+            if grant.tenant in self._pods:
+                self._pods[grant.tenant].counts.unreturned += 1
+        self._set_wake_at()
+        for grant in result.grants:
+            pod = self._pods[grant.tenant]
+            pod.counts.grants += 1
+            pod.counts.granted += grant.quota
+            pod.counts.waited += now - pod.asked_at
+            for key, length in pod.token.grant(grant).items():
+                yield key, quota_response(pod.ids.pop(key), length)
+
+    # ------------------------------------------------------------ pods without a share
+
+    def _refuse_held(self, now: int) -> list[Answer[Key]]:
+        """Refuse memory to pods whose share has not come; the token has no time limit."""
+        answers: list[Answer[Key]] = []
+        for key, (since, _, request) in [*self._held.items()]:
+            if isinstance(request, QuotaRequest) or now < since + HOLD:
+                continue
+            del self._held[key]
+            is_limit = isinstance(request, LimitRequest)
+            refusal = update_response(request.id, accepted=False)
+            answers.append((key, limit_response(request.id, 0) if is_limit else refusal))
+        self._set_wake_at()
+        return answers
+
+    def _set_wake_at(self) -> None:
+        token = () if self._token_at is None else (self._token_at,)
+        held = (since + HOLD for since, _, request in self._held.values() if not _is_quota(request))
+        self.wake_at = min((*token, *held), default=None)
+
+    def _forget_if_gone(self, name: str) -> None:
+        """Forget a pod that is in no file, once it has no connection."""
+        pod = self._pods[name]
+        if not pod.is_listed and not pod.connections:
+            del self._pods[name]
+
+
+def _is_quota(request: Request) -> bool:
+    return isinstance(request, QuotaRequest)

@@ -1,0 +1,111 @@
+"""`vgpu tokens`: the time and memory of a node's GPUs, for pods with Gemini's hook."""
+
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kubeshare.tokens.metrics import TABLES
+from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
+from kubeshare.tokens.server import TokenServer
+from vgpu.documentation import page
+from vgpu.placement.kubeshare_gemini import TokenWindow
+from vgpu.program.flags import Decorator, Duration
+from vgpu.program.host import ProgramHost, program_flags
+from vgpu.program.pages import program_routes
+
+DEFAULT_ADDRESS: Final = ":9402"
+
+
+def _time_flag(flag: str, default: int, text: str) -> Decorator:
+    """A flag for a time whose default is in microseconds."""
+    return click.option(
+        flag,
+        type=Duration(),
+        default=f"{default // 1000}ms",
+        show_default=True,
+        metavar="DURATION",
+        help=text,
+    )
+
+
+@click.command(
+    "tokens",
+    context_settings={"auto_envvar_prefix": "VGPU", "max_content_width": 100},
+    epilog=f"""\
+\b
+Examples:
+  vgpu tokens
+  vgpu tokens --mode lenient --quota 250ms --min-quota 100ms
+
+\b
+What it replaces, the order of start, and what is not there yet:
+{page("tokens")}.
+""",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([each.value for each in TokenMode]),
+    default=TokenMode.EXCLUSIVE.value,
+    show_default=True,
+    help="One pod at a time on a GPU, or Gemini's own rules.",
+)
+@_time_flag("--quota", DEFAULT_RULES.window.base, "Length of a token without a known burst.")
+@_time_flag("--min-quota", DEFAULT_RULES.window.least, "Minimum length of a token.")
+@_time_flag("--max-quota", DEFAULT_RULES.max_quota, "Maximum length of a token; not if lenient.")
+@_time_flag(
+    "--max-grace",
+    DEFAULT_RULES.max_grace,
+    "Maximum time to wait after a token for its return; not if lenient.",
+)
+@_time_flag("--window", DEFAULT_RULES.window.length, "Time over which shares are counted.")
+@click.option(
+    "--kubeshare-dir",
+    default="/kubeshare/scheduler",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of Gemini's files: config and podmanagerport.",
+)
+@click.option(
+    "--tenant-address",
+    default="",
+    metavar="ADDRESS",
+    help="Address on which the ports of pods are served.  [default: all]",
+)
+@program_flags(DEFAULT_ADDRESS)
+@click.pass_context
+def command(ctx: click.Context, /, **_: Any) -> None:
+    """Share the time and memory of this node's GPUs among pods with Gemini's hook.
+
+    Takes the place of Gemini's gem-schd and gem-pmgr, which must not run beside it.
+    """
+    params = ctx.params
+    rules = rules_of(params)
+    with ProgramHost.from_flags(params) as host:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # Gemini 1.1 closes nothing
+        folder = Path(params["kubeshare_dir"])
+        try:
+            server = TokenServer(folder, params["tenant_address"], rules, host.fail)
+        except OSError as error:
+            raise click.ClickException(f"inotify: {error.strerror}") from error
+        metrics = host.metrics(TABLES, server.view)
+        host.start(program_routes("tokens", {"/metrics": metrics}, ready=server.complaint))
+        server.start()
+        host.wait()
+        server.stop()
+    ctx.exit(host.leave())
+
+
+def rules_of(params: Mapping[str, Any]) -> TokenRules:
+    """The rules of the flags. Raises UsageError where they contradict each other."""
+    quota, least, most, grace, window = (
+        round(params[name] * 1_000_000)
+        for name in ("quota", "min_quota", "max_quota", "max_grace", "window")
+    )
+    if not least <= quota <= most <= window:
+        flags = "--min-quota, --quota, --max-quota, --window"
+        raise click.UsageError(f"{flags}: each must be at most the next one")
+    return TokenRules(TokenMode(params["mode"]), TokenWindow(quota, least, window), most, grace)

@@ -1,0 +1,176 @@
+"""The metric families of the token daemon as tables."""
+
+from collections.abc import Callable
+from typing import Final
+
+from kubeshare.tokens.gpu_tokens import TokenTenantView
+from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
+from vgpu.schemes.kubeshare.gemini_config import SharedPod
+from vgpu.units import WHOLE_DEVICE_MILLI
+
+GAUGE: Final = MetricType.GAUGE
+COUNTER: Final = MetricType.COUNTER
+
+_MICRO: Final = 1e-6
+
+
+def _of_share(read: Callable[[SharedPod], Value]) -> Callable[[TokenTenantView], Value]:
+    """A value of a tenant's share; absent while its share is unknown."""
+    return lambda view: None if view.entry.share is None else read(view.entry.share)
+
+
+TENANTS: Final = FamilyTable(
+    "Tenants of the token daemon",
+    lambda view: view.tenants,
+    ("uuid", "namespace", "pod"),
+    lambda view: (view.entry.uuid, view.entry.namespace, view.entry.pod),
+    (
+        Family(
+            "vgpu_token_held",
+            GAUGE,
+            "1 if the pod has the token of the GPU.",
+            lambda view: int(view.held),
+        ),
+        Family(
+            "vgpu_token_waiting",
+            GAUGE,
+            "1 if a process of the pod waits for the token.",
+            lambda view: int(view.waiting),
+        ),
+        Family(
+            "vgpu_token_window_share_ratio",
+            GAUGE,
+            "The part of the last window for which the pod had the token.",
+            lambda view: view.window_share,
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_token_request_ratio",
+            GAUGE,
+            "The part of the GPU's time that the pod requests (gpu_request).",
+            _of_share(lambda share: share.request_milli / WHOLE_DEVICE_MILLI),
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_token_limit_ratio",
+            GAUGE,
+            "The part of the GPU's time that the pod gets at most (gpu_limit).",
+            _of_share(lambda share: share.limit_milli / WHOLE_DEVICE_MILLI),
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_token_grants_total",
+            COUNTER,
+            "Tokens that the pod got.",
+            lambda view: view.counts.grants,
+        ),
+        Family(
+            "vgpu_token_granted_seconds_total",
+            COUNTER,
+            "Quotas of the tokens that the pod got, together.",
+            lambda view: view.counts.granted * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_wait_seconds_total",
+            COUNTER,
+            "Time for which the pod waited for tokens that it got.",
+            lambda view: view.counts.waited * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_overrun_seconds_total",
+            COUNTER,
+            "Time beyond its quotas for which the pod used the GPU, as its processes report it.",
+            lambda view: view.counts.overused * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_unreturned_total",
+            COUNTER,
+            "Tokens that the pod did not return within quota and grace, while another pod waited.",
+            lambda view: view.counts.unreturned,
+        ),
+        Family(
+            "vgpu_token_memory_booked_bytes",
+            GAUGE,
+            "Memory that processes of the pod have booked.",
+            lambda view: view.booked,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_token_memory_limit_bytes",
+            GAUGE,
+            "Memory that the pod gets at most (gpu_mem).",
+            _of_share(lambda share: share.memory_bytes),
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_token_memory_refused_total",
+            COUNTER,
+            "Bookings that were above the pod's limit.",
+            lambda view: view.counts.refused,
+        ),
+        Family(
+            "vgpu_token_connections",
+            GAUGE,
+            "Open connections of the pod.",
+            lambda view: view.connections,
+        ),
+        Family(
+            "vgpu_token_other_names_total",
+            COUNTER,
+            "Messages that name another pod than the one whose port they came through.",
+            lambda view: view.counts.other_names,
+        ),
+        Family(
+            "vgpu_token_malformed_total",
+            COUNTER,
+            "Messages of the pod that do not follow the protocol, by what is wrong.",
+            lambda view: {(kind.value,): number for kind, number in view.counts.malformed.items()},
+            ("kind",),
+        ),
+    ),
+)
+
+DAEMON: Final = FamilyTable(
+    "The token daemon",
+    lambda view: (view,),
+    (),
+    lambda _: (),
+    (
+        Family(
+            "vgpu_token_ready",
+            GAUGE,
+            "1 if the files can be read and each tenant's port is open.",
+            lambda view: int(not view.complaint),
+        ),
+        Family(
+            "vgpu_token_config_errors_total",
+            COUNTER,
+            "Files and ports that could not be used, each counted when its error begins.",
+            lambda view: view.config_errors,
+        ),
+        Family(
+            "vgpu_token_refused_connections_total",
+            COUNTER,
+            "Connections that were closed because their pod had too many.",
+            lambda view: view.refused_connections,
+        ),
+        Family(
+            "vgpu_token_timers_total",
+            COUNTER,
+            "Timers of the loop that have passed: ends of tokens and of limits.",
+            lambda view: view.timers,
+        ),
+        Family(
+            "vgpu_token_timer_lag_seconds_total",
+            COUNTER,
+            "Time by which timers of the loop were late, together.",
+            lambda view: view.late * _MICRO,
+            unit="seconds",
+        ),
+    ),
+)
+
+TABLES: Final = (TENANTS, DAEMON)

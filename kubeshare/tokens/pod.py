@@ -1,0 +1,50 @@
+"""The token of one pod, which all its processes share. Pure: no I/O.
+
+A process whose burst fits into what is left of the pod's quota is answered at once. Any other one
+waits for the next token of the pod, and so does every process that asks meanwhile. Gemini's pod
+manager (``src/pod-manager.cpp``) does the same, but for one thing: it takes the longest overuse and
+burst of all connections that ever asked, of which Gemini 1.1 leaves thousands, and not of those
+that wait.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, TypeVar
+
+from kubeshare.tokens.scheduler import Ask, TokenGrant, Withdraw
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class PodToken(Generic[Key]):
+    """The connections of one tenant that wait, and its token; times in microseconds."""
+
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._end = 0
+        self._waiting: dict[Key, tuple[int, int]] = {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a process waits for the next token."""
+        return bool(self._waiting)
+
+    def ask(self, connection: Key, overuse: int, burst: int, now: int) -> int | Ask | None:
+        """A quota to answer at once, or what the scheduler has to know; None to wait as well."""
+        left = self._end - now
+        if not self._waiting and left > 0 and burst <= left:
+            return left
+        is_first = not self._waiting
+        self._waiting[connection] = overuse, burst
+        return Ask(self._tenant, overuse, burst) if is_first else None
+
+    def grant(self, grant: TokenGrant) -> Mapping[Key, int]:
+        """The connections that get an answer, with their quota."""
+        self._end = grant.start + grant.quota
+        answers = dict.fromkeys(self._waiting, grant.quota)
+        self._waiting.clear()
+        return answers
+
+    def close(self, connection: Key) -> Withdraw | None:
+        """A connection has closed; returns what the scheduler has to know."""
+        waited = self._waiting.pop(connection, None) is not None
+        return Withdraw(self._tenant) if waited and not self._waiting else None

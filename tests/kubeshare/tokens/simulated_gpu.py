@@ -1,0 +1,122 @@
+"""Tenants on a simulated GPU, on a virtual clock: what they do with the tokens that they get."""
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+
+from kubeshare.tokens.scheduler import (
+    DEFAULT_RULES,
+    Ask,
+    Configure,
+    Leave,
+    Tenant,
+    Tick,
+    TokenState,
+    step,
+)
+
+
+@dataclass
+class Behaviour:
+    """A tenant; times in microseconds.
+
+    Attributes:
+        request, limit: in thousandths.
+        kernel: how long a kernel runs; a kernel that has begun is never stopped.
+        think: the pause between a token and the next request.
+        lies: reports no overuse, and a burst of a whole window.
+        returns: of so many tokens it returns all but the last; None returns all.
+        leaves_after: it is gone after so many tokens; None stays.
+    """
+
+    request: int
+    limit: int
+    kernel: int = 10_000
+    think: int = 0
+    lies: bool = False
+    returns: int | None = None
+    leaves_after: int | None = None
+
+
+@dataclass
+class Record:
+    """What became of a tenant."""
+
+    behaviour: Behaviour
+    grants: list = field(default_factory=list)
+    runs: list = field(default_factory=list)  # begin, end of the kernels of a token
+    waits: list = field(default_factory=list)  # asked, granted
+    asked: int | None = None
+
+
+class SimulatedGpu:
+    """Runs until a time; ``handover`` is the time between two tokens."""
+
+    def __init__(self, behaviours, rules=DEFAULT_RULES, handover=0):
+        self.rules, self.handover, self.now = rules, handover, 0
+        self.tenants = {f"t{number}": Record(each) for number, each in enumerate(behaviours)}
+        self.unreturned = []
+        self.idle_since = None
+        self._order = itertools.count()
+        self._events = []
+        shares = tuple(
+            Tenant(name, each.behaviour.request, each.behaviour.limit)
+            for name, each in self.tenants.items()
+        )
+        self._result = step(TokenState(0), Configure(shares), 0, rules)
+        for name in self.tenants:
+            self._at(0, name, Ask(name, 0, 0))
+
+    def run(self, until):
+        while True:
+            wake_at = self._result.wake_at
+            time = self._events[0][0] if self._events else None
+            if wake_at is not None and (time is None or wake_at < time):
+                assert wake_at > self.now, "the scheduler asks to be called at once"
+                time, name, event = wake_at, None, Tick()
+            elif time is not None and time <= until:
+                time, _, name, event = heapq.heappop(self._events)
+            if time is None or time > until:
+                break
+            self.now = time
+            if isinstance(event, Ask):
+                self.tenants[name].asked = time
+            self._step(event)
+        self.now = until
+
+    def share(self, name, window):
+        """The part of the last ``window`` for which a tenant's kernels ran."""
+        since = self.now - window
+        runs = self.tenants[name].runs
+        return sum(max(0, min(end, self.now) - max(begin, since)) for begin, end in runs) / window
+
+    def _step(self, event):
+        self._result = result = step(self._result.state, event, self.now, self.rules)
+        self.unreturned += result.unreturned
+        for grant in result.grants:
+            self._granted(self.tenants[grant.tenant], grant)
+
+    def _granted(self, tenant, grant):
+        name, behaviour = grant.tenant, tenant.behaviour
+        begin = self.now + self.handover
+        # As Gemini's hook: a kernel is launched if its end is expected within the quota, and
+        # the first one in any case.
+        kernels = max(1, (grant.start + grant.quota - begin) // behaviour.kernel)
+        end = begin + kernels * behaviour.kernel
+        tenant.grants.append(grant)
+        tenant.waits.append((tenant.asked, self.now))
+        tenant.runs.append((begin, end))
+        count = len(tenant.grants)
+        if count == behaviour.returns:
+            return
+        if count == behaviour.leaves_after:
+            self._at(end, name, Leave(name))
+            return
+        overuse = max(0, end - grant.start - grant.quota)
+        ask = Ask(name, overuse, behaviour.kernel)
+        if behaviour.lies:
+            ask = Ask(name, 0, self.rules.window.length)
+        self._at(end + behaviour.think + self.handover, name, ask)
+
+    def _at(self, time, name, event):
+        heapq.heappush(self._events, (time, next(self._order), name, event))

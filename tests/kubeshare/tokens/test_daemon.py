@@ -1,0 +1,281 @@
+"""The daemon serves processes with Gemini's hook: clients in C, over TCP."""
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kubeshare.tokens.frames import MalformedMessage
+from kubeshare.tokens.main import command
+from kubeshare.tokens.scheduler import TokenMode, TokenRules
+from kubeshare.tokens.server import TokenServer
+from tests.kubeshare.tokens.gemini_process import MIB, Client, own_address, pod, write
+from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
+
+GOLDEN = ROOT / "tests" / "golden" / "gemini"
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Starts a daemon over files in ``tmp_path``."""
+    servers = []
+
+    def start(mode=TokenMode.EXCLUSIVE):
+        failures = []
+        server = TokenServer(tmp_path, own_address(), TokenRules(mode), failures.append)
+        servers.append((server, failures))
+        server.start()
+        return server
+
+    yield start
+    for server, failures in servers:
+        server.stop()
+        assert failures == []
+
+
+def seen(server, name="a"):
+    return next(view for view in server.view().tenants if view.entry.pod == name)
+
+
+@pytest.mark.parametrize("options", [(), ("-s",), ("-1",), ("-1", "-s")])
+def test_memory_is_booked_up_to_the_limit(serve, tmp_path, options):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with Client(50051, *options) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert client.ask(f"allocate {600 * MIB}") == "allocate 1"
+        assert client.ask(f"allocate {600 * MIB}") == "allocate 0"
+        assert seen(server).booked == 600 * MIB
+        assert client.ask(f"free {500 * MIB}") == "free 1"
+        assert client.ask(f"allocate {600 * MIB}") == "allocate 1"
+        assert seen(server).counts.refused == 1
+        assert client.end() == 0
+    wait_until(lambda: seen(server).connections == 0, "the connections are closed")
+    assert seen(server).booked == 0
+
+
+def test_processes_of_a_pod_share_its_memory_and_its_token(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    serve()
+    with Client(50051) as one, Client(50051) as two:
+        assert one.ask(f"allocate {600 * MIB}") == "allocate 1"
+        assert two.ask(f"allocate {600 * MIB}") == "allocate 0"
+        assert one.ask("quota 0 0") == "quota 300.000"
+        answer = two.ask("quota 0 0")
+        assert answer.startswith("quota ")
+        assert 0 < float(answer.split()[1]) <= 300
+
+
+def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    server = serve()
+    with Client(50051) as one, Client(50052, name="ns/b") as two:
+        assert one.ask("quota 0 0") == "quota 300.000"
+        two.send("quota 0 0")
+        wait_until(lambda: seen(server, "b").waiting, "b waits")
+        one.send("quota 0 9000")  # more than is left: returns the token
+        assert two.answer() == "quota 300.000"
+        assert seen(server, "b").counts.grants == 1
+
+
+def test_a_process_that_ends_returns_the_token(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    server = serve()
+    with Client(50051) as one, Client(50052, name="ns/b") as two:
+        assert one.ask("quota 0 0") == "quota 300.000"
+        two.send("quota 0 0")
+        wait_until(lambda: seen(server, "b").waiting, "b waits")
+        one.process.kill()
+        assert two.answer() == "quota 300.000"
+
+
+def test_a_token_that_is_not_returned_goes_on_after_quota_and_grace(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    server = serve()
+    with Client(50051) as one, Client(50052, name="ns/b") as two:
+        assert one.ask("quota 0 0") == "quota 300.000"
+        assert two.ask("quota 0 0") == "quota 300.000"
+        assert seen(server).counts.unreturned == 1
+
+
+def test_gemini_1_1_sends_its_burst_as_overuse(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with Client(50051, "-1") as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert client.ask("quota 0 400") == "quota 350.000"  # half the burst and half the base
+    assert seen(server).counts.malformed == {MalformedMessage.SWAPPED: 1}
+    assert seen(server).counts.overused == 0
+
+
+def test_a_pod_is_who_comes_through_its_port(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b", memory=MIB)])
+    server = serve()
+    with Client(50052, name="ns/a") as client:
+        assert client.ask("limit") == f"limit 0 {MIB}"
+        assert seen(server, "b").counts.other_names == 1
+
+
+def test_a_late_answer_leaves_a_process_out_of_step_and_nobody_else(serve, tmp_path):
+    """Gemini sends a memory message again, and takes the second answer for the next message's."""
+    write(tmp_path, [], {"a": 50051})
+    server = serve()
+    record = tmp_path / "record"
+    with Client(50051, "-t", "1000", "-r", str(record)) as client, Client(50051) as other:
+        client.send("limit")
+        wait_until(lambda: record.exists() and record.read_text().count(">") > 1, "it sent twice")
+        write(tmp_path, [pod("a")])
+        assert client.answer() == f"limit 0 {1024 * MIB}"
+        assert client.ask("allocate 1") == "allocate 0"  # the first field of a late answer
+        assert other.ask("allocate 1") == "allocate 1"
+        assert seen(server).booked == 2
+
+
+def test_a_message_without_sense_closes_a_new_connection_and_no_other(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with socket.create_connection((own_address(), 50051)) as stranger:
+        stranger.sendall(b"\xff" * 80)
+        assert stranger.recv(1) == b""
+    with Client(50051) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert client.ask("raw " + "ff" * 80) == "raw"
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+    assert seen(server).counts.malformed == {MalformedMessage.LENGTH: 2}
+
+
+@pytest.mark.slow
+def test_a_peer_that_reads_nothing_is_closed_and_costs_nobody_else(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    server = serve()
+    with Client(50051) as flood, Client(50052, name="ns/b") as other:
+        flood.send("flood 1000000")
+        wait_until(lambda: flood.process.poll() is not None, "the daemon closed it")
+        assert flood.process.returncode == -signal.SIGPIPE or flood.process.returncode > 0
+        assert other.ask("limit") == f"limit 0 {1024 * MIB}"
+    wait_until(lambda: seen(server).connections == 0, "the connection is closed")
+
+
+def test_a_port_that_nobody_has_ends_a_process(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    serve()
+    with Client(50999) as client:
+        client.send("limit")
+        assert client.process.wait() == 111
+
+
+def test_files_are_followed_and_connections_stay(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with Client(50051) as client:
+        assert client.ask(f"allocate {600 * MIB}") == "allocate 1"
+        write(tmp_path, [pod("a", memory=2048 * MIB), pod("b")])
+        wait_until(lambda: len(server.view().tenants) == 2, "the new pod is there")
+        assert client.ask("limit") == f"limit 0 {2048 * MIB}"
+        assert client.ask(f"allocate {600 * MIB}") == "allocate 1"
+        with Client(50052, name="ns/b") as other:
+            assert other.ask("limit") == f"limit 0 {1024 * MIB}"
+        write(tmp_path, [pod("b")], {"b": 50052})
+        with Client(50052, name="ns/b") as other:
+            assert other.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert client.ask("limit") == f"limit 0 {2048 * MIB}"  # it is there until it ends
+        assert seen(server).booked == 1200 * MIB
+    wait_until(lambda: len(server.view().tenants) == 1, "the pod that is gone is forgotten")
+
+
+def test_a_file_written_in_place_is_noticed(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    (config,) = (tmp_path / "config").iterdir()
+    config.write_text("1\nns/a 0.500000 1.000000 77\n")
+    wait_until(lambda: seen(server).entry.share.memory_bytes == 77, "the new limit")
+
+
+def test_a_damaged_file_takes_nobodys_share(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    (config,) = (tmp_path / "config").iterdir()
+    config.write_text("2\nns/a 0.500000 1.000000 77\n")
+    wait_until(server.complaint, "the complaint")
+    assert "2 pods announced" in server.complaint()
+    assert str(config) in server.complaint()
+    with Client(50051) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+    assert server.view().config_errors == 1
+    write(tmp_path, [pod("a", memory=MIB)])
+    wait_until(lambda: not server.complaint(), "all is well again")
+
+
+def test_folders_that_come_later_are_noticed(serve, tmp_path):
+    server = serve()
+    assert "No such file" in server.complaint()
+    write(tmp_path, [pod("a")])
+    wait_until(lambda: not server.complaint(), "the folders are there")
+    with Client(50051) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+
+
+def test_a_pod_without_a_share_gets_a_token_in_mode_lenient(serve, tmp_path):
+    write(tmp_path, [], {"a": 50051})
+    serve(TokenMode.LENIENT)
+    with Client(50051) as client:
+        assert client.ask("quota 0 0") == "quota 20.000"
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [("v1.0.txt", ()), ("v1.0.txt", ("-s",)), ("v1.1.txt", ("-1",))],
+)
+def test_a_stream_has_the_bytes_of_the_layout(serve, tmp_path, file, options):
+    """Both ends send the bytes of the file, which neither of them has written."""
+    write(tmp_path, [pod("a")])
+    serve()
+    record = tmp_path / "record"
+    with Client(50051, *options, "-r", str(record)) as client:
+        for line in ("limit", "allocate 629145600", "allocate 629145600", "free 1", "quota 0 0"):
+            client.ask(line)
+    assert record.read_text() == (GOLDEN / file).read_text()
+
+
+def test_the_program(tmp_path):
+    write(tmp_path, [pod("a")])
+    address = own_address()
+    program = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "vgpu", "tokens", "--kubeshare-dir", tmp_path),
+            *("--tenant-address", address, "--web.listen-address", f"{address}:9402"),
+        ],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = f"http://{address}:9402"
+        wait_until(lambda: get(f"{url}/-/ready"), "it is ready", failures=(OSError,))
+        uuid = next(Path(tmp_path, "config").iterdir()).name
+        labels = f'{{uuid="{uuid}",namespace="ns",pod="a"}}'
+        assert f"vgpu_token_request_ratio{labels} 0.5" in get(f"{url}/metrics")
+        with Client(50051) as client:
+            assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+            assert f"vgpu_token_connections{labels} 1" in get(f"{url}/metrics")
+    finally:
+        program.send_signal(signal.SIGTERM)
+        _, log = program.communicate()
+    assert program.returncode == 0, log
+
+
+def get(url):
+    with urllib.request.urlopen(url) as response:
+        return response.read().decode()
+
+
+def test_quotas_that_contradict_each_other_are_refused():
+    result = CliRunner().invoke(command, ["--quota", "10ms"])
+    assert result.exit_code == 2
+    assert "--min-quota, --quota, --max-quota, --window: each must be at most" in result.output

@@ -1,0 +1,259 @@
+"""Mode exclusive: one tenant at a time, nobody starves, and shares are kept; on a virtual clock."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kubeshare.tokens.scheduler import (
+    Ask,
+    Configure,
+    Leave,
+    Tenant,
+    Tick,
+    TokenRules,
+    TokenState,
+    Withdraw,
+    step,
+    token_end,
+    used,
+    window_at,
+)
+from tests.kubeshare.tokens.simulated_gpu import Behaviour, SimulatedGpu
+from vgpu.placement.kubeshare_gemini import TokenWindow
+
+RULES = TokenRules(window=TokenWindow(300_000, 20_000, 5_000_000))
+GEMINI = TokenRules(window=TokenWindow())
+WINDOW = RULES.window.length
+LONGEST = RULES.max_quota + RULES.max_grace
+KERNELS = st.sampled_from([1_000, 10_000, 40_000])
+LONG_KERNELS = st.sampled_from([100_000, 700_000, 1_500_000])
+
+
+@st.composite
+def behaviours(draw, kernels=KERNELS, honest=True):
+    """Up to five tenants whose requests are at most the GPU together."""
+    free, tenants = 1000, []
+    for _ in range(draw(st.integers(1, 5))):
+        request = draw(st.integers(0, free))
+        limit = draw(st.integers(max(request, 10), 1000))
+        tenants.append(
+            Behaviour(
+                request,
+                limit,
+                kernel=draw(kernels),
+                think=0 if honest else draw(st.sampled_from([0, 0, 1_000, 400_000])),
+                lies=not honest and draw(st.booleans()),
+                returns=None if honest else draw(st.none() | st.integers(1, 20)),
+                leaves_after=None if honest else draw(st.none() | st.integers(1, 20)),
+            )
+        )
+        free -= request
+    return tenants
+
+
+def run(tenants):
+    """Two windows."""
+    gpu = SimulatedGpu(tenants, RULES)
+    gpu.run(2 * WINDOW)
+    return gpu
+
+
+def overlapping(gpu):
+    """The grants during which another tenant still ran."""
+    runs = sorted(
+        (begin, end, grant)
+        for tenant in gpu.tenants.values()
+        for (begin, end), grant in zip(tenant.runs, tenant.grants, strict=True)
+        for grant in (grant.start,)
+    )
+    latest = 0, 0
+    for begin, end, start in runs:
+        if begin < latest[0]:
+            yield latest[1]
+        latest = max(latest, (end, start))
+
+
+@pytest.mark.slow
+@given(behaviours(KERNELS | LONG_KERNELS, honest=False))
+def test_two_tenants_never_run_at_once_unless_it_is_reported(tenants):
+    gpu = run(tenants)
+    reported = {grant.start for grant in gpu.unreturned}
+    assert set(overlapping(gpu)) <= reported
+    for grant in gpu.unreturned:
+        assert grant.quota <= RULES.max_quota
+
+
+@pytest.mark.slow
+@given(behaviours(KERNELS | LONG_KERNELS, honest=False))
+def test_a_tenant_below_its_request_waits_for_one_token_of_each_other_at_most(tenants):
+    gpu = run(tenants)
+    longest = (len(tenants) - 1) * (LONGEST + 1)
+    for tenant in gpu.tenants.values():
+        for asked, granted in tenant.waits:
+            in_window = sum(
+                max(0, min(end, asked) - max(begin, asked - WINDOW))
+                for begin, end in (
+                    (grant.start, grant.start + max(grant.quota, run_end - grant.start))
+                    for grant, (_, run_end) in zip(tenant.grants, tenant.runs, strict=True)
+                )
+            )
+            if in_window * 1000 < tenant.behaviour.request * min(WINDOW, asked):
+                assert granted - asked <= longest
+
+
+@pytest.mark.slow
+@given(behaviours())
+def test_tenants_that_are_always_busy_get_their_requests(tenants):
+    gpu = run(tenants)
+    most = RULES.max_quota / WINDOW
+    for name, tenant in gpu.tenants.items():
+        assert gpu.share(name, WINDOW) >= tenant.behaviour.request / 1000 - len(tenants) * most
+
+
+@pytest.mark.slow
+@given(behaviours(KERNELS | LONG_KERNELS, honest=False))
+def test_nobody_gets_more_than_its_limit_and_one_token(tenants):
+    gpu = run(tenants)
+    for name, tenant in gpu.tenants.items():
+        longest = max((end - begin for begin, end in tenant.runs), default=0)
+        if not tenant.behaviour.lies:
+            assert gpu.share(name, WINDOW) * WINDOW <= (
+                tenant.behaviour.limit * WINDOW / 1000 + max(longest, RULES.max_quota)
+            )
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([(500, 800), (500, 800)], [500, 500]),
+        ([(100, 500), (200, 800), (400, 500)], None),
+        ([(500, 500), (300, 300), (200, 200)], [500, 300, 200]),
+        ([(500, 800), (200, 1000)], None),
+        ([(200, 200), (300, 300)], [200, 300]),
+        ([(200, 200)], [200]),
+    ],
+)
+def test_shares_after_one_window(shares, expected, figure):
+    """Kernels of 10 ms; a hand-over of 0.15 ms. Within 2 points of the request, or above it."""
+    gpu = SimulatedGpu([Behaviour(*share) for share in shares], GEMINI, handover=75)
+    window = GEMINI.window.length
+    gpu.run(2 * window)
+    reached = [1000 * gpu.share(name, window) for name in gpu.tenants]
+    figure(f"tokens {shares}: {', '.join(f'{each / 10:.1f} %' for each in reached)}")
+    for (request, limit), share in zip(shares, reached, strict=True):
+        assert request - 20 <= share <= limit + 20
+    for want, share in zip(expected or (), reached, strict=expected is not None):
+        assert want - 20 <= share <= want + 20
+    if sum(limit for _, limit in shares) >= 1000:
+        assert sum(reached) >= 990
+
+
+def test_a_tenant_at_its_limit_waits_no_longer_than_it_has_to():
+    gpu = run([Behaviour(200, 200), Behaviour(300, 300)])
+    for tenant in gpu.tenants.values():
+        times = [grant.start for grant in tenant.grants if grant.start > WINDOW]
+        assert max(later - earlier for earlier, later in itertools.pairwise(times)) < WINDOW / 2
+
+
+def test_a_token_is_free_as_soon_as_its_holder_leaves():
+    state = step(
+        TokenState(0), Configure((Tenant("a", 500, 1000), Tenant("b", 500, 1000))), 0
+    ).state
+    state = step(state, Ask("a", 0, 0), 1000).state
+    waiting = step(state, Ask("b", 0, 0), 2000)
+    assert not waiting.grants
+    assert [grant.tenant for grant in step(waiting.state, Leave("a"), 3000).grants] == ["b"]
+
+
+class TokenMachine(RuleBasedStateMachine):
+    """Every event at every time."""
+
+    names = st.sampled_from("abc")
+    tenants = st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 300), st.integers(0, 700)),
+        unique_by=lambda each: each[0],
+    )
+
+    @initialize(tenants=tenants)
+    def begins(self, tenants):
+        self.now = 1_000_000
+        self.held = None
+        self.result = step(TokenState(self.now), Tick(), self.now)
+        self.configures(tenants)
+
+    def event(self, event):
+        before = self.result.state
+        self.result = result = step(before, event, self.now, RULES)
+        for grant in result.grants:
+            assert grant.start == self.now
+            assert grant.tenant in before.queue or event == Ask(grant.tenant, *ask_of(event))
+            tenant = result.state.tenants[grant.tenant]
+            window = window_at(result.state, self.now, RULES)
+            time = used(tenant, self.now, window) - grant.quota
+            limit = tenant.tenant.limit_milli
+            assert limit > 0
+            assert time == 0 or time * 1000 < limit * window
+            assert 0 < grant.quota <= RULES.max_quota
+            if self.held is not None:
+                ended = isinstance(event, Ask | Leave) and event.tenant == self.held.tenant
+                timed_out = self.now >= token_end(self.held, RULES)
+                assert ended or timed_out
+                assert (self.held in result.unreturned) == (timed_out and not ended)
+        self.held = result.state.holder
+
+    @rule(name=names, overuse=st.integers(0, WINDOW), burst=st.integers(0, WINDOW))
+    def asks(self, name, overuse, burst):
+        self.event(Ask(name, overuse, burst))
+
+    @rule(name=names)
+    def withdraws(self, name):
+        self.event(Withdraw(name))
+
+    @rule(name=names)
+    def leaves(self, name):
+        self.event(Leave(name))
+        assert name not in self.result.state.queue
+
+    @rule(tenants=tenants)
+    def configures(self, tenants):
+        holder, grants = self.result.state.holder, len(self.result.grants)
+        changed = tuple(Tenant(name, low, low + more) for name, low, more in tenants)
+        self.event(Configure(changed))
+        if not self.result.grants:
+            assert self.result.state.holder == holder or self.result.unreturned, grants
+        assert self.result.state.tenants.keys() == {each.name for each in changed}
+
+    @rule(delay=st.integers(0, 3_000_000))
+    def time_passes(self, delay):
+        """As the loop does it: it calls at each time that it was told."""
+        until = self.now + delay
+        while self.result.wake_at is not None and self.result.wake_at <= until:
+            assert self.result.wake_at > self.now
+            self.now = self.result.wake_at
+            before = self.result.state
+            self.event(Tick())
+            assert self.result.grants or self.result.state != before
+        self.now = until
+
+    @invariant()
+    def the_state_is_sound(self):
+        state = self.result.state
+        assert len(set(state.queue)) == len(state.queue)
+        assert set(state.queue) <= state.tenants.keys()
+        for tenant in state.tenants.values():
+            for (_, end), (start, _) in itertools.pairwise(tenant.spans):
+                assert end <= start
+            assert tenant.total == sum(end - start for start, end in tenant.spans)
+        can_run = any(state.tenants[name].tenant.limit_milli for name in state.queue)
+        assert (self.result.wake_at is not None) == bool(state.queue and (state.holder or can_run))
+
+
+def ask_of(event):
+    return (event.overuse, event.burst) if isinstance(event, Ask) else (0, 0)
+
+
+TestTokens = TokenMachine.TestCase
+TestTokens.pytestmark = [pytest.mark.slow]

@@ -1,0 +1,104 @@
+"""Mode lenient grants what Gemini's rules grant, at the same times."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeshare.tokens.scheduler import (
+    Ask,
+    Configure,
+    Tenant,
+    Tick,
+    TokenMode,
+    TokenRules,
+    TokenState,
+    step,
+)
+from tests.kubeshare.tokens.lenient_oracle import LenientOracle
+from vgpu.placement.kubeshare_gemini import TokenWindow
+
+BASE, LEAST, WINDOW = 250_000, 100_000, 2_000_000
+RULES = TokenRules(TokenMode.LENIENT, TokenWindow(BASE, LEAST, WINDOW))
+BEGIN = 5_000_000
+NAMES = "abcd"
+
+shares = st.lists(
+    st.tuples(st.integers(50, 600), st.integers(0, 400)).map(lambda it: (it[0], sum(it))),
+    min_size=1,
+    max_size=len(NAMES),
+)
+asks = st.lists(
+    st.tuples(
+        st.integers(0, 400_000),
+        st.sampled_from(NAMES),
+        st.integers(0, 200_000),
+        st.just(0) | st.integers(1000, 600_000),
+    ),
+    max_size=60,
+)
+
+
+class Pair:
+    """The scheduler and the oracle, which see the same."""
+
+    def __init__(self, given_shares):
+        self.shares = dict(zip(NAMES, given_shares, strict=False))
+        self.oracle = LenientOracle(BEGIN, BASE, LEAST, WINDOW, self.shares)
+        tenants = tuple(Tenant(name, *share) for name, share in self.shares.items())
+        self.result = step(TokenState(BEGIN), Configure(tenants), BEGIN, RULES)
+        self.now = BEGIN
+        self.grants = []
+
+    def take(self, event, expected):
+        self.result = step(self.result.state, event, self.now, RULES)
+        granted = [(grant.tenant, grant.quota) for grant in self.result.grants]
+        assert granted == ([expected] if expected else [])
+        assert self.result.wake_at == self.oracle.sleeps_until
+        assert list(self.result.state.queue) == self.oracle.waiting
+        assert not self.result.unreturned
+        self.grants += [(self.now, *grant) for grant in granted]
+
+    def advance(self, until):
+        while self.result.wake_at is not None and self.result.wake_at <= until:
+            assert self.result.wake_at > self.now, "the scheduler asks to be called at once"
+            self.now = self.result.wake_at
+            self.take(Tick(), self.oracle.look(self.now))
+        self.now = until
+
+    def ask(self, name, overuse, burst):
+        if name in self.shares and name not in self.result.state.queue:
+            expected = self.oracle.ask(name, overuse, burst, self.now)
+            self.take(Ask(name, overuse, burst), expected)
+
+
+@given(shares, asks)
+def test_grants_and_their_times_are_those_of_the_rules(given_shares, script):
+    pair = Pair(given_shares)
+    for delay, name, overuse, burst in script:
+        pair.advance(pair.now + delay)
+        pair.ask(name, overuse, burst)
+    pair.advance(pair.now + 3 * WINDOW)
+
+
+def test_the_first_quotas_are_those_that_geminis_scheduler_gave():
+    pair = Pair([(500, 1000)])
+    pair.advance(BEGIN + 1_000_000)
+    pair.ask("a", 0, 0)
+    pair.advance(BEGIN + 1_250_000)
+    pair.ask("a", 0, 40_000)
+    assert [quota for _, _, quota in pair.grants] == [250_000, 145_000]
+
+
+def test_tenants_at_their_limits_wait_until_the_oldest_entry_leaves_the_window():
+    pair = Pair([(100, 200), (100, 300)])
+    pair.ask("a", 0, 0)
+    pair.ask("b", 0, 0)
+    for _ in range(400):
+        pair.advance(pair.now + 10_000)
+        for name in "ab":
+            holder = pair.result.state.holder
+            if holder is None or holder.tenant != name or pair.now >= holder.start + holder.quota:
+                pair.ask(name, 0, 0)
+    times = [time for time, _, _ in pair.grants]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) > WINDOW / 2
