@@ -20,6 +20,7 @@ from vgpu.kube.objects import (
     POD_KIND,
     SHARE_POD_KIND,
     MalformedObject,
+    Namespace,
     Node,
     Pod,
     ResourceQuota,
@@ -30,11 +31,11 @@ from vgpu.model import PodRef
 from vgpu.quota.limits import NamespaceQuota
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
-"""With the value ``false``, a pod is never changed, nor is a node or any object on it. A
-ResourceQuota is not compared."""
+"""With the value ``false``, a pod is never changed, nor is a node or any object on it, nor a
+Namespace. A ResourceQuota is not compared."""
 
 
-def opted_out(thing: Pod | Node | ResourceQuota) -> bool:
+def opted_out(thing: Pod | Node | Namespace | ResourceQuota) -> bool:
     """Whether the annotation opts the object out."""
     return thing.annotations.get(OPT_OUT) == "false"
 
@@ -105,6 +106,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         namespaces: the labels of namespaces by name, if a policy asks for them; those that could
             not be read are missing.
         quotas: the quotas of namespaces by name, of those that have one, if a rule asks for them.
+        quota_namespaces: the Namespaces, likewise.
         resource_quotas: the ResourceQuotas with entries about shared GPUs, likewise.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
@@ -130,6 +132,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     last_kernels: tuple[KernelLaunch, ...] = ()
     namespaces: Labels = {}
     quotas: Mapping[str, NamespaceQuota] = {}
+    quota_namespaces: tuple[Namespace, ...] = ()
     resource_quotas: tuple[ResourceQuota, ...] = ()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
@@ -147,6 +150,7 @@ class ObjectKind(StrEnum):
     DEVICE = "Device"
     FOLDER = "Folder"
     RESOURCE_QUOTA = "ResourceQuota"
+    NAMESPACE = "Namespace"
 
 
 class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -154,7 +158,7 @@ class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
 
     Attributes:
         kind: the kind of the object.
-        namespace: "" for an object without a namespace.
+        namespace: "" for an object without a namespace; of a Namespace its name.
         name: of the object; of a device its UUID or index, of a folder its path.
         uid: of the object; of a folder its pod's.
         part: which annotation of a node, which entry of a ResourceQuota; "" for the whole.
@@ -181,7 +185,9 @@ class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
         return self.name if self.kind is ObjectKind.NODE else self.node
 
 
-_HAVE_UIDS: Final = frozenset({ObjectKind.POD, ObjectKind.SHARE_POD, ObjectKind.NODE})
+_HAVE_UIDS: Final = frozenset(
+    {ObjectKind.POD, ObjectKind.SHARE_POD, ObjectKind.NODE, ObjectKind.NAMESPACE}
+)
 """Kinds whose objects have UIDs of their own; several folders and devices may have one pod's."""
 
 
@@ -244,12 +250,12 @@ class Evict(msgspec.Struct, frozen=True, tag="evict"):
 
 
 class Edit(msgspec.Struct, frozen=True, tag="edit"):
-    """Change annotations of a pod, node or SharePod, if they are still what they were.
+    """Change annotations of a pod, SharePod, node or Namespace, if they are what they were.
 
     Attributes:
         target: the object that has the annotations; ``part`` is ignored.
         resource_version: that of the pod or SharePod as it was seen; "" for a node, whose
-            version changes with every heartbeat: of a node only the values are compared.
+            version changes with every heartbeat, and for a Namespace: only values are compared.
         before: each annotation as it was, None where there was none: the before-image.
         after: each annotation as it is to be, None to remove it. Same keys.
         unbind: clear a SharePod's ``spec.nodeName``, which was this; "" does not change it.
@@ -305,6 +311,7 @@ class Finding(msgspec.Struct, frozen=True):
         action: the repair of the object itself; None if the problem can only be reported.
         objection: why the rule itself would not act now.
         part: the part of the object that has the problem, if each part has its own finding.
+        place: the order among findings of the rule that are equally old; the lowest comes first.
     """
 
     rule: Rule
@@ -317,6 +324,7 @@ class Finding(msgspec.Struct, frozen=True):
     action: Action | None = None
     objection: SkipReason | None = None
     part: str = ""
+    place: int = 0
 
     @property
     def replaces(self) -> bool:

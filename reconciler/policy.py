@@ -41,10 +41,14 @@ _WITHOUT_ACTION: Final = frozenset(
 )
 """Rules that only report, whatever their mode."""
 
+_OPT_IN: Final = frozenset({Rule.QUOTA_MARK})
+"""Rules that are off unless they are switched on: they need a right that nothing else needs."""
+
 _ASKED_FOR: Final = REPORTED | _WITHOUT_ACTION | {Rule.KUBESHARE, Rule.TERMINATED}
 
 DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
-    rule: Mode.PLAN if rule in _ASKED_FOR else Mode.APPLY for rule in Rule
+    rule: Mode.OFF if rule in _OPT_IN else Mode.PLAN if rule in _ASKED_FOR else Mode.APPLY
+    for rule in Rule
 }
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")
@@ -148,7 +152,7 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def reads_quotas(self) -> bool:
         """Whether a rule needs the quotas of namespaces."""
-        rules = (Rule.OVER_QUOTA, Rule.QUOTA_DRIFT)
+        rules = (Rule.OVER_QUOTA, Rule.QUOTA_MARK, Rule.QUOTA_DRIFT)
         return any(self.mode(rule) is not Mode.OFF for rule in rules)
 
     @property

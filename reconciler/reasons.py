@@ -72,6 +72,10 @@ class Rule(Explained):
         "over_quota",
         "the pods of a namespace hold more of shared GPUs than the quota of the namespace",
     )
+    QUOTA_MARK = (
+        "quota_mark",
+        "the mark of a Namespace does not show whether its pods hold more than its quota",
+    )
     QUOTA_DRIFT = (
         "quota_drift",
         "Kubernetes counts another amount for a ResourceQuota than pods request and hold",
@@ -229,6 +233,12 @@ class Cause(Explained):
         "quota_exceeded",
         "without this pod, and the others that are named, the namespace is within its quota",
     )
+    # quota_mark
+    MARK_MISSING = (
+        "mark_missing",
+        "the pods of the namespace exceed its quota, and its mark does not name these limits",
+    )
+    MARK_LEFT = ("mark_left", "the namespace is within its quota, and still has the mark")
     # quota_drift
     TERMINATING_HOLDS = (
         "terminating_holds",

@@ -29,6 +29,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "inspect": ("vgpu.commands.inspect:command", "Show who holds what on the cluster's GPUs."),
     "fit": ("vgpu.commands.fit:command", "Count how many more pods fit on shared GPUs."),
+    "quota": (
+        "vgpu.commands.quota:command",
+        "Propose quotas of shared GPUs in the form of Kubernetes itself.",
+    ),
     "node-resource": (
         "vgpu.commands.node_resource:command",
         "Advertise an extended resource on a node, or withdraw it.",

@@ -1,7 +1,8 @@
 """The requests to the API server that actions make.
 
 ``ClusterClient`` is the small part of :class:`vgpu.kube.ApiClient` that changes objects, with the
-reads that come just before. :func:`read` and :func:`patch` take pods, SharePods and nodes.
+reads that come just before. :func:`read` and :func:`patch` take pods, SharePods, nodes and
+Namespaces.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ import msgspec
 from reconciler.model import ObjectKind, ObjectRef
 from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.events import EventNote
-from vgpu.kube.objects import Node, Pod
+from vgpu.kube.objects import Namespace, Node, Pod
 from vgpu.model import PodRef
 
 Annotations = Mapping[str, str | None]
@@ -32,6 +33,10 @@ class ClusterClient(Protocol):
 
     def node(self, name: str) -> Node:
         """One node; the same."""
+        ...
+
+    def namespace(self, name: str) -> Namespace:
+        """One Namespace; the same."""
         ...
 
     def object_text(
@@ -86,13 +91,30 @@ class ClusterClient(Protocol):
         """Set annotations of a node in the same way."""
         ...
 
+    def patch_namespace(
+        self,
+        name: str,
+        resource_version: str,
+        annotations: Annotations,
+        *,
+        dry_run: bool = ...,
+    ) -> Namespace:
+        """Set annotations of a Namespace in the same way."""
+        ...
+
     def write_event(self, note: EventNote) -> None:
         """Write an Event of an object; the same Event again is counted."""
         ...
 
 
-def read(client: ClusterClient, target: ObjectRef) -> Pod | Node:
+Editable = Pod | Node | Namespace
+"""An object whose annotations an edit changes; a SharePod is read as a pod."""
+
+
+def read(client: ClusterClient, target: ObjectRef) -> Editable:
     """The object as it is now."""
+    if target.kind is ObjectKind.NAMESPACE:
+        return client.namespace(target.name)
     if target.kind is ObjectKind.NODE:
         return client.node(target.name)
     if target.kind is ObjectKind.SHARE_POD:
@@ -110,6 +132,9 @@ def patch(
     dry_run: bool = False,
 ) -> None:
     """Set the object's annotations, and a SharePod's node, if its version is still this."""
+    if target.kind is ObjectKind.NAMESPACE:
+        client.patch_namespace(target.name, resource_version, annotations, dry_run=dry_run)
+        return
     if target.kind is ObjectKind.NODE:
         client.patch_node(target.name, resource_version, annotations, dry_run=dry_run)
         return
@@ -120,11 +145,11 @@ def patch(
         client.patch_pod(ref, resource_version, annotations, dry_run=dry_run)
 
 
-def uid(current: Pod | Node) -> str:
+def uid(current: Editable) -> str:
     """The object's UID."""
-    return current.uid if isinstance(current, Node) else current.ref.uid
+    return current.ref.uid if isinstance(current, Pod) else current.uid
 
 
-def differing(current: Pod | Node, expected: Annotations) -> tuple[str, ...]:
+def differing(current: Editable, expected: Annotations) -> tuple[str, ...]:
     """The keys whose values differ from the expected ones."""
     return tuple(key for key, text in expected.items() if current.annotations.get(key) != text)

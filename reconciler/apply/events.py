@@ -42,6 +42,7 @@ _EDITS: Final[Mapping[Rule, _Wording]] = {
         "VgpuClaimCorrected", "VgpuClaimNotCorrected", "its claim", "corrected"
     ),
     Rule.RECOVER: _Wording("VgpuClaimRecovered", "VgpuClaimNotRecovered", "its claim", "recovered"),
+    Rule.QUOTA_MARK: _Wording("VgpuQuotaMarked", "VgpuQuotaNotMarked", "its mark", "changed"),
     Rule.KUBESHARE: _Wording("VgpuSharePodReset", "VgpuSharePodNotReset", "its placement", "reset"),
 }
 _BLOCKED: Final = "VgpuEvictionBlocked"

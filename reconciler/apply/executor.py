@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from reconciler.apply.client import ClusterClient, differing, patch, read, uid
+from reconciler.apply.client import ClusterClient, Editable, differing, patch, read, uid
 from reconciler.apply.guards import check
 from reconciler.apply.refusals import ActionRefused, refused
 from reconciler.apply.removal import Remover
@@ -23,7 +23,7 @@ from reconciler.model import OPT_OUT, Edit, Entry, Evict, RemoveFolder, opted_ou
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import Keep
-from vgpu.kube.objects import MIRROR, MalformedObject, Node, Pod
+from vgpu.kube.objects import MIRROR, MalformedObject, Namespace, Node, Pod
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
@@ -109,12 +109,15 @@ class Executor:
                 if not refusal.overtaken or not tries:
                     raise
 
-    def _current(self, entry: Entry, current: Pod | Node) -> Evict | Edit:
+    def _current(self, entry: Entry, current: Editable) -> Evict | Edit:
         """The action for the object as it is now. Raises ActionRefused if it is wrong now."""
         finding = entry.finding
         action = finding.action
         if not isinstance(action, Evict | Edit):
             raise ActionRefused(ActionOutcome.FAILED, "there is nothing to be done")
+        if isinstance(current, Namespace):
+            _expect_welcome(current)
+            return action
         node = current if isinstance(current, Node) else self._node(current.node)
         _expect_welcome(node)
         if isinstance(current, Node) or current.resource_version == action.resource_version:
@@ -239,17 +242,18 @@ class Executor:
             raise ActionRefused(ActionOutcome.NOT_LEADER, "")
 
 
-def _expect_same(current: Pod | Node, wanted_uid: str) -> None:
+def _expect_same(current: Editable, wanted_uid: str) -> None:
     """Raises ActionRefused if this is another object of the same name."""
     if wanted_uid and uid(current) != wanted_uid:
         raise ActionRefused(ActionOutcome.GONE, "another of its name is in its place")
 
 
-def _expect_welcome(node: Node | None) -> None:
-    """Raises ActionRefused if the node has opted out of actions."""
-    if node is not None and opted_out(node):
+def _expect_welcome(target: Node | Namespace | None) -> None:
+    """Raises ActionRefused if the node or Namespace has opted out of actions."""
+    if target is not None and opted_out(target):
+        kind = "node" if isinstance(target, Node) else "namespace"
         raise ActionRefused(
-            ActionOutcome.CHANGED, f'node {node.name} is annotated {OPT_OUT}: "false" now'
+            ActionOutcome.CHANGED, f'{kind} {target.name} is annotated {OPT_OUT}: "false" now'
         )
 
 

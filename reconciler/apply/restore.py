@@ -13,7 +13,15 @@ from typing import Final, Protocol
 import msgspec
 
 from reconciler.apply.audit_record import AuditEvent, AuditRecord
-from reconciler.apply.client import Annotations, ClusterClient, differing, patch, read, uid
+from reconciler.apply.client import (
+    Annotations,
+    ClusterClient,
+    Editable,
+    differing,
+    patch,
+    read,
+    uid,
+)
 from reconciler.apply.refusals import ActionRefused, refused
 from reconciler.apply.undo import Restored, Undo
 from reconciler.apply.writes import send
@@ -21,7 +29,7 @@ from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.kept_keys import is_kept
-from vgpu.kube.objects import Node, Pod
+from vgpu.kube.objects import Pod
 from vgpu.reasons import SourceError
 from vgpu.sources.files import printable
 
@@ -112,7 +120,7 @@ class _Restorer:
         self._client = client
         self._audit = audit
         self._dry_run = dry_run
-        self._pretended: dict[ObjectRef, Pod | Node] = {}
+        self._pretended: dict[ObjectRef, Editable] = {}
         """The objects as a dry run would have left them."""
 
     def undo(self, record: AuditRecord) -> tuple[Undo, str]:
@@ -130,7 +138,7 @@ class _Restorer:
         return _objection(current, edit) or self._recorded(undo_record, current, target, edit)
 
     def _recorded(
-        self, record: AuditRecord, current: Pod | Node, target: ObjectRef, edit: Edit
+        self, record: AuditRecord, current: Editable, target: ObjectRef, edit: Edit
     ) -> tuple[Undo, str]:
         """The write, with an audit record before and after."""
         self._record(record, AuditEvent.INTENT)
@@ -156,7 +164,7 @@ class _Restorer:
             replaced = msgspec.structs.replace(record, event=event, outcome=outcome, detail=detail)
             self._audit.write(replaced)
 
-    def _write(self, current: Pod | Node, target: ObjectRef, edit: Edit) -> str:
+    def _write(self, current: Editable, target: ObjectRef, edit: Edit) -> str:
         """Raises ActionRefused."""
 
         def write() -> None:
@@ -180,7 +188,7 @@ def _undo_result(refusal: ActionRefused) -> tuple[Undo, str]:
     return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
 
 
-def _objection(current: Pod | Node, edit: Edit) -> tuple[Undo, str] | None:
+def _objection(current: Editable, edit: Edit) -> tuple[Undo, str] | None:
     """Why the object stays as it is."""
     foreign = [key for key in edit.after if not is_kept(key)]
     if foreign:  # we do not read this annotation, so we cannot have changed it, nor compare it
@@ -194,13 +202,13 @@ def _objection(current: Pod | Node, edit: Edit) -> tuple[Undo, str] | None:
     return None
 
 
-def _stands(current: Pod | Node, edit: Edit, annotations: Annotations, node: str) -> bool:
+def _stands(current: Editable, edit: Edit, annotations: Annotations, node: str) -> bool:
     """Whether the object has these annotations, and this node if the edit changes the node."""
     placed = not edit.moves or (isinstance(current, Pod) and current.node == node)
     return placed and not differing(current, annotations)
 
 
-def _edited(current: Pod | Node, edit: Edit) -> Pod | Node:
+def _edited(current: Editable, edit: Edit) -> Editable:
     after = {**current.annotations, **edit.after}
     annotations = {key: text for key, text in after.items() if text is not None}
     if isinstance(current, Pod):

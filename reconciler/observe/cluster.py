@@ -101,6 +101,7 @@ class _ClusterObserver:
                 lock_owners=owners.known,
                 namespaces=labels_of(namespaces),
                 quotas=quotas,
+                quota_namespaces=namespaces.objects if self._reads_quotas else (),
                 resource_quotas=resource_quotas.objects,
                 notes=tuple(
                     filter(

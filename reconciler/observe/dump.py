@@ -94,6 +94,7 @@ class DumpObserver:
                 lock_owners=owners,
                 namespaces={} if cut else {each.name: each.labels for each in dump.namespaces},
                 quotas=quotas,
+                quota_namespaces=() if cut else dump.namespaces,
                 resource_quotas=dump.resource_quotas,
                 dated_by_status=True,
                 notes=tuple(notes),

@@ -148,6 +148,8 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
     of_node = _of_node(object_ref, cluster_index)
     if of_node is not None:
         return of_node, ""
+    if object_ref.kind is ObjectKind.NAMESPACE:
+        return _of_namespace(object_ref.name, cluster_index, policy)
     if object_ref.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
         return (SkipReason.OTHER_NAMESPACE, "") if policy.namespaces else None
     pod = cluster_index.pod_of(object_ref)
@@ -164,6 +166,16 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
     of_pod = first((*_ANY_POD, *_EVICTED_POD))
     of_owner = of_pod or eviction.objection(pod, policy.owners, cluster_index.reaction)
     return of_owner or first(_OWNED_POD)
+
+
+def _of_namespace(name: str, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
+    """Why the Namespace of this name is not changed."""
+    namespaces = cluster_index.snapshot.quota_namespaces
+    if any(each.name == name and opted_out(each) for each in namespaces):
+        return SkipReason.OPTED_OUT, ""
+    if policy.namespaces and name not in policy.namespaces:
+        return SkipReason.OTHER_NAMESPACE, ""
+    return (SkipReason.PROTECTED_NAMESPACE, "") if name in policy.protected_namespaces else None
 
 
 def _of_node(object_ref: ObjectRef, cluster_index: ClusterIndex) -> SkipReason | None:

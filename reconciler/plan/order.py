@@ -22,7 +22,7 @@ def precedence(finding: Finding) -> tuple[int, bytes]:
 
 def urgency(
     entry: Entry, state: ReconcilerState, now: float
-) -> tuple[float, int, float, int, ObjectRef]:
+) -> tuple[float, int, float, int, int, ObjectRef]:
     """The order of actions: recovery first, then the oldest; what has failed before comes last.
 
     Otherwise a few pods that the API server never evicts would use up the limits in every cycle.
@@ -30,7 +30,8 @@ def urgency(
     finding = entry.finding
     failed = state.failed.get(finding.key, 0.0)
     since = state.since(finding, now)
-    return failed, _EFFECTS[finding.effect], since, _ORDER[finding.rule], finding.object_ref
+    rule = _ORDER[finding.rule]
+    return failed, _EFFECTS[finding.effect], since, rule, finding.place, finding.object_ref
 
 
 def is_ended(entry: Entry, cluster_index: ClusterIndex) -> bool:

@@ -47,6 +47,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.DEVICE: "device ",
     ObjectKind.FOLDER: "",
     ObjectKind.RESOURCE_QUOTA: "resourcequota ",
+    ObjectKind.NAMESPACE: "namespace ",
 }
 """The prefix of an object's name."""
 
@@ -110,7 +111,8 @@ def show_report(console: Console, plan: Plan, report: ReportDocument) -> None:
 
 def object_text(object_ref: ObjectRef) -> str:
     """An object by its name: ``namespace/pod``, ``node gpu-1 [annotation]``."""
-    name = f"{object_ref.namespace}/{object_ref.name}" if object_ref.namespace else object_ref.name
+    is_in_namespace = object_ref.namespace and object_ref.kind is not ObjectKind.NAMESPACE
+    name = f"{object_ref.namespace}/{object_ref.name}" if is_in_namespace else object_ref.name
     part = f" [{object_ref.part}]" if object_ref.part else ""
     return f"{_KINDS[object_ref.kind]}{name}{part}"
 

@@ -30,6 +30,7 @@ from reconciler.rules.over_limit import over_limit
 from reconciler.rules.over_promised import over_promised
 from reconciler.rules.over_quota import over_quota
 from reconciler.rules.quota_drift import quota_drift
+from reconciler.rules.quota_mark import quota_mark
 from reconciler.rules.refused import refused, terminated
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
@@ -78,6 +79,7 @@ RULES: Final = (
     RuleEntry(Rule.HELD_FOR_NOTHING, held_for_nothing),
     RuleEntry(Rule.IDLE_HOLDER, idle_holder, NODE),
     RuleEntry(Rule.OVER_QUOTA, over_quota, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
+    RuleEntry(Rule.QUOTA_MARK, quota_mark, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.QUOTA_DRIFT, quota_drift, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )

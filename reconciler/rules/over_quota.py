@@ -13,12 +13,11 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule, SkipReason
 from reconciler.rules.evidence_text import at_most
 from reconciler.rules.findings import evict, of_pod
-from reconciler.rules.quota_holders import QuotaHolder, quota_holders
+from reconciler.rules.quota_holders import QuotaHolder, quota_holders, used_by
 from vgpu.quota.check import overruns
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.relief import relief
 from vgpu.quota.resources import amount_text
-from vgpu.quota.usage import NamespaceUsage
 from vgpu.units import count
 
 _JOB: Final = "Job"
@@ -61,6 +60,7 @@ def over_quota(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                 grace=policy.ages.over_quota,
                 action=evict(holder.pod),
                 objection=SkipReason.SIZES_DIFFER if is_doubtful else None,
+                place=number,
             )
 
 
@@ -73,10 +73,7 @@ def _importance(holder: QuotaHolder) -> tuple[bool, int, bool, float, str]:
 
 
 def _exceeded(quota: NamespaceQuota, holders: Sequence[QuotaHolder]) -> list[str]:
-    used = NamespaceUsage()
-    for holder in holders:
-        used.set(holder.pod.ref.uid, holder.usage)
-    return [overrun.text for overrun in overruns(quota, used.by_model)]
+    return [overrun.text for overrun in overruns(quota, used_by(holders))]
 
 
 def _counted(quota: NamespaceQuota, holder: QuotaHolder) -> str:

@@ -1,6 +1,6 @@
 """The pods that hold or have reserved shares, and what each counts for its quota; pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -9,7 +9,8 @@ from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Device
 from vgpu.placement.node_view import peak_shares
-from vgpu.quota.usage import PodUsage, node_model, usage_of_shares
+from vgpu.quota.resources import Amounts
+from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
 
 
@@ -38,6 +39,14 @@ def quota_holders(
             if usage is not None:
                 holders.setdefault(pod.ref.namespace, []).append(QuotaHolder(pod, usage))
     return holders
+
+
+def used_by(holders: Iterable[QuotaHolder]) -> Mapping[str, Amounts]:
+    """What these pods count together, by the model of the GPUs."""
+    used = NamespaceUsage()
+    for holder in holders:
+        used.set(holder.pod.ref.uid, holder.usage)
+    return used.by_model
 
 
 def _usage(

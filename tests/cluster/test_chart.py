@@ -220,6 +220,7 @@ def test_namespaces_may_be_read_only_where_a_policy_selects_by_labels(chart, pol
         ({"quota_drift": {"mode": "off"}}, True),
         ({"over_quota": {"mode": "off"}}, True),
         ({"over_quota": {"mode": "apply"}, "quota_drift": {"mode": "off"}}, True),
+        (NO_QUOTAS | {"quota_mark": {"mode": "plan"}}, True),
     ],
 )
 def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
@@ -234,6 +235,24 @@ def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
     watched = ["list", "watch"]
     expected = [(["namespaces"], watched), (["resourcequotas"], watched), (["configmaps"], ["get"])]
     assert rules == (expected if is_read else [])
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
+    values = {"enabled": True, "allowAnonymous": True, "quotas": is_on}
+    rendered = chart.rendered({"exporter": {"enabled": False}, "scheduler": values})
+    ((_, _, container),) = (
+        each for each in containers(rendered) if each[2]["args"][0] == "scheduler"
+    )
+    assert ("--no-quotas" in container["args"]) != is_on
+    readable = {
+        resource
+        for role in kinds(rendered, "ClusterRole")
+        if role["metadata"]["name"].endswith("scheduler")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert ({"namespaces", "resourcequotas"} <= readable) == is_on
 
 
 @pytest.mark.parametrize("is_original", [False, True])

@@ -14,7 +14,7 @@ from reconciler.model import ObjectKind
 from tests.reconciler.samples import NOW, replace
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import SHARE_POD, Node
+from vgpu.kube.objects import SHARE_POD, Namespace, Node
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
 PDB = ClusterError(
@@ -30,7 +30,7 @@ CONFLICT = ClusterError(409, "Conflict", "the object has been modified")
 
 
 class FakeClient:
-    """Pods and SharePods by name, nodes by name; every write makes a new version."""
+    """Pods and SharePods by name, nodes and Namespaces by name; every write makes a new version."""
 
     def __init__(self, *objects):
         self.objects = {}
@@ -90,6 +90,9 @@ class FakeClient:
     def node(self, name):
         return self._call("node", lambda: self._find(ObjectKind.NODE, "", name))
 
+    def namespace(self, name):
+        return self._call("namespace", lambda: self._find(ObjectKind.NAMESPACE, "", name))
+
     def object_text(self, *parts):
         found = self.owners.get(parts[-1], NOT_FOUND)
         return self._call("object_text", lambda: _raised(found))
@@ -137,6 +140,10 @@ class FakeClient:
             "patch_node", ObjectKind.NODE, (name, resource_version), annotations, dry_run
         )
 
+    def patch_namespace(self, name, resource_version, annotations, *, dry_run=False):
+        of = (name, resource_version)
+        return self._patch("patch_namespace", ObjectKind.NAMESPACE, of, annotations, dry_run)
+
     def write_event(self, note):
         self._call("write_event", lambda: self.events.append(note))
 
@@ -169,9 +176,10 @@ class FakeClient:
         return self._call(method, patched)
 
     def _guarded(self, kind, about, resource_version):
-        where = ("", about) if kind is ObjectKind.NODE else (about.namespace, about.name)
+        by_name = kind in (ObjectKind.NODE, ObjectKind.NAMESPACE)
+        where = ("", about) if by_name else (about.namespace, about.name)
         found = self._find(kind, *where)
-        if kind is not ObjectKind.NODE and found.ref.uid != about.uid:
+        if not by_name and found.ref.uid != about.uid:
             raise CONFLICT
         if found.resource_version != resource_version:
             raise CONFLICT
@@ -191,6 +199,8 @@ class FakeClient:
     def _key_of(each):
         if isinstance(each, Node):
             return ObjectKind.NODE, "", each.name
+        if isinstance(each, Namespace):
+            return ObjectKind.NAMESPACE, "", each.name
         kind = ObjectKind.SHARE_POD if SHARE_POD in each.annotations else ObjectKind.POD
         return kind, each.ref.namespace, each.ref.name
 

@@ -172,6 +172,16 @@ def test_the_limits_of_a_cycle_hold():
     assert {entry.skip for entry in plan.skipped} == {SkipReason.NAMESPACE_LIMIT}
 
 
+def test_with_a_limit_the_least_important_come_first():
+    few = replace(APPLY, limits=replace(APPLY.limits, per_namespace=2))
+    pods = [
+        pod(f"p{number}", gpu=number % 2, priority=-number, owner=owner(name=f"of-{number}"))
+        for number in range(5)
+    ]
+    plan = planned(few, *pods, quotas=quotas(memory=str(SHARE)))
+    assert names(entry.finding for entry in plan.actions) == ["p4", "p3"]
+
+
 def test_each_eviction_is_judged_by_all_pods_of_the_namespace():
     """The pods of one namespace may be on several nodes: the judge has to see them all."""
     pods = [

@@ -14,8 +14,17 @@ from vgpu.kube import bodies
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import CONFLICT, ClusterError
 from vgpu.kube.events import EventNote
-from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASE_ANNOTATIONS, LEASES, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import Lease, Node, Pod
+from vgpu.kube.kinds import (
+    CONFIG_MAPS,
+    EVENTS,
+    LEASE_ANNOTATIONS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SHARE_PODS,
+)
+from vgpu.kube.objects import Lease, Namespace, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
 from vgpu.kube.verbs import BIND, CREATE, DELETE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
@@ -126,6 +135,18 @@ class ApiClient(Reader):
         """Set annotations and labels of a node, None to remove one; returns the new node."""
         body = bodies.annotations_patch(annotations, resource_version, labels=labels)
         return self._write(PATCH, NODES, "", name, body, dry_run=dry_run)
+
+    def patch_namespace(
+        self,
+        name: str,
+        resource_version: str,
+        annotations: Mapping[str, str | None],
+        *,
+        dry_run: bool = False,
+    ) -> Namespace:
+        """Set annotations of a Namespace, None to remove one; returns the new Namespace."""
+        body = bodies.annotations_patch(annotations, resource_version)
+        return self._write(PATCH, NAMESPACES, "", name, body, dry_run=dry_run)
 
     def patch_node_status(
         self, name: str, operations: Sequence[Mapping[str, Any]], *, dry_run: bool = False

@@ -227,6 +227,8 @@ class Namespace(msgspec.Struct, frozen=True, gc=False):
     name: str
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
+    uid: str = ""
+    resource_version: str = ""
 
 
 class ResourceQuota(msgspec.Struct, frozen=True, gc=False):

@@ -46,7 +46,13 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
 def project_namespace(namespace: wire.NamespaceFields, _: str) -> Namespace:
     """A Namespace."""
     meta = namespace.metadata
-    return Namespace(meta.name, meta.labels or _NOTHING, kept(meta.annotations))
+    return Namespace(
+        meta.name,
+        meta.labels or _NOTHING,
+        kept(meta.annotations),
+        meta.uid,
+        meta.resource_version,
+    )
 
 
 def project_resource_quota(quota: wire.QuotaFields, _: str) -> ResourceQuota:

@@ -19,13 +19,14 @@ from vgpu.kube.kinds import (
     BUDGETS,
     CONFIG_MAPS,
     LEASES,
+    NAMESPACES,
     NODE_CAPACITIES,
     NODES,
     POD_LABELS,
     PODS,
     SHARE_PODS,
 )
-from vgpu.kube.objects import Lease, Node, Pod
+from vgpu.kube.objects import Lease, Namespace, Node, Pod
 from vgpu.kube.paths import of_object, path_of
 from vgpu.kube.verbs import GET, LIST
 from vgpu.reasons import Reason, SourceError
@@ -189,6 +190,10 @@ class Reader(ApiConnection):
     def node(self, name: str) -> Node:
         """One node. NotFound if there is none of that name."""
         return self.get(NODES, "", name)
+
+    def namespace(self, name: str) -> Namespace:
+        """One Namespace. NotFound if there is none of that name."""
+        return self.get(NAMESPACES, "", name)
 
     def capacity(self, name: str) -> Mapping[str, str]:
         """A node's whole capacity, as it is written there. Errors are those of :meth:`node`."""

@@ -84,8 +84,8 @@ seccompProfile: {type: RuntimeDefault}
 
 {{/* Not empty if a rule about quotas is on; YAML reads the word off as false. */}}
 {{- define "vgpu.readsQuotas" -}}
-{{- range $rule := list "over_quota" "quota_drift" }}
-{{- $mode := dig "rules" $rule "mode" "plan" ($ | default dict) | toString }}
+{{- range $rule, $default := dict "over_quota" "plan" "quota_drift" "plan" "quota_mark" "off" }}
+{{- $mode := dig "rules" $rule "mode" $default ($ | default dict) | toString }}
 {{- if not (has $mode (list "off" "false")) }}true{{ end }}
 {{- end }}
 {{- end }}
