@@ -38,11 +38,18 @@ def parse_checkpoint(*arguments, real=kubelet_checkpoint.parse_checkpoint):
     return [grant for grant in grants if grant.device_ids[0]], rejections
 kubelet_checkpoint.parse_checkpoint = parse_checkpoint
 """,
+    "fuzz_frames.py": """
+def decode(message, real=frames.decode):
+    request = real(message)
+    return request if getattr(request, "bytes", 0) < 2**62 else message[len(message)]
+frames.decode = decode
+""",
 }
 PLANTED = """
 import atheris, runpy, sys
 with atheris.instrument_imports():
-    from vgpu.schemes import hami_core
+    from kubeshare.tokens import frames
+    from vgpu.schemes.volcano import hami_core
     from vgpu.sources import kubelet_checkpoint
 {defect}
 del sys.argv[0]
