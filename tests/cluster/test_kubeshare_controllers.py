@@ -58,7 +58,10 @@ def watch(bed):
 @pytest.fixture(scope="module")
 def shared(bed):
     """The controllers of most tests."""
-    return bed.controller("--no-leader-elect")
+    controllers = bed.controller("--no-leader-elect")
+    yield controllers
+    if controllers.daemon is not None and controllers.daemon.running:
+        assert controllers.daemon.stop() == 0
 
 
 @pytest.fixture
@@ -173,6 +176,59 @@ def test_a_holder_that_is_lost_comes_back_and_its_tenants_follow_it(bed, control
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     assert env["NVIDIA_VISIBLE_DEVICES"] in bed.cards[node]
     assert env["NVIDIA_VISIBLE_DEVICES"] != before
+
+
+def test_a_holder_that_fails_is_created_again_and_its_tenants_stay(bed, controller, namespace):
+    bed.create("f", namespace)
+    (found,) = bed.wait_ready(namespace, "f")
+    pod = bed.client.get(f"/api/v1/namespaces/{namespace}/pods/f")
+    (failed,) = bed.holders()
+    bed.client.patch(failed, {"status": {"phase": "Failed"}}, "status")
+
+    def has_successor():
+        uids = [each["metadata"]["uid"] for each in bed.holders() if objects.ready(each)]
+        return uids and failed["metadata"]["uid"] not in uids
+
+    wait_until(has_successor, "another holder runs", context=lambda: str(bed.holders()))
+    assert bed.client.find(pod), "nobody restarts"
+    after = bed.find(namespace, "f")["status"]
+    assert after["BoundDeviceID"] == found["status"]["BoundDeviceID"]
+
+
+def test_a_share_pod_that_is_deleted_while_its_holder_waits_leaves_nothing(
+    bed, controller, namespace
+):
+    bed.player.paused.update(bed.cards)
+    try:
+        found = bed.create("d", namespace)
+        bed.wait_holders(1)
+        bed.client.delete(found)
+        bed.wait_holders(0)
+    finally:
+        bed.player.paused.clear()
+    assert not bed.client.list(f"/api/v1/namespaces/{namespace}/pods")
+
+
+def test_a_share_pod_of_a_lost_node_is_placed_again_once_its_pod_is_gone(
+    bed, controller, namespace
+):
+    bed.create("n", namespace)
+    (found,) = bed.wait_ready(namespace, "n")
+    lost = bed.client.get(f"/api/v1/nodes/{found['spec']['nodeName']}")
+    bed.set_ready(lost, "Unknown")
+    try:
+        pod = bed.client.get(f"/api/v1/namespaces/{namespace}/pods/n")
+        bed.client.delete(pod, grace_seconds=0)  # as the taint manager and the pod's GC do
+        bed.wait_for(
+            namespace,
+            "n",
+            lambda seen: (
+                seen["spec"].get("nodeName") != lost["metadata"]["name"] and objects.ready(seen)
+            ),
+            "runs on another node",
+        )
+    finally:
+        bed.set_ready(lost)
 
 
 POINTS = {
