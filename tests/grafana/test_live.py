@@ -34,6 +34,7 @@ EMPTY = {
 
 ABSENT = {
     "vgpu_gpu_retired_pages_pending": "GPUs of today remap rows",
+    "vgpu_container_memory_fair_share_bytes": "no simulated GPU has replicas of NVIDIA's plugin",
     "vgpu_reconcile_actions_total": "these reconcilers only tell",
 }
 """Metrics in expressions that nobody tells here."""
