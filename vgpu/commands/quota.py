@@ -28,7 +28,7 @@ What Kubernetes cannot count stands as a comment above each object: {page("quota
 """
 
 
-@click.group("quota")
+@click.group("quota", epilog="Example: vgpu quota manifests > quotas.yaml")
 def command() -> None:
     """Quotas of shared GPUs by namespace."""
 
