@@ -102,3 +102,20 @@ def test_tenants_at_their_limits_wait_until_the_oldest_entry_leaves_the_window()
                 pair.ask(name, 0, 0)
     times = [time for time, _, _ in pair.grants]
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) > WINDOW / 2
+
+
+def test_time_that_two_tenants_share_counts_for_each_in_half():
+    """With it, a has used 325 ms and c 360 ms; if it counted whole, a would have used 400 ms."""
+    pair = Pair([(50, 1000)] * 3)
+    begin = BEGIN + 1_000_000
+    for time, name, overuse, burst in (
+        (0, "c", 0, 470_000),
+        (360_000, "a", 0, 0),
+        (400_000, "b", 0, 0),
+        (760_000, "a", 150_000, 0),
+        (800_000, "c", 0, 0),
+    ):
+        pair.advance(begin + time)
+        pair.ask(name, overuse, burst)
+    pair.advance(begin + 860_000)
+    assert [name for _, name, _ in pair.grants] == ["c", "a", "b", "a"]
