@@ -33,6 +33,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpu.commands.quota:command",
         "Propose quotas of shared GPUs in the form of Kubernetes itself.",
     ),
+    "explain": (
+        "vgpu.commands.explain:command",
+        "Explain why a pod does not run, or the state of a node or GPU.",
+    ),
     "node-resource": (
         "vgpu.commands.node_resource:command",
         "Advertise an extended resource on a node, or withdraw it.",

@@ -181,11 +181,11 @@ def with_quotas(read: Read, cluster: "ApiClient") -> Read:
     Raises ClusterError and SourceError.
     """
     notes = list(read.notes)
-    namespaces, note = _if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
+    namespaces, note = if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
     notes += note
-    quotas, note = _if_allowed(lambda: _objects(cluster, RESOURCE_QUOTAS), "ResourceQuotas")
+    quotas, note = if_allowed(lambda: _objects(cluster, RESOURCE_QUOTAS), "ResourceQuotas")
     notes += note
-    gpu_quota, note = _if_allowed(
+    gpu_quota, note = if_allowed(
         lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
         f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
     )
@@ -202,7 +202,7 @@ def with_quotas(read: Read, cluster: "ApiClient") -> Read:
 def with_teams(read: Read, cluster: "ApiClient", key: str) -> Read:
     """The same with the team of each pod and Namespace. Raises ClusterError and SourceError."""
     pods = _objects(cluster, POD_MARKS)
-    namespaces, notes = _if_allowed(lambda: _objects(cluster, NAMESPACE_MARKS), "Namespaces")
+    namespaces, notes = if_allowed(lambda: _objects(cluster, NAMESPACE_MARKS), "Namespaces")
     marks = {name: texts[key] for name, texts in (*pods, *(namespaces or ())) if key in texts}
     return msgspec.structs.replace(read, notes=(*read.notes, *notes), marks=marks)
 
@@ -211,7 +211,7 @@ def _objects(cluster: "ApiClient", kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
     return tuple(object_ for page in cluster.pages(kind) for object_ in page.objects)
 
 
-def _if_allowed(ask: Callable[[], _Kept], what: str) -> tuple[_Kept | None, tuple[str, ...]]:
+def if_allowed(ask: Callable[[], _Kept], what: str) -> tuple[_Kept | None, tuple[str, ...]]:
     """The answer, and no note; or None, and the note that it may not be read.
 
     Raises ClusterError.

@@ -1,0 +1,151 @@
+"""`vgpu explain` as a person calls it: on dumps, at an API server, and with wrong flags."""
+
+import json
+import os
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tests.support import sample_cluster as sample
+from tests.support.sample_cluster import NOW
+from vgpu.cli import main
+from vgpu.commands.explain_document import ExplanationDocument
+from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import ObjectStore
+
+ITEMS = [
+    sample.volcano_node("gpu-1", 1),
+    sample.volcano_node("gpu-2", 3, ready=False),
+    sample.volcano_pod("train-0", "gpu-1", 1, 40000, 50),
+    sample.volcano_pod("train-1", "gpu-1", 2, 40000, 50),
+    sample.pod("waits", limits=sample.volcano_limits(32000), unschedulable="no room", age=90),
+    sample.pod("wrong", limits={"volcano.sh/vgpu-number": 1, "aliyun.com/gpu-mem": 1}),
+    {
+        "kind": "Namespace",
+        "apiVersion": "v1",
+        "metadata": {"name": "ml", "annotations": {"vgpu.dev/quota-memory": "500Gi"}},
+    },
+]
+CLOSED = [
+    sample.volcano_node("gpu-1", 1),
+    sample.volcano_pod("train-0", "gpu-1", 1, 40000, 50),
+    sample.volcano_pod("train-1", "gpu-1", 2, 40000, 50),
+    sample.pod("waits", limits=sample.volcano_limits(32000), unschedulable="no room", age=90),
+]
+
+
+def run(*words, **options):
+    return CliRunner().invoke(main, ("explain", *words), **options)
+
+
+def dumped(folder, items):
+    path = folder / "dump.json"
+    path.write_text(json.dumps(sample.dump(items)))
+    os.utime(path, (NOW, NOW))
+    return "--from", str(path)
+
+
+@pytest.fixture
+def dump(tmp_path):
+    return dumped(tmp_path, ITEMS)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    store = ObjectStore()
+    kinds = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
+    for item in ITEMS:
+        store.create(kinds[item["kind"]], item)
+    path = tmp_path / "kubeconfig"
+    with ApiServer(store) as api:
+        path.write_text(api.kubeconfig())
+        yield "--kubeconfig", str(path)
+
+
+@pytest.fixture(params=["dump", "cluster"])
+def source(request):
+    return request.getfixturevalue(request.param)
+
+
+def document(result):
+    assert result.exit_code == 0, result.output
+    return msgspec.json.decode(result.stdout.encode(), type=ExplanationDocument)
+
+
+def steps(result):
+    return {
+        step.step: (step.outcome, [each.code for each in step.reasons])
+        for step in document(result).steps
+    }
+
+
+def test_a_pod_that_runs(source):
+    result = run("pod", "ml/train-0", *source, "-o", "json")
+    assert {outcome for outcome, _ in steps(result).values()} == {"passed"}
+    quota = next(step for step in document(result).steps if step.step == "quota")
+    assert "memory: 78.1 GiB" in quota.evidence[0]  # of both pods of the namespace
+
+
+def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):
+    result = run("pod", "ml/waits", *source, "-o", "json")
+    assert steps(result)["nodes"] == ("failed", ["nodes_closed"])
+    assert [group.nodes for group in document(result).nodes] == [["gpu-2"], ["gpu-1"]]
+
+
+def test_a_pod_with_an_invalid_request(source):
+    result = run("pod", "ml/wrong", *source, "-o", "json")
+    assert steps(result)["request"] == ("failed", ["several_systems"])
+    assert steps(result)["nodes"] == ("waiting", [])
+
+
+def test_a_node_and_a_gpu(source):
+    assert steps(run("node", "gpu-2", *source, "-o", "json"))["ready"] == ("failed", ["not_ready"])
+    result = run("gpu", "gpu-1/0", *source, "-o", "json")
+    assert document(result).object_kind == "GPU"
+    assert ["ml/train-0/main" in line for line in document(result).lines] == [True]
+
+
+def test_the_text_for_people(tmp_path):
+    result = run("pod", "ml/waits", *dumped(tmp_path, CLOSED), terminal_width=100)
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    for part in (
+        "Pod ml/waits request passed volcano: main: 1 GPU with 31.2 GiB",
+        "nodes failed memory: no GPU has enough free memory",
+        "1 node (gpu-1): no GPU has enough free memory (2 GPUs memory;",
+        "The pod fails at step nodes: no GPU has enough free memory.",
+        "What to do: end or move other pods",
+        "started waiting not reached",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("pod", "waits"), "'waits' is not NAMESPACE/NAME, such as default/waits"),
+        (("pod", "ml/"), "'ml/' is not NAMESPACE/NAME"),
+        (("pod", "a/b/c"), "'a/b/c' is not NAMESPACE/NAME"),
+        (("gpu", "gpu-1"), "'gpu-1' is not NODE/GPU"),
+        (("pod", "ml/waits", "--context", "x"), "--from asks no cluster: drop --context"),
+        (("pod", "ml/waits", "--from", "-", "--from", "-"), "--from - can be read once only"),
+    ],
+)
+def test_wrong_flags_have_one_line(dump, words, problem):
+    result = run(*words, *dump)
+    assert result.exit_code == 2
+    assert problem in " ".join(result.output.split())
+
+
+def test_an_object_that_does_not_exist(source):
+    for words, problem in (
+        (("pod", "ml/train-9"), "ml/train-9" if source[0] == "--from" else "NotFound"),
+        (("node", "gpu-9"), "there is no node 'gpu-9'. Is it gpu-"),
+        (("gpu", "gpu-1/7"), "node gpu-1 has no single GPU '7'. It has: GPU-"),
+        (("gpu", "gpu-9/0"), "there is no node 'gpu-9'. Is it gpu-"),
+    ):
+        result = run(*words, *source)
+        assert result.exit_code == 1
+        assert problem in result.output

@@ -1,0 +1,98 @@
+"""What an explanation has of a node and of a GPU, on small worked clusters."""
+
+from msgspec import structs
+
+from tests.reconciler.samples import NOW, handshake, lock, node, pod, uuid
+from vgpu.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpu.explain.model import ExplainOutcome, WayStep
+from vgpu.explain.node import (
+    explain_gpu,
+    explain_node,
+    explain_unreadable_node,
+    gpu_entry,
+)
+from vgpu.inventory import Objects
+from vgpu.kube.objects import MalformedObject, Node
+from vgpu.model import PodRef
+
+
+def of_node(one, *pods, **objects):
+    cluster = ClusterObjects(Objects((one,), pods, **objects), NOW)
+    return ClusterEvidence(cluster).of_node(one)
+
+
+def decisive(explained):
+    step = explained.decisive
+    return None if step is None else (step.step, [reason.code for reason in step.reasons])
+
+
+def test_a_node_that_takes_pods():
+    explained = explain_node(of_node(node("gpu-1", "hami"), pod("train-0", "hami")))
+    assert decisive(explained) is None
+    assert explained.conclusion == "nothing is wrong with the node"
+    assert [line.split(":")[0] for line in explained.lines] == [
+        f"GPU {uuid('gpu-1', 0)}",
+        f"GPU {uuid('gpu-1', 1)}",
+    ]
+
+
+def test_what_keeps_a_node_from_taking_pods():
+    well = node("gpu-1", "hami")
+    for one, expected in [
+        (structs.replace(well, ready=False), (WayStep.READY, ["not_ready"])),
+        (structs.replace(well, unschedulable=True), (WayStep.READY, ["cordoned_node"])),
+        (Node("cpu-1", ready=True), (WayStep.REGISTERED, ["no_gpus"])),
+        (node("gpu-1", "hami", plugin=False), (WayStep.PLUGIN, ["not_advertised"])),
+        (node("gpu-1", "hami", "gpushare"), (WayStep.REGISTERED, ["mixed_node"])),
+    ]:
+        explained = explain_node(of_node(one))
+        assert decisive(explained) == expected
+        assert explained.advice
+
+
+def test_a_lock_and_a_handshake_that_stop_a_node():
+    told = lock(None, 3600, "volcano") | handshake(style="volcano")
+    explained = explain_node(of_node(node("gpu-1", "volcano", annotations=told)))
+    failed = {step.step for step in explained.steps if step.outcome is ExplainOutcome.FAILED}
+    assert failed == {WayStep.LOCK, WayStep.PLUGIN}
+    assert "reconcile plan" in explained.advice
+
+
+def test_a_pod_without_a_gpu_makes_the_records_of_a_node_incomplete():
+    without = pod("train-0", "hami", claim=None, phase="Pending")
+    explained = explain_node(of_node(node("gpu-1", "hami"), without))
+    assert decisive(explained) == (WayStep.RECORDS, ["pod_without_gpu"])
+    assert any("train-0" in text for text in explained.decisive.evidence)
+
+
+def test_a_node_that_cannot_be_read():
+    broken = MalformedObject("Node", PodRef("", "", "gpu-1"), "status.capacity is a list")
+    explained = explain_unreadable_node(broken, NOW)
+    assert decisive(explained) == (WayStep.REGISTERED, ["malformed"])
+
+
+def test_a_gpu_is_found_by_index_uuid_and_beginning():
+    evidence = of_node(node("gpu-1", "hami"))
+    first = gpu_entry(evidence, "0")
+    assert first.device.uuid == uuid("gpu-1", 0)
+    assert gpu_entry(evidence, uuid("gpu-1", 1)).device.index == 1
+    assert gpu_entry(evidence, uuid("gpu-1", 0)[:12]) is None  # both begin so
+    assert gpu_entry(evidence, "7") is None
+    assert gpu_entry(evidence, "") is None
+
+
+def test_a_gpu_of_which_more_is_held_than_it_has():
+    holders = [pod(f"p-{n}", "gpushare", gpu=0, phase="Running") for n in range(6)]
+    evidence = of_node(node("gpu-1", "gpushare"), *holders)
+    explained = explain_gpu(evidence, gpu_entry(evidence, "0"))
+    assert decisive(explained) == (WayStep.SHARES, ["overcommitted"])
+    assert len(explained.lines) == 6
+    free = explain_gpu(evidence, gpu_entry(evidence, "1"))
+    assert decisive(free) is None
+    assert free.lines == ()
+
+
+def test_a_gpu_that_is_unhealthy():
+    evidence = of_node(node("gpu-1", "gpushare"), unhealthy={"gpu-1": "0"})
+    explained = explain_gpu(evidence, gpu_entry(evidence, "0"))
+    assert decisive(explained) == (WayStep.HEALTHY, ["unhealthy"])

@@ -1,0 +1,119 @@
+"""The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from reconciler.observe.lock_owners import LockOwnerReader, named_owners
+from vgpu.commands.inspect_read import from_cluster, from_files, if_allowed
+from vgpu.explain.evidence import ClusterObjects
+from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
+from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
+from vgpu.kube.objects import Node, Pod
+from vgpu.quota.of_cluster import has_gpu_admission
+
+
+def dumped(paths: Sequence[str]) -> ClusterObjects:
+    """The objects of dumps. Raises click.ClickException."""
+    read = from_files(paths)
+    return ClusterObjects(
+        read.objects,
+        read.as_of,
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+        is_dump=True,
+        notes=read.notes,
+    )
+
+
+def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
+    """What an explanation of the pod needs; of a bound pod only its node and its namespace.
+
+    Raises ClusterError, NotFound if there is neither such a pod nor such a SharePod, and
+    SourceError.
+    """
+    pod = _pod(cluster, namespace, name)
+    read = from_cluster(cluster, pod.node if pod is not None else "")
+    objects = _with_pods(read.objects, () if pod is None else (pod,))
+    notes = list(read.notes)
+    quotas, note = if_allowed(
+        lambda: tuple(
+            quota
+            for page in cluster.pages(RESOURCE_QUOTAS, namespace=namespace)
+            for quota in page.objects
+        ),
+        "ResourceQuotas",
+    )
+    notes += note
+    declared, note = if_allowed(
+        lambda: cluster.find(NAMESPACES, "", namespace), f"the Namespace {namespace}"
+    )
+    notes += note
+    gpu_quota = None
+    if has_gpu_admission(objects.nodes):
+        gpu_quota, note = if_allowed(
+            lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
+            f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
+        )
+        notes += note
+    if pod is not None and pod.node and (declared or quotas or gpu_quota):
+        objects = _with_namespace(cluster, objects, namespace)
+    return ClusterObjects(
+        objects,
+        read.as_of,
+        () if declared is None else (declared,),
+        quotas or (),
+        gpu_quota,
+        notes=tuple(notes),
+    )
+
+
+def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
+    """What an explanation of the node needs: the node, its pods, and those that are not bound.
+
+    Raises ClusterError, SourceError, and click.ClickException if there is no such node.
+    """
+    read = from_cluster(cluster, name)
+    codecs = detect_schemes(read.objects, Units()).codecs
+    known = {(pod.ref.namespace, pod.ref.name) for pod in read.objects.pods}
+    owners = LockOwnerReader(cluster.pod).ask(
+        [owner for owner in named_owners(read.objects.nodes, codecs) if owner not in known]
+    )
+    notes = (*read.notes, *filter(None, (owners.note,)))
+    return ClusterObjects(read.objects, read.as_of, lock_owners=owners.known, notes=notes)
+
+
+def _pod(cluster: ApiClient, namespace: str, name: str) -> Pod | None:
+    """The pod; None if only a SharePod has the name."""
+    try:
+        return cluster.pod(namespace, name)
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        try:
+            cluster.sharepod(namespace, name)
+        except ClusterError as missing:
+            if missing.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
+                raise error from None
+            raise
+        return None
+
+
+def _with_namespace(cluster: ApiClient, objects: Objects, namespace: str) -> Objects:
+    """The objects with the pods of a namespace that has a quota, and the nodes of these pods."""
+    pods = [pod for page in cluster.pods(namespace=namespace) for pod in page.objects]
+    names = {pod.node for pod in pods} - {"", *(node.name for node in objects.nodes)}
+    nodes: list[Node] = []
+    if names:
+        nodes += (node for node in cluster.nodes() if node.name in names)
+    return _with_pods(msgspec.structs.replace(objects, nodes=(*objects.nodes, *nodes)), pods)
+
+
+def _with_pods(objects: Objects, pods: Iterable[Pod]) -> Objects:
+    by_uid = {pod.ref.uid: pod for pod in (*objects.pods, *pods)}
+    return msgspec.structs.replace(objects, pods=tuple(by_uid.values()))
