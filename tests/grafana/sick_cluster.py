@@ -3,8 +3,9 @@
 Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver hangs, and those on
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
 one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`) and two of schedulers
-(:mod:`pretended_scheduler`), and those of a controller of KubeShare and of its node component
-(:mod:`pretended_kubeshare`). And of each kind a target where nothing answers.
+(:mod:`pretended_scheduler`), those of a controller of KubeShare and of its node component
+(:mod:`pretended_kubeshare`), and one of a feedback (:mod:`pretended_feedback`). And of each kind a
+target where nothing answers.
 """
 
 import json
@@ -20,6 +21,8 @@ from msgspec import structs
 from kubeshare.metrics import NODE_TABLES
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from tests.grafana.living_node import LivingNode, running
+from tests.grafana.pretended_feedback import JOB as FEEDBACK
+from tests.grafana.pretended_feedback import unready
 from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
 from tests.grafana.pretended_kubeshare import NODE_JOB as KUBESHARE_NODES
 from tests.grafana.pretended_kubeshare import broken, silent_node
@@ -32,6 +35,7 @@ from tests.support.bed.monitoring import Prometheus
 from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.live import LiveExporter, fake_devices, fake_processes
+from vgpu.feedback.metrics import TABLES as FEEDBACK_TABLES
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
@@ -200,6 +204,7 @@ class SickCluster:
             for job, view, tables in (
                 (CONTROLLERS, broken, CONTROLLER_TABLES),
                 (KUBESHARE_NODES, silent_node, NODE_TABLES),
+                (FEEDBACK, unready, FEEDBACK_TABLES),
             ):
                 page = stack.enter_context(PretendedScheduler(view, tables))
                 jobs.append((job, "north", [NOBODY, page.target]))

@@ -1,6 +1,7 @@
 """ResourceClaims in the ledger: who holds which device, and how often it counts."""
 
 import msgspec
+from msgspec import structs
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, kinds, pod, where
 from vgpu.facts import (
@@ -89,6 +90,7 @@ def ledger(
     drivers=(),
     grants=(),
     gpus=(A, B),
+    **read,
 ):
     kubelet = KubeletSample(
         {pod.uid: pod for pod in pods},
@@ -106,7 +108,7 @@ def ledger(
     )
     process = ProcessSample({}, True, frozenset(live))
     samples = NodeSamples(node=NODE, gpu=gpu, process=process, kubelet=kubelet)
-    return merge(node_evidence((), samples))
+    return merge(structs.replace(node_evidence((), samples), **read))
 
 
 def test_a_holder_is_shown_without_a_uuid_if_no_source_knows_it():
@@ -114,6 +116,12 @@ def test_a_holder_is_shown_without_a_uuid_if_no_source_knows_it():
     assert (holding.pod, holding.container, holding.scheme) == (POD, "main", Scheme.DRA)
     assert holding.share == Share("gpu.nvidia.com/node-0/gpu-0")
     assert [part.claimed for part in holding.claimed] == [DEVICE]
+
+
+def test_a_list_of_pods_that_request_shares_has_no_pods_of_resource_claims():
+    found = ledger([CLAIM], [use()], pods_complete=True)
+    assert [holding.pod for holding in found.holdings] == [POD]
+    assert not found.conflicts
 
 
 def test_a_pod_that_is_gone_and_still_in_the_state_is_a_conflict():

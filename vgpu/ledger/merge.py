@@ -28,7 +28,7 @@ from vgpu.ledger.pods import Known, PodResolution, SupportedHolding, resolve_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
-from vgpu.model import ContainerKind, Phase, PodRef, Source
+from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 
 NO_POD = ""
 """The UID of what belongs to no pod."""
@@ -163,8 +163,12 @@ def _known(
     ref = named or max(
         (statement.pod for statement in statements), key=lambda pod: (pod.namespace, pod.name)
     )
-    # Any pod may have a process on a device; only those that share GPUs have to be in the evidence.
-    shares = any(statement.source is not Source.PROCESS for statement in statements)
+    # Any pod may have a process on a device; only those that request shares have to be in the
+    # evidence. Nothing in a pod's resources shows that it uses a ResourceClaim.
+    shares = any(
+        statement.source is not Source.PROCESS and statement.scheme is not Scheme.DRA
+        for statement in statements
+    )
     kinds = {
         statement.container: statement.kind
         for statement in own
