@@ -19,10 +19,11 @@ from msgspec import structs  # noqa: E402
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.scheduler import node, pod  # noqa: E402
+from scheduler.read_once import filled_cache  # noqa: E402
+from vgpu.commands.fit import objects_of, schemes_in_units  # noqa: E402
 from vgpu.commands.fit_answer import answer, exclusions, move  # noqa: E402
 from vgpu.commands.fit_manifest import pod_of_requests  # noqa: E402
 from vgpu.commands.inspect_read import Read  # noqa: E402
-from vgpu.commands.scheduler_cache import filled_cache, schemes_in_units  # noqa: E402
 from vgpu.inventory import Objects, Units  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402
 
@@ -40,7 +41,7 @@ QUESTIONS = {
 def ask(objects, requests, wanted, drained):
     read = Read(objects, 1_790_000_000.0)
     schemes, _ = schemes_in_units(read, Units(), PlacementPolicies())
-    cache = filled_cache(read, schemes)
+    cache = filled_cache(schemes, objects_of(read))
     excluded = exclusions(objects.nodes, drained)
     names = [each.name for each in objects.nodes if each.name not in excluded]
     moved = move(cache, objects.pods, frozenset(drained), names)

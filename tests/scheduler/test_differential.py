@@ -10,12 +10,10 @@ from msgspec import structs
 
 from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
+from scheduler.read_once import ReadObjects, filled_cache
 from tests.scheduler.test_promise import NODES, SCHEMES
 from tests.scheduler.test_verbs import FILTER, NOW, Served
 from vgpu.commands.fit_answer import answer as fit
-from vgpu.commands.inspect_read import Read
-from vgpu.commands.scheduler_cache import filled_cache
-from vgpu.inventory import Objects
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
@@ -132,9 +130,8 @@ def test_as_many_pods_are_bound_as_fit_reports(system, data):
     held = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 2)))
     pod = Pod(PodRef("uid", "ns", "new"), containers=(Container("main", asked),))
-    objects = Objects(tuple(nodes.values()), tuple(pod for pods in held.values() for pod in pods))
-    read = Read(objects, NOW)
-    fits = fit(filled_cache(read, SCHEMES), demand_of(pod, SCHEMES), tuple(nodes))
+    read = ReadObjects(NOW, nodes.values(), [pod for pods in held.values() for pod in pods])
+    fits = fit(filled_cache(SCHEMES, read), demand_of(pod, SCHEMES), tuple(nodes))
     served = Served()
     try:
         for name, node in nodes.items():
@@ -144,7 +141,7 @@ def test_as_many_pods_are_bound_as_fit_reports(system, data):
         bound = bound_until_rejected(served, asked, tuple(nodes))
         assert sum(bound.values()) == fits.pods
         assert bound == {node.node: node.pods for node in fits.nodes}
-        placed = fit(filled_cache(read, SCHEMES), demand_of(pod, SCHEMES), tuple(nodes), 100)
+        placed = fit(filled_cache(SCHEMES, read), demand_of(pod, SCHEMES), tuple(nodes), 100)
         assert {node.node: node.pods for node in placed.nodes} == bound
         assert placed.pods == fits.pods
     finally:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from scheduler.cache import SchedulerCache
 from scheduler.explanation import request_text
+from scheduler.read_once import ReadObjects, filled_cache
 from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.fit_answer import FitAnswer, answer, exclusions, move
 from vgpu.commands.fit_manifest import pod_of_requests, pods_of_manifest
@@ -21,16 +22,22 @@ from vgpu.commands.inspect_read import (
     no_such_node,
     with_quotas,
 )
-from vgpu.commands.scheduler_cache import filled_cache, schemes_in_units
 from vgpu.documentation import page
 from vgpu.inventory import Units
+from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
 from vgpu.kube.objects import Node, Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialect import BINPACK, SPREAD
-from vgpu.placement.dialects import PlacementPolicies, SchedulerScheme, demand_of
+from vgpu.placement.dialects import (
+    PlacementPolicies,
+    SchedulerScheme,
+    demand_of,
+    scheduler_schemes,
+)
 from vgpu.placement.result import PlacementRefusal
 from vgpu.reasons import SourceError
+from vgpu.schemes.registry import registry
 
 MOST_ADDED: Final = 1_000
 """Maximum number of nodes that one flag adds."""
@@ -212,7 +219,9 @@ def command(
     demanded = demand_of(pod or _like(read.objects.pods, like or ""), schemes)
     if isinstance(demanded, PlacementRefusal):
         raise click.ClickException(demanded.text)
-    fit = _answer(read, demanded, filled_cache(read, schemes), frozenset(drained), wanted)
+    fit = _answer(
+        read, demanded, filled_cache(schemes, objects_of(read)), frozenset(drained), wanted
+    )
     requested = request_text(demanded[1].requests)
     notes = (*read.notes, *notes)
     if output == "text":
@@ -226,6 +235,30 @@ def command(
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
     else:
         click.echo(msgspec.yaml.encode(msgspec.to_builtins(document)), nl=False)
+
+
+def schemes_in_units(
+    read: Read, units: Units, policies: PlacementPolicies
+) -> tuple[tuple[SchedulerScheme, ...], tuple[str, ...]]:
+    """The sharing systems in these units, and notes about the units."""
+    unit_bytes, notes = registry().assumed_units(units.by_row, read.objects.nodes)
+    doubts = doubts_of(read.objects.nodes, {}, registry().rows, unit_bytes)
+    return scheduler_schemes(unit_bytes, policies), (*notes, *doubt_notes(doubts))
+
+
+def objects_of(read: Read) -> ReadObjects:
+    """What the scheduler would know."""
+    objects = read.objects
+    return ReadObjects(
+        read.as_of,
+        objects.nodes,
+        objects.pods,
+        objects.malformed,
+        objects.unhealthy,
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+    )
 
 
 def _answer(

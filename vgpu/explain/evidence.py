@@ -21,7 +21,7 @@ from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
 from scheduler.cache import SchedulerCache
-from scheduler.node_cache import pod_key
+from scheduler.read_once import ReadObjects, filled_cache
 from vgpu.explain.known_objects import KnownNode, KnownPod, NodeAnswer
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.kube.objects import (
@@ -277,27 +277,19 @@ class ClusterEvidence:
         self, nodes: Iterable[Node], pods: Iterable[Pod], namespace: str = ""
     ) -> SchedulerCache:
         """The scheduler's cache with these objects, and the quota of a namespace."""
-        cache = SchedulerCache(self.placing, lambda: self.now)
-        maps = {row.unhealthy_map for row in registry().rows if row.unhealthy_map}
-        texts = self.cluster.objects.unhealthy.items()
-        cache.set_unhealthy({row.name(name): text for row in maps for name, text in texts})
-        for node in nodes:
-            cache.set_node(node.name, node)
-        for malformed in self.cluster.objects.malformed:
-            if malformed.kind == ObjectKind.POD:
-                ref = malformed.ref
-                cache.set_malformed(pod_key(ref.namespace, ref.name), malformed)
-        for pod in pods:
-            cache.set_pod(pod_key(pod.ref.namespace, pod.ref.name), pod)
-        for each in self.cluster.namespaces:
-            if each.name == namespace:
-                cache.set_namespace(namespace, each)
-        for quota in self.cluster.resource_quotas:
-            if quota.namespace == namespace and quota.hard:
-                cache.set_resource_quota(namespace, quota.name, quota)
-        if namespace and self.cluster.gpu_quota is not None:
-            cache.set_gpu_admission(self.cluster.gpu_quota)
-        return cache
+        cluster = self.cluster
+        quotas = cluster.resource_quotas
+        read = ReadObjects(
+            self.now,
+            nodes,
+            pods,
+            cluster.objects.malformed,
+            cluster.objects.unhealthy,
+            [each for each in cluster.namespaces if each.name == namespace],
+            [each for each in quotas if each.namespace == namespace and each.hard],
+            cluster.gpu_quota if namespace else None,
+        )
+        return filled_cache(self.placing, read)
 
     def _findings(
         self, nodes: Collection[str], namespaces: frozenset[str], uids: Collection[str]
