@@ -1,19 +1,13 @@
 """`vgpu explain` as a person calls it: on dumps, at an API server, and with wrong flags."""
 
-import json
-import os
-
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
-from tests.support.sample_cluster import NOW
 from vgpu.cli import main
 from vgpu.commands.explain_document import ExplanationDocument
-from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
 
 ITEMS = [
     sample.volcano_node("gpu-1", 1),
@@ -38,35 +32,6 @@ CLOSED = [
 
 def run(*words, **options):
     return CliRunner().invoke(main, ("explain", *words), **options)
-
-
-def dumped(folder, items):
-    path = folder / "dump.json"
-    path.write_text(json.dumps(sample.dump(items)))
-    os.utime(path, (NOW, NOW))
-    return "--from", str(path)
-
-
-@pytest.fixture
-def dump(tmp_path):
-    return dumped(tmp_path, ITEMS)
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    store = ObjectStore()
-    kinds = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
-    for item in ITEMS:
-        store.create(kinds[item["kind"]], item)
-    path = tmp_path / "kubeconfig"
-    with ApiServer(store) as api:
-        path.write_text(api.kubeconfig())
-        yield "--kubeconfig", str(path)
-
-
-@pytest.fixture(params=["dump", "cluster"])
-def source(request):
-    return request.getfixturevalue(request.param)
 
 
 def document(result):

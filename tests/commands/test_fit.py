@@ -1,17 +1,12 @@
 """`vgpu fit`: how many pods fit, where they go, and what drains, new nodes and quotas change."""
 
 import json
-import os
 
 import pytest
 from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
-from tests.support.sample_cluster import NOW
 from vgpu.cli import main
-from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
 
 
 def quota(namespace, **hard):
@@ -55,31 +50,6 @@ spec:
 
 def run(*words, **options):
     return CliRunner().invoke(main, ("fit", *words), **options)
-
-
-@pytest.fixture
-def dump(tmp_path):
-    path = tmp_path / "dump.json"
-    path.write_text(json.dumps(sample.dump(ITEMS)))
-    os.utime(path, (NOW, NOW))
-    return "--from", str(path)
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    store = ObjectStore()
-    kinds = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
-    for item in sample.dump(ITEMS)["items"]:
-        store.create(kinds[item["kind"]], item)
-    path = tmp_path / "kubeconfig"
-    with ApiServer(store) as api:
-        path.write_text(api.kubeconfig())
-        yield "--kubeconfig", str(path)
-
-
-@pytest.fixture(params=["dump", "cluster"])
-def source(request):
-    return request.getfixturevalue(request.param)
 
 
 def fits(*words, **options):

@@ -3,15 +3,10 @@
 import pytest
 import yaml
 
-from tests.commands.test_inspect_groups import cluster, dump, run
+from tests.commands.test_inspect_groups import ITEMS, run
 from vgpu.commands.quota import _comment
 
-__all__ = ["cluster", "dump"]
-
-
-@pytest.fixture(params=["dump", "cluster"])
-def source(request):
-    return request.getfixturevalue(request.param)
+__all__ = ["ITEMS"]
 
 
 def documents(result):

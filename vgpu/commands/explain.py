@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.document_output import print_document
 from vgpu.documentation import page
 from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
 from vgpu.program.flags import is_typed
@@ -176,8 +177,7 @@ def _print(evidence: Any, explanation: Any, output: str) -> None:
     if output == "json":
         from vgpu.commands.explain_document import document  # noqa: PLC0415  # only for JSON
 
-        content = msgspec.json.encode(document(explanation))
-        click.echo(msgspec.json.format(content, indent=2))
+        print_document(document(explanation), "json")
         return
     from vgpu.commands.explain_table import show  # noqa: PLC0415  # only this output needs it
     from vgpu.terminal import standard_output  # noqa: PLC0415

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
-import msgspec
 from msgspec import structs
 
 from scheduler.cache import SchedulerCache
 from scheduler.explanation import request_text
 from scheduler.read_once import ReadObjects, filled_cache
 from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.document_output import print_document
 from vgpu.commands.fit_answer import FitAnswer, answer, exclusions, move
 from vgpu.commands.fit_manifest import pod_of_requests, pods_of_manifest
 from vgpu.commands.fit_report import fit_document, report_lines
@@ -231,10 +231,7 @@ def command(
             click.echo(f"note: {note}", err=True)
         return
     document = fit_document(fit, requested, wanted, read.as_of, notes)
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
-    else:
-        click.echo(msgspec.yaml.encode(msgspec.to_builtins(document)), nl=False)
+    print_document(document, output)
 
 
 def schemes_in_units(

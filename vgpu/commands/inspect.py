@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.document_output import print_document
 from vgpu.commands.inspect_read import (
     Read,
     from_cluster,
@@ -105,12 +106,7 @@ def _print(shown: Inventory, as_of: float, output: str, nothing: str) -> None:
         return
     from vgpu.commands.inspect_document import document  # noqa: PLC0415
 
-    content = document(shown, as_of)
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(content), indent=2))
-    else:
-        # YAML's own form of a time is not RFC 3339, and Go's parsers refuse it.
-        click.echo(msgspec.yaml.encode(msgspec.to_builtins(content)), nl=False)
+    print_document(document(shown, as_of), output)
 
 
 def _print_legacy(read: Read, node: str, *, details: bool) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from vgpu.commands.document_output import print_document
 from vgpu.commands.inspect_document import API_VERSION
 from vgpu.commands.inspect_read import Read
 from vgpu.inventory import Units, detect_schemes
@@ -196,10 +197,7 @@ def print_groups(read: Read, units: Units, by: str, output: str, namespaces: Seq
         click.echo(groups_table(groups, by, notes))
         return
     content = groups_document(groups, by, read.as_of, notes)
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(content), indent=2))
-    else:
-        click.echo(msgspec.yaml.encode(msgspec.to_builtins(content)), nl=False)
+    print_document(content, output)
 
 
 def _team(ref: PodRef, marks: Mapping[str, str]) -> str:

@@ -1,0 +1,43 @@
+"""The objects of a test file, ``ITEMS``, as a dump and at an API server."""
+
+import json
+import os
+
+import pytest
+
+from tests.support import sample_cluster as sample
+from tests.support.sample_cluster import NOW
+from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
+from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.store import ObjectStore
+
+KINDS = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
+
+
+def dumped(folder, items):
+    """The flag that reads a dump of these objects."""
+    path = folder / "dump.json"
+    path.write_text(json.dumps(sample.dump(items)))
+    os.utime(path, (NOW, NOW))
+    return "--from", str(path)
+
+
+@pytest.fixture
+def dump(tmp_path, request):
+    return dumped(tmp_path, request.module.ITEMS)
+
+
+@pytest.fixture
+def cluster(tmp_path, request):
+    store = ObjectStore()
+    for item in request.module.ITEMS:
+        store.create(KINDS[item["kind"]], item)
+    path = tmp_path / "kubeconfig"
+    with ApiServer(store) as api:
+        path.write_text(api.kubeconfig())
+        yield "--kubeconfig", str(path)
+
+
+@pytest.fixture(params=["dump", "cluster"])
+def source(request):
+    return request.getfixturevalue(request.param)
