@@ -14,6 +14,7 @@ from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.registry import registry
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
@@ -55,6 +56,19 @@ class ClusterIndex:
     def pods(self) -> Mapping[str, Pod]:
         """All pods, by UID."""
         return {pod.ref.uid: pod for pod in self.all_pods}
+
+    @cached_property
+    def _nvidia(self) -> frozenset[str]:
+        """UIDs of the pods of NVIDIA's own plugin."""
+        return frozenset(pod.ref.uid for pod in self.snapshot.nvidia_pods)
+
+    def observed_scheme(self, pod: Pod) -> str:
+        """The system of the pod, if it is one that vgpu only observes; else ""."""
+        return NVIDIA.value if pod.ref.uid in self._nvidia else ""
+
+    def has_gpus(self, pod: Pod) -> bool:
+        """Whether the pod shares GPUs, or is of a system that vgpu only observes."""
+        return bool(self.observed_scheme(pod)) or self.shares(pod)
 
     @cached_property
     def living(self) -> int:

@@ -67,7 +67,11 @@ class Judge:
 
     def _looks_the_same(self, entry: Entry, current: Pod) -> bool:
         object_ref = entry.finding.object_ref
-        seen = (*self._snapshot.pods, *self._snapshot.share_pods)
+        seen = (
+            *self._snapshot.pods,
+            *self._snapshot.nvidia_pods,
+            *self._snapshot.share_pods,
+        )
         before = next((pod for pod in seen if pod.ref.uid == object_ref.uid), None)
         return before is not None and _unversioned(before) == _unversioned(current)
 

@@ -93,7 +93,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         complete: the parts that were seen in full; the other parts are no evidence.
         nodes: all nodes, or the one node.
         pods: all pods that share GPUs, with KubeShare's holder pods.
-        nvidia_pods: pods with GPUs or MIG instances of NVIDIA's own plugin, which shares none.
+        nvidia_pods: pods with GPUs, replicas or MIG instances of NVIDIA's own plugin, which vgpu
+            only observes.
         share_pods: KubeShare's SharePods, as pods.
         malformed: objects that were seen and cannot be read: their content is no evidence.
         lock_owners: the pods that nodes' locks name and that are not in ``pods``, by namespace
@@ -103,6 +104,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         owners: the owners of Failed pods whose own policy decides.
         usage: what containers use of devices, where that is known for certain.
         last_kernels: when containers last launched a kernel, where their library reports it.
+        device_pods: UIDs of the pods that have a process on a device, by the device's UUID; only of
+            devices of which all processes and their containers are known.
         namespaces: the labels of namespaces by name, if a policy asks for them; those that could
             not be read are missing.
         quotas: the quotas of namespaces by name, of those that have one, if a rule asks for them.
@@ -130,6 +133,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     folders: tuple[ShimFolder, ...] = ()
     usage: tuple[Usage, ...] = ()
     last_kernels: tuple[KernelLaunch, ...] = ()
+    device_pods: Mapping[str, frozenset[str]] = {}
     namespaces: Labels = {}
     quotas: Mapping[str, NamespaceQuota] = {}
     quota_namespaces: tuple[Namespace, ...] = ()

@@ -8,6 +8,7 @@ import msgspec
 
 from reconciler.namespace_policy import NamespacePolicy
 from reconciler.reasons import Rule
+from vgpu.schemes.nvidia.grant import NVIDIA
 
 
 class Mode(StrEnum):
@@ -50,6 +51,9 @@ DEFAULT_MODES: Final[Mapping[Rule, Mode]] = {
     rule: Mode.OFF if rule in _OPT_IN else Mode.PLAN if rule in _ASKED_FOR else Mode.APPLY
     for rule in Rule
 }
+
+OBSERVED: Final = (NVIDIA.value,)
+"""Sharing systems that vgpu only observes, and whose pods rules look at."""
 
 RECREATED: Final = ("ReplicaSet", "ReplicationController", "StatefulSet")
 """Kinds of owners that recreate any pod without another effect."""
@@ -129,6 +133,8 @@ class Policy(msgspec.Struct, frozen=True):
             ``Kind.group`` where the kind is not Kubernetes' own.
         evict_bare: also pods that no controller recreates.
         evict_running: also running pods, where a rule reports that this helps.
+        act_on_schemes: of the systems in :data:`OBSERVED`, those whose living pods may be acted on;
+            pods that have ended may be in any case.
         namespaces: only pods in these, if any are named; then no objects of nodes either.
         plan_namespaces: what would be done to pods of these is planned, and not applied.
         policies: of the rest, the first that holds for a pod's namespace counts.
@@ -143,6 +149,7 @@ class Policy(msgspec.Struct, frozen=True):
     owners: tuple[str, ...] = RECREATED
     evict_bare: bool = False
     evict_running: bool = False
+    act_on_schemes: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     plan_namespaces: tuple[str, ...] = ()
     policies: tuple[NamespacePolicy, ...] = ()

@@ -228,6 +228,7 @@ class Cause(Explained):
     CRASH_LOOP = "crash_loop", "the container ends soon after every start"
     # idle_holder
     NO_KERNEL = "no_kernel", "the sharing library has seen no kernel of the container"
+    NO_PROCESS = "no_process", "no process of the container's pod uses the device now"
     # over_quota
     QUOTA_EXCEEDED = (
         "quota_exceeded",
@@ -337,6 +338,10 @@ class SkipReason(Explained):
     NAMESPACE_UNREAD = (
         "namespace_unread",
         "the labels of the object's namespace decide, and could not be read: plan only",
+    )
+    SCHEME_MODE_PLAN = (
+        "scheme_mode_plan",
+        "vgpu only observes the sharing system of this pod: plan only (act_on_schemes)",
     )
     BREAKER_TRIPPED = (
         "breaker_tripped",

@@ -26,7 +26,7 @@ from reconciler.config.value_types import (
     whole,
     yes_no,
 )
-from reconciler.policy import DEFAULT_MODES, Ages, Backoff, Limits, Mode, Policy
+from reconciler.policy import DEFAULT_MODES, OBSERVED, Ages, Backoff, Limits, Mode, Policy
 from reconciler.reasons import Rule
 from vgpu.documentation import page
 
@@ -141,6 +141,14 @@ KEYS: Final = (
         yes_no(),
         "Also evict running pods, where a rule proposes it.",
         "--evict-running",
+    ),
+    Key(
+        "act_on_schemes",
+        names(f"sharing systems ({', '.join(OBSERVED)})", f"({'|'.join(OBSERVED)})"),
+        "Sharing systems that vgpu only observes, and whose pods may be evicted all the same. For a"
+        " system that is not named, what a rule would do to its pods is planned, and not applied."
+        " Pods that have ended are evicted in any case.",
+        "--act-on-scheme",
     ),
     Key(
         "priority_ceiling",

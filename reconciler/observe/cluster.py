@@ -37,6 +37,10 @@ from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.units import count
 
+_OBSERVED: Final = (
+    "they are evicted after they have failed; what else is wrong with them is reported"
+    " (act_on_schemes)"
+)
 _UNKNOWN_HEALTH: Final = "gpushare's unhealthy GPUs are not known"
 
 
@@ -226,7 +230,7 @@ def cluster_view(
     notes = [*known.notes, *schemes.notes]
     if others:
         what = "pod with GPUs or MIG instances of NVIDIA's own device plugin"
-        notes.append(f"{count(len(others), what)}: only rules on Failed pods look at them")
+        notes.append(f"{count(len(others), what)}: {_OBSERVED}")
     kinds = frozenset(ObjectKind)
     notes += (str(malformed) for malformed in objects.malformed if malformed.kind not in kinds)
     if Coverage.PODS in known.complete:

@@ -7,7 +7,7 @@ it were read: a missing source only removes knowledge.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -143,10 +143,18 @@ class NodeObserver:
                 pods=tuple(pod for pod in pods.pods if _counts(pod, schemes, placed))
                 if pods
                 else (),
+                nvidia_pods=tuple(
+                    pod
+                    for pod in pods.pods
+                    if pod.ref.uid in schemes.nvidia and not _counts(pod, schemes, placed)
+                )
+                if pods
+                else (),
                 ledgers={self._node: ledger},
                 folders=shim_folders.folders,
                 usage=usage or (),
                 last_kernels=tuple(_last_kernels(seen, now)),
+                device_pods=_device_pods(seen),
                 live_pods=seen.process.live_pods if seen.process else None,
                 continuous=self._continuous,
                 notes=(*notes, *schemes.notes),
@@ -293,6 +301,20 @@ def _usage(seen: Observation) -> tuple[Usage, ...] | None:
     names = seen.kubelet.containers if seen.kubelet else {}
     usage = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
     return tuple(certain(usage))
+
+
+def _device_pods(seen: Observation) -> Mapping[str, frozenset[str]]:
+    """UIDs of the pods with a process on each device, where all of its processes are known."""
+    gpu, process = seen.gpu, seen.process
+    if gpu is None or process is None or not process.sees_host:
+        return {}
+    pods: dict[str, set[str]] = {device: set() for device in gpu.processes_known}
+    for one in gpu.processes:
+        if one.pid not in process.owners:
+            pods.pop(one.device, None)
+        elif one.device in pods and (owner := process.owners[one.pid]) is not None:
+            pods[one.device].add(owner.pod_uid)
+    return {device: frozenset(uids) for device, uids in pods.items()}
 
 
 def _last_kernels(seen: Observation, now: float) -> Iterator[KernelLaunch]:

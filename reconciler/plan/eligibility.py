@@ -48,9 +48,13 @@ def objection(
 
 
 def _only_planned(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
-    """Why the action is planned and not applied, by the rule or by the namespace."""
+    """Why the action is planned and not applied: by rule, sharing system or namespace."""
     if policy.mode(finding.rule) is Mode.PLAN:
         return SkipReason.RULE_MODE_PLAN, f"rules.{finding.rule}.mode: apply"
+    pod = cluster_index.pod_of(finding.object_ref)
+    system = cluster_index.observed_scheme(pod) if pod and not pod.terminal else ""
+    if system and system not in policy.act_on_schemes:
+        return SkipReason.SCHEME_MODE_PLAN, f"act_on_schemes: [{system}]"
     namespace = finding.object_ref.namespace
     if namespace in policy.plan_namespaces:
         return SkipReason.NAMESPACE_MODE_PLAN, "plan_namespaces"

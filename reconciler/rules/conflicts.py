@@ -21,7 +21,7 @@ from reconciler.rules.running_devices import TRUSTED
 from vgpu.kube.objects import Pod
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import exceeded
-from vgpu.model import Scheme
+from vgpu.model import Scheme, Source
 from vgpu.schemes.registry import registry
 
 CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {
@@ -104,7 +104,7 @@ def _conflicts(
     rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
 ) -> Iterator[_Wrong]:
     for conflict in ledger.conflicts:
-        rule_of_kind, cause = CAUSES.get(conflict.kind, (None, None))
+        rule_of_kind, cause = _cause_of(conflict, pod_index, cluster_index)
         if rule_of_kind is not rule or cause is None:
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
@@ -121,6 +121,22 @@ def _conflicts(
             object_ref = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
         evidence = tuple(_evidence(conflict, parties, ledger, objection))
         yield _Wrong(cause, object_ref, evidence, pod, objection)
+
+
+def _cause_of(
+    conflict: Conflict, pod_index: PodIndex, cluster_index: ClusterIndex
+) -> tuple[Rule, Cause] | tuple[None, None]:
+    """The rule and cause of a conflict; (None, None) if it is another rule's, or needs no action.
+
+    Where a process uses another GPU than was allocated to its container, rule ``card_drift``
+    corrects the annotation; a pod of a system that is only observed has none.
+    """
+    if conflict.kind is ConflictKind.GPU_DIFFERS and conflict.pod is not None:
+        pod = pod_index.pod(conflict.pod.uid)
+        runs = any(statement.source is Source.PROCESS for statement in conflict.statements)
+        if runs and pod is not None and cluster_index.observed_scheme(pod):
+            return CAUSES[ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+    return CAUSES.get(conflict.kind, (None, None))
 
 
 def _waiting(

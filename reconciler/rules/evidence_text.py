@@ -31,7 +31,7 @@ class PodIndex:
     def _static(self) -> dict[str, Pod]:
         return {
             pod.kubelet_uid: pod
-            for pod in self._cluster_index.snapshot.pods
+            for pod in self._cluster_index.all_pods
             if MIRROR in pod.annotations
         }
 

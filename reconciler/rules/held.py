@@ -1,22 +1,25 @@
 """Shares that are held without use: by pods that do not end, cannot run, or run no kernel.
 
 These rules only report: an eviction of a pod that is being deleted does nothing, and a pod that
-cannot run or is idle is its owner's decision.
+cannot run or is idle is its owner's decision. What a pod of NVIDIA's own plugin holds is in no
+annotation: the kubelet allocates what the containers request when it admits the pod.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
+
+import msgspec
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.evidence_text import PodIndex
+from reconciler.rules.evidence_text import PodIndex, of_holding
 from reconciler.rules.findings import is_due, of_pod, quoted
 from vgpu.durations import age
 from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
-from vgpu.model import Allocation, ContainerKind, Phase
+from vgpu.model import Allocation, ContainerKind, Phase, Share
 from vgpu.units import GIB, exact_size
 
 _HOUR: Final = 3600.0
@@ -24,9 +27,9 @@ _HOUR: Final = 3600.0
 
 def stuck_terminating(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Pods whose deletion is due, and whose containers have not ended: they keep their shares."""
-    for pod in cluster_index.snapshot.pods:
+    for pod in cluster_index.all_pods:
         due = pod.deleted_at
-        if due is None or not holds_devices(pod) or not cluster_index.shares(pod):
+        if due is None or not holds_devices(pod) or not cluster_index.has_gpus(pod):
             continue
         if not is_due(cluster_index, policy, due, policy.ages.terminating):
             continue
@@ -44,15 +47,15 @@ def stuck_terminating(cluster_index: ClusterIndex, policy: Policy) -> Iterator[F
 
 def held_for_nothing(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Shares of containers that cannot run: of a missing image, a refused start, a crash loop."""
-    for pod in cluster_index.snapshot.pods:
+    for pod in cluster_index.all_pods:
         if not pod.node or pod.terminal or pod.deleted_at is not None:
             continue
         status = _blocked(pod)
         if status is None:
             continue
-        held = _held(cluster_index, pod, status)
+        held = _useless(cluster_index, pod, status)
         since = failing_since(pod, status, cluster_index.now)
-        if held and is_due(cluster_index, policy, since, policy.ages.held):
+        if held.lines and is_due(cluster_index, policy, since, policy.ages.held):
             crashes = status.reason == CRASH_LOOP
             yield Finding(
                 rule=Rule.HELD_FOR_NOTHING,
@@ -65,15 +68,21 @@ def held_for_nothing(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fi
 
 
 def idle_holder(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """Containers that have launched no kernel for ``ages.idle``; off while that is 0.
+    """Containers without a kernel for ``ages.idle``, or without a process; off while that is 0.
 
     The sharing library writes the time of the last kernel into the container's own file, which the
-    tenant can change: enough for a report.
+    tenant can change: enough for a report. NVIDIA's own plugin has no library: there a container
+    that has been running for this time is idle if its pod has no process on the device now.
     """
-    idle = policy.ages.idle
-    if not idle:
-        return
-    pod_index = PodIndex(cluster_index)
+    if policy.ages.idle:
+        pod_index = PodIndex(cluster_index)
+        yield from _without_kernel(cluster_index, pod_index, policy.ages.idle)
+        yield from _without_process(cluster_index, pod_index, policy.ages.idle)
+
+
+def _without_kernel(
+    cluster_index: ClusterIndex, pod_index: PodIndex, idle: float
+) -> Iterator[Finding]:
     for launch in cluster_index.snapshot.last_kernels:
         pod = pod_index.pod(launch.pod_uid)
         if pod is None or not _runs(pod):
@@ -81,7 +90,7 @@ def idle_holder(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding
         since = launch.at or pod.started_at
         if since is None or cluster_index.now - since < idle:
             continue
-        held = _allocations(cluster_index, pod, launch.container)
+        held = _of_allocations(_allocations(cluster_index, pod, launch.container))
         last = age(cluster_index.now - since)
         event = f"launched its last kernel {last} ago"
         if not launch.at:
@@ -90,10 +99,38 @@ def idle_holder(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding
             rule=Rule.IDLE_HOLDER,
             cause=Cause.NO_KERNEL,
             object_ref=of_pod(pod),
-            evidence=(f"container {launch.container} {event}", *_of_held(held)),
+            evidence=(f"container {launch.container} {event}", *held.lines),
             since=since,
             part=launch.container,
         )
+
+
+def _without_process(
+    cluster_index: ClusterIndex, pod_index: PodIndex, idle: float
+) -> Iterator[Finding]:
+    """Containers of NVIDIA's own plugin on devices where their pod has no process."""
+    users = cluster_index.snapshot.device_pods
+    for ledger in cluster_index.snapshot.ledgers.values():
+        for holding in ledger.holdings:
+            pod = pod_index.pod(holding.pod.uid)
+            device = holding.share.device
+            if pod is None or not cluster_index.observed_scheme(pod) or device not in users:
+                continue
+            since = _running_since(pod, holding.container)
+            if holding.pod.uid in users[device] or since is None:
+                continue
+            if cluster_index.now - since >= idle:
+                runs = age(cluster_index.now - since)
+                yield Finding(
+                    rule=Rule.IDLE_HOLDER,
+                    cause=Cause.NO_PROCESS,
+                    object_ref=of_pod(pod),
+                    evidence=(
+                        _idle_text(holding.container, runs, device),
+                        of_holding(holding, device),
+                    ),
+                    part=f"{holding.container}/{device}",
+                )
 
 
 # ---------------------------------------------------------------- what is held
@@ -110,20 +147,64 @@ def _runs(pod: Pod) -> bool:
     )
 
 
-def _held(cluster_index: ClusterIndex, pod: Pod, status: Status) -> tuple[Allocation, ...]:
+def _running_since(pod: Pod, container: str) -> float | None:
+    """Since when the container runs, in unix seconds; None if it does not, or if unknown."""
+    return next(
+        (
+            status.started_at or pod.started_at
+            for status in pod.statuses
+            if status.name == container
+            and status.state is ContainerState.RUNNING
+            and pod.deleted_at is None
+        ),
+        None,
+    )
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """What is held: a line for each share, and their memory together, 0 if unknown."""
+
+    lines: tuple[str, ...] = ()
+    memory_bytes: int = 0
+
+
+def _useless(cluster_index: ClusterIndex, pod: Pod, status: Status) -> _Held:
     """The shares that are of no use while this container waits.
 
     An init container keeps all app containers waiting. A share of the whole pod is of use while
     any container runs.
     """
+    of_all = status.kind is not ContainerKind.APP
+    if of_all and _app_runs(pod):
+        return _Held()
+    if cluster_index.observed_scheme(pod):
+        return _of_requests(pod, "" if of_all else status.name)
     allocations = _allocations(cluster_index, pod, "")
-    if status.kind is not ContainerKind.APP:
-        return allocations if not _app_runs(pod) else ()
-    return tuple(
+    return _of_allocations(
         allocation
         for allocation in allocations
-        if allocation.container == status.name or (not allocation.container and not _runs(pod))
+        if of_all
+        or allocation.container == status.name
+        or (not allocation.container and not _runs(pod))
     )
+
+
+def _of_requests(pod: Pod, container: str) -> _Held:
+    """What the kubelet allocated at admission, of one container or of all."""
+    return _Held(
+        tuple(
+            f"holds {number} of {resource}"
+            for each in pod.containers
+            for resource, number in sorted(each.limits.items())
+            if number and container in ("", each.name)
+        )
+    )
+
+
+def _of_allocations(allocations: Iterable[Allocation]) -> _Held:
+    shares = [share for allocation in allocations for share in allocation.shares]
+    memory = sum(share.memory_bytes or 0 for share in shares)
+    return _Held(tuple(map(_of_share, shares)), memory)
 
 
 def _app_runs(pod: Pod) -> bool:
@@ -149,6 +230,11 @@ def _allocations(cluster_index: ClusterIndex, pod: Pod, container: str) -> tuple
 # ---------------------------------------------------------------- in words
 
 
+def _idle_text(container: str, runs: str, device: str) -> str:
+    what = f"container {container} has been running for {runs}"
+    return f"{what}, and its pod has no process on {device} at this moment"
+
+
 def _of_termination(pod: Pod, now: float, due: float) -> Iterator[str]:
     yield f"the pod should have ended {age(now - due)} ago"
     remaining = [status for status in pod.statuses if status.state is not ContainerState.TERMINATED]
@@ -159,22 +245,18 @@ def _of_termination(pod: Pod, now: float, due: float) -> Iterator[str]:
         yield "the kubelet has reported no container"
 
 
-def _of_failure(
-    status: Status, held: Sequence[Allocation], since: float | None, now: float
-) -> Iterator[str]:
+def _of_failure(status: Status, held: _Held, since: float | None, now: float) -> Iterator[str]:
     restarts = f" after {status.restarts} restarts" if status.restarts else ""
     yield f"container {status.name} is waiting: {quoted(status.reason)}{restarts}"
     if status.message and status.reason != CRASH_LOOP:
         yield f"message {quoted(status.message)}"
-    yield from _of_held(held)
-    memory = sum(share.memory_bytes or 0 for allocation in held for share in allocation.shares)
+    yield from held.lines
+    memory = held.memory_bytes
     if memory and since is not None and now > since:
         hours = (now - since) / _HOUR
         yield f"{exact_size(memory)} for {hours:,.0f} hours: {memory / GIB * hours:,.0f} GiB hours"
 
 
-def _of_held(held: Sequence[Allocation]) -> Iterator[str]:
-    for allocation in held:
-        for share in allocation.shares:
-            memory = "a share" if share.memory_bytes is None else exact_size(share.memory_bytes)
-            yield f"holds {memory} of {share.device or 'an unknown device'}"
+def _of_share(share: Share) -> str:
+    memory = "a share" if share.memory_bytes is None else exact_size(share.memory_bytes)
+    return f"holds {memory} of {share.device or 'an unknown device'}"

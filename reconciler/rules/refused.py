@@ -60,9 +60,8 @@ def terminated(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
 
 def _failed(cluster_index: ClusterIndex) -> Iterator[Pod]:
     """Failed GPU pods, with those of NVIDIA's own plugin."""
-    nvidia = {pod.ref.uid for pod in cluster_index.snapshot.nvidia_pods}
     for pod in cluster_index.all_pods:
-        if pod.phase == FAILED and (pod.ref.uid in nvidia or cluster_index.shares(pod)):
+        if pod.phase == FAILED and cluster_index.has_gpus(pod):
             yield pod
 
 

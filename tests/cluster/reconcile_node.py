@@ -24,10 +24,21 @@ SECOND = 5.0
 
 
 class NodeOnStage:
-    """The demo's node. ``sim`` is its files and driver, ``pods`` its objects by name."""
+    """A node, the demo's if not set. ``sim`` is its files and driver, ``pods`` its objects by name.
 
-    def __init__(self, stage: Stage, namespace: str, folder: Path) -> None:
-        scenario = _in(demo(), namespace)
+    ``registers`` is whether Volcano's and HAMi's plugins have registered its GPUs.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        namespace: str,
+        folder: Path,
+        scenario: Scenario | None = None,
+        *,
+        registers: bool = True,
+    ) -> None:
+        scenario = _in(scenario or demo(), namespace)
         draft = SimulatedNode(scenario, folder / "draft")
         draft.write(SECOND)
         wanted = json.loads(Path(draft.paths.pods_file).read_bytes())["items"]
@@ -35,7 +46,7 @@ class NodeOnStage:
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in made}
         self.pods = dict(zip(uids, made, strict=True))
         self.name = scenario.node
-        self.object = stage.put(_node(scenario))
+        self.object = stage.put(_node(scenario, registers=registers))
         self.sim = SimulatedNode(_with_uids(scenario, uids), folder / "node")
         self.sim.write(SECOND)
 
@@ -105,11 +116,11 @@ def _put(stage: Stage, pod: Object) -> Object:
     return stage.client.patch(made, {"status": pod["status"]}, "status", fieldManager="kubelet")
 
 
-def _node(scenario: Scenario):
-    """The node with its GPUs registered by the plugins of Volcano and HAMi."""
+def _node(scenario: Scenario, *, registers: bool):
+    """The node, if ``registers`` with its GPUs registered by the plugins of Volcano and HAMi."""
     gpus = [
         Device(gpu.uuid, gpu.index, gpu.memory_bytes // GIB * GIB, slots=10)
         for gpu in scenario.gpus
     ]
     told = Volcano(VOLCANO, 1024).register(gpus) | Volcano(HAMI).register(gpus)
-    return replace(samples.node(scenario.node), annotations=told)
+    return replace(samples.node(scenario.node), annotations=told if registers else {})

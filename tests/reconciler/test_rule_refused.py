@@ -153,8 +153,9 @@ def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
     assert {entry.finding.rule for entry in plan.actions} == {Rule.REFUSED}
 
 
-def test_they_are_no_affair_of_any_other_rule_and_count_for_nothing():
-    stuck = replace(prestart_failed(nvidias("stuck", "nvidia.com/mig-1g.5gb")), phase="Pending")
+def test_they_are_no_affair_of_rules_on_messages_and_count_for_nothing():
+    stuck = prestart_failed(nvidias("stuck", "nvidia.com/mig-1g.5gb"))
+    stuck = replace(stuck, phase="Pending", created_at=NOW, scheduled_at=NOW, started_at=NOW)
     runs = replace(pod("runs", claim=None), containers=stuck.containers, phase="Running")
     plan, _ = make_plan(
         snapshot(nvidia_pods=(stuck, runs)), Policy(), ReconcilerState(), CODECS_IN_USE

@@ -56,6 +56,7 @@ LANES = {
         "cluster/test_reconcile_apply",
         "cluster/test_reconcile_fleet",
         "cluster/test_reconcile_node",
+        "cluster/test_reconcile_nvidia",
         "cluster/test_reconcile_observe",
         "cluster/test_reconcile_rights",
         "cluster/test_reconcile_rules",

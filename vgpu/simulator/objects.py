@@ -10,6 +10,7 @@ from vgpu.schemes.gpushare.node import GPUS
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
 from vgpu.simulator.scheme_objects import (
+    REPLICAS,
     SPLIT,
     SimulatedClaim,
     System,
@@ -140,7 +141,10 @@ def node_object(scenario: Scenario) -> Json:
             "name": scenario.node,
             "uid": identity(f"node {scenario.node}"),
             "annotations": marks,
-            "labels": {"kubernetes.io/hostname": scenario.node},
+            "labels": {
+                "kubernetes.io/hostname": scenario.node,
+                **(_discovered(scenario) if System.NVIDIA in systems else {}),
+            },
         },
         "spec": {},
         "status": {
@@ -148,4 +152,16 @@ def node_object(scenario: Scenario) -> Json:
             "allocatable": quantities,
             "conditions": [{"type": "Ready", "status": "True"}],
         },
+    }
+
+
+def _discovered(scenario: Scenario) -> dict[str, str]:
+    """The labels of NVIDIA's GPU feature discovery, which describe a node by its first GPU."""
+    gpu = scenario.gpus[0]
+    return {
+        "nvidia.com/gpu.count": str(len(scenario.gpus)),
+        "nvidia.com/gpu.product": f"{gpu.name.replace(' ', '-')}-SHARED",
+        "nvidia.com/gpu.memory": str(gpu.memory_bytes // MIB),
+        "nvidia.com/gpu.replicas": str(REPLICAS),
+        "nvidia.com/gpu.sharing-strategy": "time-slicing",
     }

@@ -1,7 +1,8 @@
 """What each sharing system writes about a container: its requests, annotations and grants.
 
 Spellings are those of the originals: HAMi v2.10, volcano-vgpu-device-plugin v1.12,
-gpushare-device-plugin, gpu-manager and KubeShare v1. Amounts follow the first share.
+gpushare-device-plugin, gpu-manager, KubeShare v1, and k8s-device-plugin 0.18 with time-slicing.
+Amounts follow the first share.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB, MILLI_PER_PERCENT, WHOLE_DEV
 
 SPLIT = 40
 """vGPUs of one GPU."""
+
+REPLICAS = 10
+"""Replicas of one GPU of NVIDIA's own plugin."""
 
 _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
@@ -68,13 +72,17 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
 
 
 class System(StrEnum):
-    """The five systems; HAMi and Volcano are two spellings of one scheme."""
+    """The six systems; HAMi and Volcano are two spellings of one scheme.
+
+    HAMi and NVIDIA's own plugin have one resource, so a node has one of them at most.
+    """
 
     HAMI = "hami"
     VOLCANO = "volcano"
     GPUSHARE = "gpushare"
     GAIA = "gaia"
     KUBESHARE = "kubeshare"
+    NVIDIA = "nvidia"
 
 
 def claims(scenario: Scenario, start: float) -> tuple[SimulatedClaim, ...]:
@@ -158,6 +166,14 @@ _RESOURCES: Mapping[System, tuple[Resource, ...]] = {
         ),
     ),
     System.KUBESHARE: (),
+    System.NVIDIA: (
+        Resource(
+            "nvidia.com/gpu",
+            lambda claim: len(claim.gpus),
+            lambda _: REPLICAS,
+            lambda gpu, j: f"{gpu.uuid}::{j}",
+        ),
+    ),
 }
 
 # Asked for like a resource, but served by a scheduler alone.
@@ -225,6 +241,7 @@ _ANNOTATIONS: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
         "kubeshare/gpu_mem": str(claim.memory),
         "kubeshare/GPUID": "zxcvb",
     },
+    System.NVIDIA: lambda _: {},
 }
 
 
@@ -261,6 +278,9 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
     System.GAIA: lambda claim: {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
         "NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in claim.gpus),
+    },
+    System.NVIDIA: lambda claim: {
+        "NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpu.uuid for gpu in claim.gpus)),
     },
 }
 

@@ -9,12 +9,13 @@ from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 HAMI_MARK: Final = "hami.io/"
 """The prefix of HAMi's annotations."""
 
-_MIG: Final = "nvidia.com/mig-"
-"""The prefix of resources for MIG profiles, which only NVIDIA's own plugin advertises."""
+_NVIDIAS: Final = ("nvidia.com/mig-", "nvidia.com/gpu.shared")
+"""Prefixes of resources that only NVIDIA's own plugin advertises: MIG profiles, and replicas under
+a name of their own (``renameByDefault``)."""
 
 
 def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
-    """Whether a pod's GPUs, whole or MIG instances, are of NVIDIA's own plugin and not HAMi's.
+    """Whether a pod's GPUs, replicas or MIG instances are of NVIDIA's own plugin, not HAMi's.
 
     Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
     ``nodes``.
@@ -23,13 +24,13 @@ def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
 
     def is_whole(pod: Pod) -> bool:
         resources = {name for container in pod.containers for name in container.limits}
-        instances = any(name.startswith(_MIG) for name in resources)
+        nvidias = any(name.startswith(_NVIDIAS) for name in resources)
         if resources & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
             return False
         if any(key.startswith(HAMI_MARK) for key in pod.annotations):
             return False
         if HAMI.number not in resources:
-            return instances
+            return nvidias
         return pod.node not in registered if pod.node else not registered
 
     return is_whole
