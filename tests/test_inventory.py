@@ -98,7 +98,8 @@ def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
     )
     assert holders(told) == {("hami", gpu, "shares")}
     assert [one.pod.name for one in told.pending] == ["forgotten-by-hami"]
-    assert any(note.endswith("are not shown: 1") for note in told.notes)
+    (whole,) = [devices for devices in told.nvidia if devices.node == "nvidia"]
+    assert [(each.pod.name, each.number) for each in whole.holders] == [("has-a-whole-card", 1)]
 
 
 def test_nodes_without_shared_gpus_are_left_out():

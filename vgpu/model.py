@@ -48,6 +48,13 @@ class Sharing(StrEnum):
     UNKNOWN = "unknown"
 
 
+UNLIMITED_SHARING: Final = frozenset({Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING})
+"""Ways of sharing that limit neither memory nor cores."""
+
+REPLICATED_SHARING: Final = UNLIMITED_SHARING | {Sharing.MPS, Sharing.UNKNOWN}
+"""Ways of sharing with replicas."""
+
+
 class Phase(StrEnum):
     """The state of an allocation."""
 

@@ -400,3 +400,29 @@ def test_what_is_typed_behind_a_slash_is_the_filter_until_enter():
     assert live.state.hidden == {"acct"}
     assert live.typed(b"B/x\x03", size) == (Move.DOWN, Command.FILTER)  # an arrow in two parts
     assert (live.state.pattern, live.state.typing) == ("", False)
+
+
+# ---------------------------------------------------------------- NVIDIA's own sharing
+
+
+def test_replicas_and_limits_of_processes_stand_where_they_hold():
+    sliced = msgspec.structs.replace(GPU, sharing="time-slicing", replicas=10, replicas_held=3)
+    mine = share("a", used=GIB, unlimited=True, sharing="time-slicing", held=2)
+    shown = state(mine, devices=(sliced,))
+    assert "time-sliced 3 of 10" in text(shown)
+    assert "volcano   2 of 10" in row(shown, "/a/", columns=120)
+    assert row(shown, "/a/").split()[4] == "none"
+    mps = msgspec.structs.replace(sliced, sharing="mps")
+    process = PageProcess(pid=7, uuid=GPU.uuid, pod_uid="uid-a", container="main", used_bytes=GIB)
+    client = share("a", used=GIB, sharing="mps", held=1, process_limit=4 * GIB)
+    shown = msgspec.structs.replace(
+        state(client, devices=(mps,), processes=(process,)), processes=True
+    )
+    assert "MPS 3 of 10" in text(shown)
+    assert row(shown, "/a/").split()[4] == "–"
+    assert row(shown, "pid 7").split() == ["pid", "7", "1.0G", "4.0G", "–"]
+
+
+@pytest.mark.parametrize(("sharing", "part"), [("exclusive", "whole"), ("mig", "instance")])
+def test_a_whole_device_is_named_so(sharing, part):
+    assert f"volcano   {part}" in row(state(share("a", sharing=sharing, held=1)), "/a/", 120)

@@ -203,3 +203,22 @@ def test_a_confirmed_unit_is_nothing_to_speak_of():
     reading = units(1)
     assert reading.units == ()
     assert all(device.unit_confirmed for device in reading.devices)
+
+
+def test_the_way_of_sharing_and_the_replicas_are_read():
+    of = f'namespace="ml",pod="{{}}",container="main",pod_uid="{{}}",uuid="{GPU}"'
+    lines = [
+        "vgpu_snapshot_timestamp_seconds 1000",
+        f'vgpu_gpu_replicas{{uuid="{GPU}"}} 10',
+    ]
+    for pod, number in (("a", 1), ("b", 2)):
+        labels = of.format(pod, pod)
+        lines += [
+            f"vgpu_container_shares_allocated{{{labels}}} {number}",
+            f'vgpu_container_sharing_info{{{labels},sharing="mps"}} 1',
+            f"vgpu_container_process_memory_limit_bytes{{{labels}}} 4096",
+        ]
+    reading = read_page("\n".join(lines))
+    (device,) = reading.devices
+    assert (device.sharing, device.replicas, device.replicas_held) == ("mps", 10, 3)
+    assert [(one.held, one.process_limit) for one in reading.shares] == [(1, 4096), (2, 4096)]

@@ -225,7 +225,8 @@ def command(
     """Show who holds what on shared GPUs, who waits and why, and what still fits.
 
     Of the whole cluster, or of one NODE, by what the API server knows: the schedulers' and device
-    plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare.
+    plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare, and the
+    requests of pods of NVIDIA's own device plugin.
     """
     _refuse(
         (

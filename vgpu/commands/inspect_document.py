@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 import msgspec
 
 from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, Probe
+from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.kube.pod_state import PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
-from vgpu.model import PodRef, Request
+from vgpu.model import UNLIMITED_SHARING, PodRef, Request, Sharing
 
 API_VERSION = "vgpu.dev/v1alpha1"
 
@@ -169,6 +170,35 @@ class FreeCapacityDocument(_Document, frozen=True):
     unavailable: list[UnavailableDocument]
 
 
+class NvidiaHolderDocument(_Document, frozen=True):
+    """A container with ``number`` units of a resource of NVIDIA's own plugin."""
+
+    pod: PodName
+    container: str
+    number: int
+    since: datetime | None
+    pod_state: PodStateDocument | None
+
+
+class NvidiaDocument(_Document, frozen=True):
+    """The devices of one resource of NVIDIA's own plugin on a node; ``node`` is "" for pods that
+    are not bound. ``unlimited``: nothing limits what a container has of a device; null where the
+    way of sharing is not known.
+    """
+
+    node: str
+    resource: str
+    sharing: str
+    unlimited: bool | None
+    model: str
+    devices: int | None
+    memory_bytes: int | None
+    replicas: int | None
+    allocatable: int
+    held: int
+    holders: list[NvidiaHolderDocument]
+
+
 class InventoryDocument(_Document, frozen=True):
     """The whole document."""
 
@@ -180,6 +210,7 @@ class InventoryDocument(_Document, frozen=True):
     conflicts: list[ConflictDocument]
     free_capacities: list[FreeCapacityDocument] = msgspec.field(name="rooms")
     notes: list[str]
+    nvidia: list[NvidiaDocument]
 
 
 def document(whole: Inventory, as_of: float) -> InventoryDocument:
@@ -197,6 +228,7 @@ def document(whole: Inventory, as_of: float) -> InventoryDocument:
         ],
         free_capacities=[_free_capacity(capacity) for capacity in whole.free_capacities],
         notes=list(whole.notes),
+        nvidia=[_nvidia(devices) for devices in whole.nvidia],
     )
 
 
@@ -330,6 +362,33 @@ def _free_capacity(free: FreeCapacity) -> FreeCapacityDocument:
 def _probe(probe: Probe) -> ProbeDocument:
     pod = None if probe.pending is None else _pod(probe.pending)
     return ProbeDocument(probe.memory_bytes, probe.memory_percent, probe.cores_milli, pod)
+
+
+def _nvidia(of_node: NvidiaDevices) -> NvidiaDocument:
+    devices = of_node.devices
+    unknown = devices.sharing is Sharing.UNKNOWN
+    return NvidiaDocument(
+        node=of_node.node,
+        resource=devices.resource,
+        sharing=devices.sharing.value,
+        unlimited=None if unknown else devices.sharing in UNLIMITED_SHARING,
+        model=devices.model,
+        devices=devices.devices,
+        memory_bytes=devices.memory_bytes,
+        replicas=devices.replicas,
+        allocatable=devices.allocatable,
+        held=of_node.held,
+        holders=[
+            NvidiaHolderDocument(
+                _pod(holder.pod),
+                holder.container,
+                holder.number,
+                _time(holder.since),
+                _state(holder.state),
+            )
+            for holder in of_node.holders
+        ],
+    )
 
 
 def _pod(pod: PodRef) -> PodName:

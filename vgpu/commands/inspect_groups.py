@@ -18,6 +18,7 @@ from vgpu.model import PodRef
 from vgpu.quota.check import Overrun
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
+from vgpu.schemes.nvidia.grant import PREFIX
 from vgpu.tabwriter import align
 from vgpu.units import percentage, rounded_size
 
@@ -53,6 +54,7 @@ class GroupDocument(msgspec.Struct, frozen=True, rename="camel"):
     assigned: AmountsDocument
     quota: list[LimitDocument]
     unreadable_quota: list[str]
+    nvidia: dict[str, int]
 
 
 class GroupsDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,8 +85,12 @@ def groups_document(
 def groups_table(groups: Sequence[GroupUsage], by: str, notes: Sequence[str]) -> str:
     """The table, with a line for each limit that is exceeded or contradicted, and the notes."""
     columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", "QUOTA"]
+    observes = any(group.nvidia for group in groups)
+    columns += ["NVIDIA"] * observes
     lines = ["\t".join((by.upper(), *columns))] if groups else ["No pod shares GPUs."]
-    lines += ("\t".join(_cells(group)) for group in groups)
+    lines += (
+        "\t".join((*_cells(group), *([_nvidia(group)] if observes else []))) for group in groups
+    )
     text = align("\n".join(lines) + "\n").rstrip("\n")
     remarks = [remark for group in groups for remark in _remarks(group)]
     return "\n".join(line.rstrip() for line in (*text.split("\n"), *remarks, *_notes(notes)))
@@ -103,6 +109,12 @@ def _cells(group: GroupUsage) -> Iterator[str]:
     yield rounded_size(group.assumed[MEMORY])
     yield f"{percentage(cores)}/{percentage(requested[CORES])}"
     yield _tightest(group.limits)
+
+
+def _nvidia(group: GroupUsage) -> str:
+    """The units of NVIDIA's own plugin, such as ``3 gpu, 1 mig-1g.10gb``."""
+    units = group.nvidia.items()
+    return ", ".join(f"{number} {name.removeprefix(PREFIX)}" for name, number in units) or "-"
 
 
 def _tightest(limits: Sequence[Overrun]) -> str:
@@ -165,6 +177,7 @@ def _group(group: GroupUsage) -> GroupDocument:
             f"{unreadable.declared_in}: {unreadable.detail}"
             for unreadable in (group.quota.unreadable if group.quota else ())
         ],
+        dict(group.nvidia),
     )
 
 
@@ -191,7 +204,12 @@ def print_groups(read: Read, units: Units, by: str, output: str, namespaces: Seq
         "owner": owner_of,
         "team": lambda pod: _team(pod.ref, read.marks),
     }[by]
-    groups = group_usage(chosen, group_of, quotas)
+    nvidia = [
+        pod
+        for pod in read.objects.pods
+        if pod.ref.uid in schemes.nvidia and scope.has(pod, read.selected)
+    ]
+    groups = group_usage(chosen, group_of, quotas, nvidia)
     notes = (*read.notes, *schemes.notes)
     if output in ("table", "wide"):
         click.echo(groups_table(groups, by, notes))

@@ -12,6 +12,8 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
+from vgpu.commands.inspect_nvidia import nvidia_lines
+from vgpu.commands.inspect_text import is_stuck, state_text, who
 from vgpu.durations import age
 from vgpu.inventory import (
     FreeCapacity,
@@ -22,7 +24,6 @@ from vgpu.inventory import (
     available_bytes,
     unavailable,
 )
-from vgpu.kube.pod_state import STARTING, PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import Phase, PodRef, Request
 from vgpu.schemes.registry import registry
@@ -120,12 +121,22 @@ class _Names:
                 containers.setdefault(holding.pod.uid, set()).add(holding.container)
         for pending in inventory.pending:
             containers.setdefault(pending.pod.uid, set()).add(pending.container)
+        for devices in inventory.nvidia:
+            for holder in devices.holders:
+                containers.setdefault(holder.pod.uid, set()).add(holder.container)
         self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
         self.longest = max(
             (
-                len(self.of(holding.pod, holding.container))
-                for view in inventory.nodes
-                for holding in view.ledger.holdings
+                *(
+                    len(self.of(holding.pod, holding.container))
+                    for view in inventory.nodes
+                    for holding in view.ledger.holdings
+                ),
+                *(
+                    len(self.of(holder.pod, holder.container))
+                    for devices in inventory.nvidia
+                    for holder in devices.holders
+                ),
             ),
             default=0,
         )
@@ -141,9 +152,10 @@ class _Glyphs(msgspec.Struct, frozen=True):
     cut: str = "…"
     none: str = "–"
     between: str = " · "
+    times: str = "×"
 
 
-_ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ")
+_ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ", "x")
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -164,9 +176,16 @@ class _Table(msgspec.Struct, frozen=True):
             yield self._header()
         for view in inventory.nodes:
             yield from self._node(view)
-        if not inventory.nodes:
+        if not inventory.nodes and not inventory.nvidia:
             yield [(self.nothing, BOLD)]
             yield []
+        yield from nvidia_lines(
+            inventory.nvidia,
+            self.as_of,
+            self._name,
+            dash=self.glyphs.none,
+            times=self.glyphs.times,
+        )
         yield from self._pending(inventory.pending)
         yield from self._conflicts(inventory.nodes)
         yield from self._free_capacities(inventory.free_capacities)
@@ -250,13 +269,13 @@ class _Table(msgspec.Struct, frozen=True):
 
     def _holding(self, holding: Holding) -> Iterator[Line]:
         layout, share = self.layout, holding.share
-        name = self._cut(self.names.of(holding.pod, holding.container), layout.pod, layout.pod // 2)
+        name = self._name(holding.pod, holding.container)
         memory = (
             self.glyphs.none if share.memory_bytes is None else rounded_size(share.memory_bytes)
         )
         cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
         pieces: list[Piece] = [
-            (f"    {name:<{layout.pod}} {memory:>{_AMOUNT}} ", PLAIN),
+            (f"    {name} {memory:>{_AMOUNT}} ", PLAIN),
             (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
             (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", PLAIN),
         ]
@@ -365,6 +384,11 @@ class _Table(msgspec.Struct, frozen=True):
             return f"{text:<{width}}"
         return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
 
+    def _name(self, pod: PodRef, container: str) -> str:
+        """A container's name in the width of its column."""
+        width = self.layout.pod
+        return self._cut(self.names.of(pod, container), width, width // 2)
+
     def _on(self, device: str) -> str:
         name = device if self.layout.wide else device[:_UUID]
         return name if name.startswith("GPU-") else f"GPU {name}"
@@ -382,12 +406,6 @@ def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
     return f"{device.index} {uuid}" if uuid else f"GPU {device.index}"
 
 
-def who(pod: PodRef, container: str) -> str:
-    """The name of a container with its pod's."""
-    name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
-    return f"{name}/{container}" if container else name
-
-
 def _shares_cores(view: NodeView) -> bool:
     """Whether cores are shared, and not only memory."""
     rows = [registry().of(scheme) for scheme in view.schemes]
@@ -396,25 +414,6 @@ def _shares_cores(view: NodeView) -> bool:
 
 def _percent(milli: int) -> str:
     return f"{milli / MILLI_PER_PERCENT:.4g}"
-
-
-def state_text(state: PodState, as_of: float) -> str:
-    """The state of a pod that does not simply run; "" for one that does."""
-    parts = []
-    if state.deleting_since is not None:
-        parts.append(f"Terminating for {age(as_of - state.deleting_since) or '0s'}")
-    if state.waiting_reason:
-        message = f": {state.waiting_message}" if state.waiting_message else ""
-        restarts = f", {state.restarts} restarts" if state.restarts > 1 else ""
-        parts.append(f"{state.waiting_reason}{restarts}{message}")
-    elif state.phase not in ("Running", "Pending", ""):
-        parts.append(f"pod {state.phase}")
-    return "; ".join(parts)
-
-
-def is_stuck(state: PodState) -> bool:
-    """Whether the pod waits for more than its start."""
-    return state.deleting_since is not None or state.waiting_reason not in STARTING
 
 
 def wanted(request: Request) -> str:
@@ -465,6 +464,7 @@ def _parties(conflict: Conflict) -> str:
 
 def _summary(inventory: Inventory, as_of: float) -> str:
     holders = {holding.pod.uid for view in inventory.nodes for holding in view.ledger.holdings}
+    nvidias = {holder.pod.uid for devices in inventory.nvidia for holder in devices.holders}
     conflicts = sum(len(view.ledger.conflicts) for view in inventory.nodes)
     gpus = sum(len(view.ledger.devices) for view in inventory.nodes)
     parts = (
@@ -477,5 +477,7 @@ def _summary(inventory: Inventory, as_of: float) -> str:
     counts = ", ".join(
         f"{number} {noun}" if noun == "without" else count(number, noun) for number, noun in parts
     )
+    if nvidias:
+        counts += f", {count(len(nvidias), 'pod')} of NVIDIA's plugin"
     when = datetime.fromtimestamp(as_of, UTC)
     return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"

@@ -7,6 +7,7 @@ mark: a container near its limit has a ``!`` before its name, one over it a ``>`
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
+from typing import Final
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
@@ -274,7 +275,7 @@ class ColumnLayout:
         yield TextColumn("container", self.name, _name)
         if self.wide:
             yield TextColumn("scheme", 9, lambda share, _: Text(share.scheme))
-            yield TextColumn("state", 9, lambda share, _: Text(*_state(share)))
+            yield TextColumn("state", 9, _state_or_part)
             yield TextColumn("of GPU", self.bar, _limit_bar)
         else:
             yield TextColumn("scheme", 9, _scheme_or_state)
@@ -314,6 +315,27 @@ def _state(share: PageShare) -> tuple[str, str]:
     if share.blocked:
         return "blocked", "yellow"
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
+
+
+def _state_or_part(share: PageShare, at: LinePlace) -> Text:
+    """An unusual state; else what a container of NVIDIA's own plugin has of the device."""
+    state, style = _state(share)
+    part = _PARTS.get(share.sharing, "")
+    if share.sharing and not part and at.device.replicas:
+        part = f"{share.held} of {at.device.replicas}"
+    return Text(state or part, style)
+
+
+_PARTS: Final = {"exclusive": "whole", "mig": "instance"}
+"""What a container has where the device has no replicas."""
+
+_SHARED_BY: Final = {
+    "time-slicing": "time-sliced",
+    "mps": "MPS",
+    "mig-time-slicing": "time-sliced",
+    "unknown": "replicas",
+}
+"""How NVIDIA's own plugin shares a device with replicas."""
 
 
 def _scheme_or_state(share: PageShare, _: LinePlace) -> Text:
@@ -376,7 +398,11 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             rows.append(partial(meters, place, state.trends.get(here, ())))
         for share in by_device.get(here, ()):
             rows.append(partial(share_row, share, place, state.trends.get(_line(share), ())))
-            rows += [partial(process_row, row, layout) for row in processes.get(_holder(share), ())]
+            limit = share.process_limit
+            rows += [
+                partial(process_row, row, layout, limit)
+                for row in processes.get(_holder(share), ())
+            ]
         if device.up and here not in by_device and here not in parents:
             whose = "such container" if wanted else "container"
             rows.append(partial(Text, f"  no {whose} holds a share of this GPU", style="dim"))
@@ -405,6 +431,8 @@ def device_row(at: LinePlace) -> Text:
     if device.node:
         name = f" {device.node} {name}"
     facts = [device.model, device.uuid[:12]]
+    if device.replicas and (shared := _SHARED_BY.get(device.sharing)):
+        facts.append(f"{shared} {device.replicas_held} of {device.replicas}")
     facts += [f"{device.celsius:.0f} °C"] if device.celsius is not None else []
     if device.watts is not None:
         limit = "" if device.watts_limit is None else f" of {device.watts_limit:.0f}"
@@ -450,11 +478,12 @@ def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
     return line.append(spark(trend, at.layout.spark), style="cyan")
 
 
-def process_row(process: PageProcess, layout: ColumnLayout) -> Text:
-    """The line of one process, in the columns of its container."""
+def process_row(process: PageProcess, layout: ColumnLayout, limit: float | None = None) -> Text:
+    """The line of one process, in the columns of its container; ``limit`` is that of MPS."""
     cells = {
         "container": f"  pid {process.pid}",
         "used": short(process.used_bytes),
+        "limit": "" if limit is None else short(limit),
         "sm": percent(process.sm_utilization_ratio),
     }
     line = "  " + " ".join(

@@ -6,6 +6,7 @@ control character of it reaches a terminal.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -48,7 +49,9 @@ class PageDevice(msgspec.Struct, frozen=True):
 
     ``up`` is False for a lost device, and for a device that is known only from its containers.
     ``node`` is the node's name where several are shown. ``unit_confirmed`` is False where the
-    node's data contradicts a unit of memory, so that sizes of shares may be wrong.
+    node's data contradicts a unit of memory, so that sizes of shares may be wrong. ``sharing`` is
+    how NVIDIA's own plugin shares it, "" if it does not; ``replicas`` and ``replicas_held`` are
+    then the number of its replicas, and of those that containers have.
     """
 
     uuid: str
@@ -66,13 +69,18 @@ class PageDevice(msgspec.Struct, frozen=True):
     watts_limit: float | None = None
     node: str = ""
     unit_confirmed: bool = True
+    sharing: str = ""
+    replicas: int | None = None
+    replicas_held: int = 0
 
 
 class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
     ``limit`` is what it may use; if no source reports that, what it was allocated. ``node`` is the
-    node's name where several are shown.
+    node's name where several are shown. ``sharing`` is how NVIDIA's own plugin shares the device,
+    "" if it does not; ``held`` is the number of shares, ``process_limit`` what MPS lets each
+    process have.
     """
 
     namespace: str
@@ -89,6 +97,9 @@ class PageShare(msgspec.Struct, frozen=True):
     accounted: float | None = None
     utilization: float | None = None
     node: str = ""
+    sharing: str = ""
+    held: int = 0
+    process_limit: float | None = None
 
     @property
     def name(self) -> str:
@@ -147,10 +158,13 @@ SHARE_FIELDS = {
     "vgpu_container_memory_allocated_bytes": "allocated",
     "vgpu_container_memory_accounted_bytes": "accounted",
     "vgpu_container_sm_utilization_ratio": "utilization",
+    "vgpu_container_process_memory_limit_bytes": "process_limit",
 }
 UNLIMITED = "vgpu_container_memory_unlimited"
 HELD = "vgpu_container_shares_allocated"
 """The series of every share, also of one of unknown size, and of one only reserved."""
+
+SHARING, REPLICAS = "vgpu_container_sharing_info", "vgpu_gpu_replicas"
 
 CONTAINER = ("namespace", "pod", "container", "pod_uid")
 
@@ -239,7 +253,11 @@ class _Page:
         elif name == UNLIMITED:
             self._share(labels)["unlimited"] = bool(value)
         elif name == HELD:
-            self._share(labels)
+            self._share(labels)["held"] = int(value)
+        elif name == SHARING:
+            self._share(labels)["sharing"] = labels.get("sharing", "")
+        elif name == REPLICAS:
+            self.devices.setdefault(uuid, {})["replicas"] = int(value)
         elif field := DEVICE_FIELDS.get(name):
             self.devices.setdefault(uuid, {})[field] = value
         elif name == "vgpu_gpu_up":
@@ -266,8 +284,12 @@ class _Page:
             for key, fields in of_device.items()
         ]
         shares = [share for share in page_shares if share.device]
+        held: Counter[str] = Counter()
         for share in shares:
-            self.devices.setdefault(share.device, {})
+            device = self.devices.setdefault(share.device, {})
+            if share.sharing:
+                held[share.device] += share.held
+                device |= {"sharing": share.sharing, "replicas_held": held[share.device]}
         units = tuple(_doubts(self.units))
         common = {"unit_confirmed": not units}
         return PageReading(

@@ -14,8 +14,7 @@ class DetectedSchemes(msgspec.Struct, frozen=True):
     Attributes:
         pods: the pods that share, joined with their SharePods; also SharePods without a pod.
         codecs: those of the schemes that some node or pod uses, in their units.
-        nvidia: UIDs of pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which
-            shares none.
+        nvidia: UIDs of pods with GPUs, replicas or MIG instances of NVIDIA's own device plugin.
         unit_bytes: bytes of one unit of memory in force, by the name of the registry's row.
         notes: the assumptions about the units, as sentences.
     """

@@ -1,9 +1,12 @@
 """The pods of a cluster in groups: what each namespace, team or owner requests and holds; pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
+from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
 from vgpu.kube.objects import Pod
 from vgpu.model import Phase
@@ -21,6 +24,8 @@ class GroupUsage(msgspec.Struct, frozen=True):
         name: the namespace, the team, or the owner as ``<namespace>/<kind>/<name>``; "" is none.
         pods: number of pods.
         waiting_pods: number of those that hold nothing.
+        nvidia: units of each resource of NVIDIA's own device plugin that the pods on nodes have;
+            these units are in no other amount.
         requested: of all pods.
         waiting: requested by pods that hold nothing.
         assumed: held by pods that a scheduler has placed and the device plugin has not served.
@@ -38,6 +43,7 @@ class GroupUsage(msgspec.Struct, frozen=True):
     assigned: Amounts
     limits: tuple[Overrun, ...] = ()
     quota: NamespaceQuota | None = None
+    nvidia: Mapping[str, int] = {}
 
 
 def owner_of(pod: Pod) -> str:
@@ -52,8 +58,9 @@ def group_usage(
     accounts: Iterable[PodAccount],
     group_of: Callable[[Pod], str],
     quotas: Mapping[str, NamespaceQuota] | None = None,
+    nvidia: Iterable[Pod] = (),
 ) -> list[GroupUsage]:
-    """The groups by name; those without a name come last.
+    """The groups by name; those without a name come last. ``nvidia`` are NVIDIA's plugin's pods.
 
     ``quotas`` are by namespace, where the groups are namespaces. A namespace with a quota has a
     group although it has no pods.
@@ -61,8 +68,30 @@ def group_usage(
     groups: dict[str, list[PodAccount]] = {name: [] for name in quotas or ()}
     for account in accounts:
         groups.setdefault(group_of(account.pod), []).append(account)
-    names = sorted(groups, key=lambda name: (not name, name))
-    return [_group(name, groups[name], (quotas or {}).get(name)) for name in names]
+    observed: dict[str, list[Pod]] = {}
+    for pod in nvidia:
+        if requested_units(pod):
+            observed.setdefault(group_of(pod), []).append(pod)
+    names = sorted({*groups, *observed}, key=lambda name: (not name, name))
+    return [
+        _with_nvidia(_group(name, groups.get(name, []), (quotas or {}).get(name)), observed[name])
+        if name in observed
+        else _group(name, groups[name], (quotas or {}).get(name))
+        for name in names
+    ]
+
+
+def _with_nvidia(group: GroupUsage, pods: list[Pod]) -> GroupUsage:
+    bound = [pod for pod in pods if pod.node]
+    units: Counter[str] = Counter()
+    for pod in bound:
+        units.update(requested_units(pod))
+    return replace(
+        group,
+        pods=group.pods + len(pods),
+        waiting_pods=group.waiting_pods + len(pods) - len(bound),
+        nvidia=dict(sorted(units.items())),
+    )
 
 
 def _group(name: str, accounts: list[PodAccount], quota: NamespaceQuota | None) -> GroupUsage:

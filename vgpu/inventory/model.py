@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import Ledger
@@ -178,6 +179,7 @@ class Inventory(msgspec.Struct, frozen=True):
         free_capacities: the free capacity, by scheme.
         notes: what a reader must know to trust the numbers, as sentences.
         pods: the pods of holdings and of pending containers, by the UID on the node.
+        nvidia: the devices and pods of NVIDIA's own device plugin, by node and resource.
     """
 
     nodes: tuple[NodeView, ...]
@@ -185,6 +187,7 @@ class Inventory(msgspec.Struct, frozen=True):
     free_capacities: tuple[FreeCapacity, ...]
     notes: tuple[str, ...] = ()
     pods: Mapping[str, Pod] = {}
+    nvidia: tuple[NvidiaDevices, ...] = ()
 
     def state(self, pod: PodRef, container: str) -> PodState | None:
         """The state of a container's pod; None if the API server does not have the pod."""

@@ -20,6 +20,11 @@ def only_pods(whole: Inventory, chooses: ChoosesPod) -> Inventory:
         whole,
         nodes=tuple(view for view in views if view.ledger.devices or view.ledger.unplaced),
         pending=tuple(pending for pending in whole.pending if chooses(pending.pod)),
+        nvidia=tuple(
+            replace(devices, holders=own)
+            for devices in whole.nvidia
+            if (own := tuple(each for each in devices.holders if chooses(each.pod)))
+        ),
     )
 
 

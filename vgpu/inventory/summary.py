@@ -8,12 +8,14 @@ import msgspec
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
+from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Scheme
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.registry import registry
 
 _NAMED: Final = 3
@@ -33,13 +35,16 @@ def inventory(objects: Objects, units: Units) -> Inventory:
         for view in views
     )
     notes = [*_malformed_note(objects.malformed), *schemes.notes, *doubt_notes(doubts)]
-    if schemes.nvidia:
-        notes.append(
-            "pods with whole GPUs or MIG instances of NVIDIA's own device plugin, which shares"
-            f" none, are not shown: {len(schemes.nvidia)}"
-        )
     rooms = tuple(free_capacities(views, pending))
-    return Inventory(views, pending, rooms, tuple(notes), pods_by_node_uid(schemes.pods))
+    nvidia = [pod for pod in objects.pods if pod.ref.uid in schemes.nvidia]
+    return Inventory(
+        views,
+        pending,
+        rooms,
+        tuple(notes),
+        pods_by_node_uid((*schemes.pods, *nvidia)),
+        nvidia_devices(objects.nodes, nvidia),
+    )
 
 
 def _doubts(views: Iterable[NodeView], schemes: DetectedSchemes) -> tuple[NodeDoubt, ...]:
@@ -79,6 +84,7 @@ def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
         nodes=tuple(view for view in whole.nodes if scheme in view.schemes),
         pending=tuple(waiting for waiting in whole.pending if waiting.scheme is scheme),
         free_capacities=tuple(free for free in whole.free_capacities if free.scheme is scheme),
+        nvidia=whole.nvidia if scheme is NVIDIA else (),
     )
 
 
@@ -87,7 +93,13 @@ def only_node(whole: Inventory, name: str) -> Inventory:
     views = tuple(view for view in whole.nodes if view.node.name == name)
     pending = tuple(waiting for waiting in whole.pending if waiting.node == name)
     capacities = tuple(free_capacities(views, whole.pending))
-    return msgspec.structs.replace(whole, nodes=views, pending=pending, free_capacities=capacities)
+    return msgspec.structs.replace(
+        whole,
+        nodes=views,
+        pending=pending,
+        free_capacities=capacities,
+        nvidia=tuple(devices for devices in whole.nvidia if devices.node == name),
+    )
 
 
 def of_node(objects: Objects, name: str) -> Objects:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import repeat
-from typing import Final
 
 from vgpu.facts import (
     GpuSample,
@@ -35,14 +34,8 @@ from vgpu.ledger.owners import (
 from vgpu.ledger.region_usage import RegionUsage
 from vgpu.ledger.statements import Statement, tenant_writes
 from vgpu.ledger.usage import DeviceUsage, Usage, device_usages, unnamed_places, usages
-from vgpu.model import Scheme, Sharing, Source
+from vgpu.model import REPLICATED_SHARING, UNLIMITED_SHARING, Scheme, Sharing, Source
 from vgpu.reasons import Reason
-
-UNLIMITED: Final = frozenset({Sharing.TIME_SLICING, Sharing.MIG_TIME_SLICING})
-"""Ways of sharing that limit neither memory nor cores."""
-
-REPLICATED: Final = UNLIMITED | {Sharing.MPS, Sharing.UNKNOWN}
-"""Ways of sharing with replicas."""
 
 
 def node_usage(
@@ -139,11 +132,11 @@ def _add_sharing(
             known = builder.registry.devices.get(device)
             memory = known.memory_bytes if known else None
             share.sharing = sharing
-            if sharing in UNLIMITED:
+            if sharing in UNLIMITED_SHARING:
                 share.unlimited = share.limit_bytes is None
             elif sharing is Sharing.MIG:
                 share.limit_bytes = memory
-            if sharing in REPLICATED and memory is not None and replicas.get(device):
+            if sharing in REPLICATED_SHARING and memory is not None and replicas.get(device):
                 share.fair_share_bytes = (
                     memory * held[device] // max(replicas[device], held[device])
                 )

@@ -28,7 +28,8 @@ GPU: Final = "nvidia.com/gpu"
 """The resource that both plugins register."""
 
 _GPUS: Final = (GPU, "nvidia.com/gpu.shared")
-_INSTANCES: Final = "nvidia.com/mig-"
+INSTANCES: Final = "nvidia.com/mig-"
+"""The prefix of resources for MIG profiles."""
 
 MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 """The folder of the MPS control daemon's pipe."""
@@ -46,7 +47,7 @@ def own_devices(grant: OwnGrant) -> OwnDevices | None:
     named = [device_id for device_id in ids if device_id]
     if len(named) == len(ids):
         return OwnDevices(_scheme(grant, named), tuple(map(_share, named)), _sharing(grant, named))
-    its_own = renamed or resource in _GPUS or resource.startswith(_INSTANCES)
+    its_own = renamed or resource in _GPUS or resource.startswith(INSTANCES)
     if not its_own or any(map(is_counted, grant.device_ids)):
         return None
     shares = tuple(Share(device_id.device if device_id else "") for device_id in ids)

@@ -1,0 +1,114 @@
+"""The pods of NVIDIA's own device plugin by node and resource, as the API server has them. Pure.
+
+No object of the API server has the GPU of such a pod, nor a limit of MPS: the kubelet of the node
+has the one, and the log of the MPS daemon the other.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.kube.pod_state import PodState, pod_state
+from vgpu.model import ContainerKind, PodRef, Sharing
+from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised, is_own_resource
+from vgpu.schemes.registry import registry
+
+
+class NvidiaHolder(msgspec.Struct, frozen=True, gc=False):
+    """A container that the kubelet has allocated units of a resource, or will.
+
+    ``since`` is when the pod was scheduled, started or created, in unix seconds, the first that is
+    known; None if none is.
+    """
+
+    pod: PodRef
+    container: str
+    number: int
+    state: PodState
+    since: float | None = None
+
+
+class NvidiaDevices(msgspec.Struct, frozen=True, gc=False):
+    """The devices of one resource of NVIDIA's own plugin on one node, and their holders.
+
+    Attributes:
+        node: the node; "" of pods that are not bound yet: then nothing is known of the devices.
+        devices: the devices.
+        holders: the containers that are shown, by namespace and name of the pod.
+        held: number of units that all containers have, also those that are not shown.
+    """
+
+    node: str
+    devices: AdvertisedDevices
+    holders: tuple[NvidiaHolder, ...] = ()
+    held: int = 0
+
+
+def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDevices, ...]:
+    """The devices by node and resource, then pods without a node. ``pods`` are the plugin's.
+
+    A node has an entry if one of the pods is on it, or if its labels show that it shares GPUs or
+    has MIG instances: other sharing systems keep the resource of their nodes, too.
+    """
+    holders: dict[tuple[str, str], list[NvidiaHolder]] = {}
+    for pod in pods:
+        for resource, holder in _holders(pod):
+            holders.setdefault((pod.node, resource), []).append(holder)
+    registered = registry().schemes_of
+    found: dict[tuple[str, str], AdvertisedDevices] = {}
+    for node in nodes:
+        for devices in advertised(node):
+            place = node.name, devices.resource
+            if place in holders or (_is_shared(devices) and not registered(node)):
+                found[place] = devices
+    for place in holders:
+        found.setdefault(place, AdvertisedDevices(place[1], 0))
+    return tuple(
+        NvidiaDevices(
+            place[0],
+            devices,
+            tuple(sorted(holders.get(place, ()), key=_order)),
+            sum(holder.number for holder in holders.get(place, ())),
+        )
+        for place, devices in sorted(found.items(), key=lambda item: (not item[0][0], item[0]))
+    )
+
+
+def requested_units(pod: Pod) -> dict[str, int]:
+    """The units of each resource of NVIDIA's own plugin that the pod's containers request."""
+    units: dict[str, int] = {}
+    for resource, holder in _holders(pod):
+        units[resource] = units.get(resource, 0) + holder.number
+    return units
+
+
+def _holders(pod: Pod) -> Iterator[tuple[str, NvidiaHolder]]:
+    """The containers of a pod that has not ended; a holder pod's GPU is its system's.
+
+    App containers take over the devices of init containers, which count only where no other does.
+    """
+    if not holds_devices(pod) or registry().keeps_for_others(pod):
+        return
+    others = {
+        resource
+        for container in pod.containers
+        if container.kind is not ContainerKind.INIT
+        for resource, number in container.limits.items()
+        if number
+    }
+    for container in pod.containers:
+        for resource, number in sorted(container.limits.items()):
+            taken_over = container.kind is ContainerKind.INIT and resource in others
+            if number and is_own_resource(resource) and not taken_over:
+                state = pod_state(pod, container.name)
+                since = pod.scheduled_at or pod.started_at or pod.created_at
+                yield resource, NvidiaHolder(pod.ref, container.name, number, state, since)
+
+
+def _is_shared(devices: AdvertisedDevices) -> bool:
+    return devices.sharing not in (Sharing.EXCLUSIVE, Sharing.UNKNOWN)
+
+
+def _order(holder: NvidiaHolder) -> tuple[str, str, str]:
+    return holder.pod.namespace, holder.pod.name, holder.container

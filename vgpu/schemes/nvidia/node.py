@@ -1,0 +1,96 @@
+"""What a Node object has about the GPUs of NVIDIA's own device plugin. Pure.
+
+GPU feature discovery (in k8s-device-plugin from 0.15 on) writes labels once a minute, in the form
+``nvidia.com/<what>.<fact>``. <what> is ``gpu``, or with the MIG strategy ``mixed`` a profile such
+as ``mig-1g.10gb`` (k8s-device-plugin ``internal/lm/resource.go``, ``internal/lm/mig-strategy.go``).
+They describe a node by one model of GPU, show what is configured, and may be late.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.objects import Node
+from vgpu.model import Sharing
+from vgpu.schemes.nvidia.grant import GPU, INSTANCES
+from vgpu.schemes.text import number
+from vgpu.units import MIB
+
+RENAMED: Final = ".shared"
+"""What the plugin appends to a resource's name with ``renameByDefault``."""
+
+_SHARED: Final = "-SHARED"
+_MIG: Final = "-MIG-"
+_MOST: Final = 10**9
+
+_STRATEGIES: Final = {
+    "none": Sharing.EXCLUSIVE,
+    "time-slicing": Sharing.TIME_SLICING,
+    "mps": Sharing.MPS,
+}
+
+
+class AdvertisedDevices(msgspec.Struct, frozen=True):
+    """The devices of one resource of a node; None and "" are what no label has.
+
+    Attributes:
+        resource: the extended resource.
+        allocatable: number of units that the kubelet can allocate.
+        sharing: how the devices are shared.
+        model: the GPU's, with the MIG profile.
+        devices: number of GPUs, or of MIG instances of this profile.
+        memory_bytes: memory of one of them, in bytes.
+        replicas: number of replicas of one of them.
+    """
+
+    resource: str
+    allocatable: int
+    sharing: Sharing = Sharing.UNKNOWN
+    model: str = ""
+    devices: int | None = None
+    memory_bytes: int | None = None
+    replicas: int | None = None
+
+
+def is_own_resource(resource: str) -> bool:
+    """Whether a resource has a name of NVIDIA's own plugin; ``nvidia.com/gpu`` may be HAMi's."""
+    return resource in (GPU, GPU + RENAMED) or resource.startswith(INSTANCES)
+
+
+def advertised(node: Node) -> Iterator[AdvertisedDevices]:
+    """The devices of each resource of NVIDIA's own plugin on the node, by name."""
+    for resource, units in sorted(node.allocatable.items()):
+        if is_own_resource(resource):
+            yield _described(node, resource, units)
+
+
+def _described(node: Node, resource: str, units: int) -> AdvertisedDevices:
+    what = resource.removesuffix(RENAMED)
+
+    def fact(name: str) -> str:
+        return node.labels.get(f"{what}.{name}", "")
+
+    model = fact("product").removesuffix(_SHARED)
+    memory, replicas = number(fact("memory"), _MOST), number(fact("replicas"), _MOST)
+    is_instance = resource.startswith(INSTANCES) or _MIG in model
+    return AdvertisedDevices(
+        resource,
+        units,
+        _sharing(fact("sharing-strategy"), replicas, is_instance=is_instance),
+        model or node.labels.get(f"{GPU}.product", "").removesuffix(_SHARED),
+        number(fact("count"), _MOST),
+        memory * MIB if memory else None,
+        replicas or None,
+    )
+
+
+def _sharing(strategy: str, replicas: int | None, *, is_instance: bool) -> Sharing:
+    """By the label; releases without it (before 0.15) share by time-slicing only."""
+    if not strategy and replicas:
+        strategy = "time-slicing" if replicas > 1 else "none"
+    shared = _STRATEGIES.get(strategy, Sharing.UNKNOWN)
+    if not is_instance:
+        return shared
+    instances = {Sharing.EXCLUSIVE: Sharing.MIG, Sharing.TIME_SLICING: Sharing.MIG_TIME_SLICING}
+    return instances.get(shared, Sharing.MIG if not strategy else Sharing.UNKNOWN)
