@@ -37,6 +37,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "vgpu.commands.explain:command",
         "Explain why a pod does not run, or the state of a node or GPU.",
     ),
+    "doctor": (
+        "vgpu.commands.doctor:command",
+        "List what is installed of the sharing systems, and what is wrong with it.",
+    ),
     "node-resource": (
         "vgpu.commands.node_resource:command",
         "Advertise an extended resource on a node, or withdraw it.",

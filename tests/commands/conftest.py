@@ -7,11 +7,11 @@ import pytest
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
-from vgpu.kube.kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
+from vgpu.kube.kinds import KINDS as ROWS
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.store import ObjectStore
 
-KINDS = {kind.name: kind for kind in (NODES, PODS, NAMESPACES, RESOURCE_QUOTAS, CONFIG_MAPS)}
+KINDS = {kind.name: kind for kind in ROWS}
 
 
 def dumped(folder, items):

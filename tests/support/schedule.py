@@ -48,6 +48,7 @@ LANES = {
     ),
     "nodes-3": (
         "cluster/test_cluster_client",
+        "cluster/test_doctor",
         "cluster/test_exporter_api",
         "cluster/test_node_resource",
         "cluster/test_oldest_kubernetes",

@@ -81,6 +81,11 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
     optional: bool = False
     shares_gpus: Callable[[Any], bool] | None = None
 
+    @property
+    def group(self) -> str:
+        """The API group; "" is the core's."""
+        return self.api_version.rpartition("/")[0]
+
     def read_as(
         self, decoders: Decoders, project: Callable[[Any, str], _Other]
     ) -> "ApiKind[_Other]":

@@ -1,7 +1,7 @@
 """The output of ``kubectl get nodes,pods,sharepods,configmaps -A -o json``; pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -145,11 +145,12 @@ def _plural(kind: str, count: int) -> str:
     return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
-def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
-    """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
+def items_of(
+    content: bytes, object_name: str = "dump"
+) -> Iterator[tuple[str, wire.AnyObject, Content]]:
+    """The objects in the output of ``kubectl get … -o json``, each with its kind and its name.
 
-    The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
-    MALFORMED for anything else, such as the Status of a refusal, which it quotes.
+    Raises SourceError as :func:`decode_dump`.
     """
     try:
         decoded = decode(content, ANY_LIST, object_name)
@@ -165,8 +166,18 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         status = decode(content, _STATUS, object_name)
         refusal = one_line(f"{status.reason or 'failure'}: {status.message}")
         raise SourceError(Reason.MALFORMED, object_name, f"the API server refused it: {refusal}")
-    items: Iterable[Content] = (content,) if decoded.items is None else decoded.items
     kind_of_all = decoded.kind.removesuffix("List")  # for items without a kind
+    for item in (content,) if decoded.items is None else decoded.items:
+        about = decode(item, ANY_OBJECT, object_name)
+        yield about.kind or kind_of_all, about, item
+
+
+def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.SHARING) -> Dump:
+    """The objects in the output of ``kubectl get nodes,pods -A -o json`` and similar commands.
+
+    The output is a ``List`` of mixed kinds, a list of one kind, or one object. Raises SourceError
+    MALFORMED for anything else, such as the Status of a refusal, which it quotes.
+    """
     nodes: list[Node] = []
     pods: list[Pod] = []
     share_pods: list[Pod] = []
@@ -184,9 +195,7 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
     total = 0
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
-    for item in items:
-        about = decode(item, ANY_OBJECT, object_name)
-        kind = about.kind or kind_of_all
+    for kind, about, item in items_of(content, object_name):
         if about.api_version not in ("", API_VERSIONS.get(kind)):
             others[kind] += 1
             continue

@@ -10,8 +10,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import NOT_FOUND, ApiConnection, ClusterError, ExpiredError
+from vgpu.kube.decode import decode
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.documents import Keep, ObjectPage, WatchEvent
 from vgpu.kube.dump import decode_dump
@@ -39,6 +43,9 @@ WATCH_SECONDS: Final = (240, 300)
 not all end at once."""
 
 _SELECTORS: Final = {"field_selector": "fieldSelector", "label_selector": "labelSelector"}
+
+_VERSION: Final = msgspec.json.Decoder(wire.ServerVersion)
+_GROUPS: Final = msgspec.json.Decoder(wire.ApiGroups)
 
 _Object = TypeVar("_Object")
 
@@ -134,6 +141,18 @@ class Reader(ApiConnection):
     ) -> bytes:
         """A namespaced object of a kind without a row, as the server sends it, like :meth:`get`."""
         return self._ask(GET, of_object(group, version, plural, namespace, name))
+
+    def version(self) -> str:
+        """The version of the server, such as ``v1.34.4``."""
+        version: str = decode(self._ask(GET, "/version"), _VERSION, self.server).git_version
+        return version
+
+    def api_groups(self) -> frozenset[str]:
+        """The groups of the API that the server has, each with its version: ``apps/v1``."""
+        groups = decode(self._ask(GET, "/apis"), _GROUPS, self.server).groups
+        return frozenset(
+            version.group_version for group in groups or () for version in group.versions or ()
+        )
 
     # ------------------------------------------------------------ lists
 

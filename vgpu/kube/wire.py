@@ -414,3 +414,27 @@ class RawFields(Wire, frozen=True):
     """The fields that identify an object of a known kind."""
 
     metadata: Meta
+
+
+class ServerVersion(Wire, frozen=True):
+    """The answer to /version."""
+
+    git_version: str = ""
+
+
+class GroupVersion(Wire, frozen=True):
+    """One version of a group of the API."""
+
+    group_version: str = ""
+
+
+class ApiGroup(Wire, frozen=True):
+    """A group of the API."""
+
+    versions: list[GroupVersion] | None = None
+
+
+class ApiGroups(Wire, frozen=True):
+    """The answer to /apis."""
+
+    groups: list[ApiGroup] | None = None

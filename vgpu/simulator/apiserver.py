@@ -160,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         try:
             body = self._body()
+            if self.command == "GET" and self.path in _DISCOVERY:
+                self._send(HTTPStatus.OK, _DISCOVERY[self.path])
+                return
             target = self._target()
             if self.command == "GET" and target.query.get("watch") in ("true", "1"):
                 self._watch(target)
@@ -300,6 +303,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+
+_DISCOVERY: Final[Mapping[str, Json]] = {
+    "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.4-simulated"},
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [
+            {"name": kind.group, "versions": [{"groupVersion": kind.api_version}]}
+            for kind in KINDS
+            if kind.group
+        ],
+    },
+}
+"""The answers about the server itself."""
 
 _SUCCESS: Final[Json] = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
 

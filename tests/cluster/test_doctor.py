@@ -1,0 +1,148 @@
+"""`vgpu doctor` at a real API server: its rights, those of components, clocks of nodes."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.cluster.reconciling import MANIFESTS, documents, with_rights
+from tests.support import sample_cluster as sample
+from tests.support.waiting import wait_until
+from vgpu.cli import main
+from vgpu.kube.client import ApiClient
+from vgpu.kube.kinds import NODE_HEARTBEATS
+
+SCHEDULER = "Deployment vgpu-system/vgpu-scheduler"
+RIGHTS = (MANIFESTS / "namespace.yaml", MANIFESTS / "scheduler-rbac.yaml")
+BINDING = {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}
+
+
+def doctor(kubeconfig):
+    result = CliRunner().invoke(main, ("doctor", "--kubeconfig", str(kubeconfig), "-o", "json"))
+    assert result.exit_code in (0, 3), result.output
+    return json.loads(result.stdout)["findings"]
+
+
+def of_reason(findings, *reasons):
+    return [each for each in findings if each["reason"] in reasons]
+
+
+@pytest.fixture
+def scheduler(api):
+    """The Deployment of our scheduler, without pods, and its rights."""
+    with_rights(api, *RIGHTS, account="vgpu-scheduler")
+    deployment = next(
+        each for each in documents(MANIFESTS / "scheduler.yaml") if each["kind"] == "Deployment"
+    )
+    made = api.client.apply(deployment)
+    yield made
+    api.client.delete(made)
+
+
+def test_the_lines_that_are_printed_are_the_rights_that_are_missing(api, scheduler):
+    """A user with these lines alone reads all parts."""
+    nobody = of_reason(doctor(api.client_for().kubeconfig), "not_read")
+    lines = [text.partition(": ")[2] for each in nobody for text in each["evidence"][1:]]
+    assert len(lines) == len(nobody) >= 5
+    rules = [rule for line in lines for rule in yaml.safe_load(line)]
+    review = {
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["subjectaccessreviews"],
+        "verbs": ["create"],
+    }
+    # The components are not known to a user who may not list them, so nothing asks for this right.
+    assert review not in rules
+    reader = of_reason(doctor(api.client_for(*rules).kubeconfig), "not_read")
+    assert [each["about"] for each in reader] == [
+        "rights of system:serviceaccount:vgpu-system:vgpu-scheduler"
+    ]
+    (line,) = reader[0]["evidence"][1:]
+    assert yaml.safe_load(line.partition(": ")[2]) == [review]
+    assert not of_reason(doctor(api.client_for(*rules, review).kubeconfig), "not_read")
+
+
+def test_a_right_that_a_component_lacks(api, scheduler):
+    def missing():
+        findings = doctor(api.kubeconfig)
+        assert of_reason(findings, "kubelets", "nodes", "installed")
+        return [
+            each
+            for each in of_reason(findings, "missing_right", "missing_optional_right")
+            if each["about"] == SCHEDULER
+        ]
+
+    assert missing() == []
+    role = api.client.get(documents(RIGHTS[1])[1])
+    rules = [rule for rule in role["rules"] if rule != BINDING]
+    assert len(rules) == len(role["rules"]) - 1
+    changed = api.client.patch(role, {"rules": rules})
+    try:
+        wait_until(missing, "the right is missing")  # the authorizer learns of it a moment later
+        (finding,) = missing()
+        assert finding["severity"] == "error"
+        assert finding["evidence"][0].endswith("vgpu-scheduler may not create pods/binding")
+    finally:
+        api.client.patch(changed, {"rules": role["rules"]})
+
+
+def test_clocks_of_nodes(api):
+    ahead = datetime.now(UTC) + timedelta(seconds=100)
+    lease = sample_lease("doctor-ahead", ahead)
+    made = [api.client.create(lease, fieldManager="kubelet")]
+    try:
+        (finding,) = of_reason(doctor(api.kubeconfig), "clock_of_node")
+        assert finding["about"] == "Node doctor-ahead"
+        assert "ahead of the API server" in finding["evidence"][0]
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
+def sample_lease(name, renewed):
+    return {
+        "kind": "Lease",
+        "apiVersion": "coordination.k8s.io/v1",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": 40,
+            "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        },
+    }
+
+
+def test_a_kubelet_and_its_api_server_agree_about_the_time(control_plane, node):
+    """The API server writes its own time beside each renewal of the kubelet."""
+    with ApiClient.connect(str(control_plane.kubeconfig)) as cluster:
+
+        def heartbeat(after=0.0):
+            pages = cluster.pages(NODE_HEARTBEATS, namespace="kube-node-lease")
+            beats = [each for page in pages for each in page.objects]
+            return next(
+                (each for each in beats if each.node == node.name and each.renewed_at > after), None
+            )
+
+        first = wait_until(heartbeat, "the kubelet renews its Lease")
+        second = wait_until(lambda: heartbeat(first.renewed_at), "the kubelet renews it again")
+    for each in (first, second):
+        assert -5 < each.renewed_at - each.written_at < 5
+    assert second.written_at > first.written_at
+    findings = doctor(control_plane.kubeconfig)
+    assert not of_reason(findings, "not_read")
+    assert of_reason(findings, "passed")
+
+
+def test_what_a_real_server_says_of_itself(api):
+    node = sample.volcano_node("doctor-gpu", 1)
+    made = api.client.create({**node, "status": {}})
+    info = {"kubeletVersion": "v1.30.0", "containerRuntimeVersion": "containerd://1.7.35"}
+    api.client.patch(made, {"status": {**node["status"], "nodeInfo": info}}, "status")
+    try:
+        findings = doctor(api.kubeconfig)
+    finally:
+        api.client.delete(made)
+    (skew,) = of_reason(findings, "kubelet_skew")  # four minor versions
+    assert "kubelet v1.30.0: 1 node (doctor-gpu)" in skew["evidence"]
+    assert any(text.startswith("API server: v1.34.") for text in skew["evidence"])

@@ -1,0 +1,147 @@
+"""`vgpu doctor` as a person calls it: on dumps, at an API server, and with wrong flags."""
+
+import json
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tests.commands.conftest import dumped
+from tests.support import sample_cluster as sample
+from tests.support.installed import (
+    hami_plugin,
+    hami_scheduler,
+    heartbeat,
+    nvidia_plugin,
+    our_scheduler,
+    with_software,
+)
+from vgpu.cli import main
+from vgpu.commands.doctor_document import DiagnosisDocument
+
+ITEMS = [
+    with_software(
+        sample.node("a", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": "GPU-1"})
+    ),
+    hami_plugin(config_maps=["hami-device-plugin"]),
+    hami_scheduler(config_maps=["hami-scheduler"]),
+    nvidia_plugin(),
+    heartbeat("a"),
+    {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "hami-scheduler", "namespace": "kube-system"},
+        "data": {"config.yaml": "kind: KubeSchedulerConfiguration\n"},
+    },
+    {
+        "kind": "ConfigMap",
+        "apiVersion": "v1",
+        "metadata": {"name": "a-tenant", "namespace": "ml"},
+        "data": {"password": "hunter2"},
+    },
+]
+GOOD = [ITEMS[0], ITEMS[1], hami_scheduler(), heartbeat("a")]
+
+
+def run(*words, **options):
+    return CliRunner().invoke(main, ("doctor", *words), **options)
+
+
+def reasons(result, status):
+    assert result.exit_code == status, result.output
+    document = msgspec.json.decode(result.stdout.encode(), type=DiagnosisDocument)
+    assert sum(document.counts.values()) == len(document.findings)
+    return {(each.severity, each.reason) for each in document.findings}
+
+
+def test_a_dump_and_an_api_server_have_the_same_problems(source):
+    found = reasons(run(*source, "-o", "json"), 3)
+    assert {("error", "several_plugins"), ("warning", "config_unreadable")} <= found
+    assert {("info", "installed"), ("ok", "passed")} <= found
+
+
+def test_the_text_for_people(tmp_path):
+    result = run(*dumped(tmp_path, ITEMS), terminal_width=100)
+    assert result.exit_code == 3
+    text = " ".join(result.output.split())
+    for part in (
+        "error several_plugins: nvidia.com/gpu: several device plugins of one resource are meant",
+        "HAMi device plugin v2.8.0 (DaemonSet kube-system/hami-device-plugin)",
+        "What to do: let their node selectors exclude each other.",
+        "info DaemonSet kube-system/hami-device-plugin: HAMi device plugin v2.8.0, HAMi monitor",
+        "1 error, 2 warnings",  # the configuration; no webhooks are in the dump
+    ):
+        assert part in text, result.output
+    assert "hunter2" not in result.output
+
+
+def test_no_error_is_status_0(tmp_path):
+    result = run(*dumped(tmp_path, GOOD))
+    assert result.exit_code == 0, result.output
+    assert "0 errors, 1 warning" in result.output
+
+
+def test_what_is_not_in_the_dump_is_said(tmp_path):
+    result = run(*dumped(tmp_path, GOOD[:1]), "-o", "json")
+    findings = json.loads(result.stdout)["findings"]
+    unread = {each["about"] for each in findings if each["reason"] == "not_read"}
+    assert unread == {
+        "DaemonSets",
+        "Deployments",
+        "Leases of kube-node-lease",
+        "MutatingWebhookConfigurations",
+    }
+
+
+def test_a_configuration_of_kube_scheduler_in_a_file(tmp_path):
+    path = tmp_path / "kube-scheduler.yaml"
+    path.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    )
+    flags = dumped(tmp_path, [*GOOD, our_scheduler("--original-plugin")])
+    result = run(*flags, "--scheduler-config", str(path), "-o", "json")
+    assert ("error", "no_extender") in reasons(result, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--from", "-", "--context", "x"), 2, "--from asks no cluster: drop --context"),
+        (("--from", "-", "--from", "-"), 2, "--from - can be read once only"),
+        (("--from", "/nonexistent"), 1, "--from /nonexistent: No such file or directory"),
+        (("--scheduler-config", "/nonexistent"), 1, "--scheduler-config /nonexistent: No such"),
+        (("--kubeconfig", "/nonexistent"), 1, "/nonexistent"),
+        (("everything",), 2, "No such command 'everything'"),
+        (("-o", "json", "node"), 2, "flags of this node come behind the word node"),
+        (("node", "-o", "xml"), 2, "'xml' is not one of 'text', 'json'"),
+    ],
+)
+def test_wrong_flags(words, status, message):
+    result = run(*words)
+    assert result.exit_code == status
+    assert message in result.output
+
+
+@pytest.mark.parametrize("content", ["", "{}", "no", '{"kind":"List","items":[]}'])
+def test_what_is_no_dump(tmp_path, content):
+    path = tmp_path / "dump.json"
+    path.write_text(content)
+    result = run("--from", str(path))
+    assert result.exit_code == 1
+    assert "--from" in result.output
+
+
+def test_a_simulated_node():
+    result = run("node", "--simulate", "-o", "json")
+    assert {("info", "driver"), ("ok", "passed")} == reasons(result, 0)
+
+
+def test_this_node(tmp_path):
+    """Without a GPU and a kubelet: each missing part is one finding, and none ends the command."""
+    config = tmp_path / "config.toml"
+    config.write_text('[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n')
+    paths = ("--kubelet.checkpoint", str(tmp_path / "checkpoint"), "--path.procfs", str(tmp_path))
+    result = run("node", "--containerd.config", str(config), *paths, "-o", "json")
+    found = reasons(result, 3)
+    assert {("error", "no_driver"), ("warning", "socket_absent"), ("warning", "cdi_off")} <= found
+    assert ("info", "monitor_unknown") in found

@@ -1,0 +1,292 @@
+"""What `vgpu doctor` reads of a cluster: from the API server, or from a dump.
+
+A part that cannot be read costs the checks that need it, and no others. Secrets are never read.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+
+from vgpu.commands.doctor import DUMPED
+from vgpu.doctor.components import ComponentRole, components
+from vgpu.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
+from vgpu.doctor.model import DoctorCheck, Unread
+from vgpu.doctor.rights import needed
+from vgpu.inventory import Units
+from vgpu.kube.access_review import (
+    ACCESS_REVIEWS,
+    OWN_ACCESS_REVIEWS,
+    SELF_REVIEWS,
+    Right,
+    account_access,
+    own_access,
+    self_review,
+    service_account_user,
+)
+from vgpu.kube.api_kind import ApiKind, unread
+from vgpu.kube.client import ApiClient
+from vgpu.kube.connection import ClusterError
+from vgpu.kube.documents import Keep, ObjectPage
+from vgpu.kube.dump import items_of
+from vgpu.kube.flags import read_dump
+from vgpu.kube.installation import Workload
+from vgpu.kube.kinds import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    NODE_HEARTBEATS,
+    REPORTED_NODES,
+)
+from vgpu.kube.objects import MalformedObject
+from vgpu.kube.verbs import CREATE, LIST
+from vgpu.reasons import SourceError
+
+LEASES_OF_NODES: Final = "kube-node-lease"
+"""The namespace of the Leases of nodes."""
+
+_Kept = TypeVar("_Kept")
+
+_WITH_CONFIG: Final = frozenset({ComponentRole.KUBE_SCHEDULER, ComponentRole.SCHEDULER})
+"""The roles whose ConfigMaps may have a configuration of a scheduler."""
+
+_CHECK = DoctorCheck
+_PARTS: Final[dict[str, tuple[ApiKind[Any], str, tuple[DoctorCheck, ...]]]] = {
+    "nodes": (
+        REPORTED_NODES,
+        "",
+        (_CHECK.SYSTEMS, _CHECK.SETTINGS, _CHECK.UNITS, _CHECK.RUNTIME, _CHECK.KUBELET),
+    ),
+    "daemon_sets": (DAEMON_SETS, "", (_CHECK.SYSTEMS, _CHECK.SETTINGS, _CHECK.RIGHTS)),
+    "deployments": (DEPLOYMENTS, "", (_CHECK.SYSTEMS, _CHECK.SETTINGS, _CHECK.RIGHTS)),
+    "webhooks": (MUTATING_WEBHOOKS, "", (_CHECK.SETTINGS,)),
+    "heartbeats": (NODE_HEARTBEATS, LEASES_OF_NODES, (_CHECK.CLOCKS,)),
+}
+"""The lists, in the order of reading: the kind, the namespace, and the checks that need it."""
+
+
+class _Reading:
+    """What was read so far, and what could not be."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
+        self.unread: list[Unread] = []
+        self.malformed: list[str] = []
+
+    def facts(self, as_of: float, **others: Any) -> ClusterFacts:
+        """The facts of the parts, and others."""
+        parts = self.parts
+        return ClusterFacts(
+            as_of,
+            nodes=tuple(parts["nodes"]),
+            workloads=(*parts["daemon_sets"], *parts["deployments"]),
+            webhooks=tuple(webhook for of_one in parts["webhooks"] for webhook in of_one),
+            heartbeats=tuple(parts["heartbeats"]),
+            unread=tuple(self.unread),
+            malformed=tuple(self.malformed),
+            **others,
+        )
+
+
+# ---------------------------------------------------------------- the API server
+
+
+def from_server(
+    cluster: ApiClient, units: Units, given: Sequence[SchedulerText] = ()
+) -> ClusterFacts:
+    """The facts that the server has; ``given`` are further configurations of schedulers.
+
+    Raises ClusterError if the server does not answer, or does not know the user.
+    """
+    as_of = time.time()
+    reading = _Reading()
+    server_version = _tried(reading, (_CHECK.KUBELET,), "the server's version", cluster.version)
+    groups = _tried(reading, (_CHECK.KUBELET,), "the groups of the API", cluster.api_groups)
+    for name, (kind, namespace, checks) in _PARTS.items():
+
+        def ask(kind: ApiKind[Any] = kind, namespace: str = namespace) -> list[ObjectPage[Any]]:
+            return list(cluster.pages(kind, namespace=namespace))
+
+        right = Right(kind.group, kind.plural, LIST.word, namespace)
+        for page in _tried(reading, checks, _part_text(kind, namespace), ask, right) or ():
+            reading.parts[name] += page.objects
+            reading.malformed += (_title(each) for each in page.malformed)
+    workloads = (*reading.parts["daemon_sets"], *reading.parts["deployments"])
+    configs = [*given, *_configs(reading, cluster, workloads)]
+    reviewed, denied = _reviews(reading, cluster, workloads)
+    return reading.facts(
+        as_of,
+        groups=groups,
+        server_version=server_version or "",
+        clock_ahead=cluster.clock_ahead,
+        configs=tuple(configs),
+        reviewed=reviewed,
+        denied=tuple(denied),
+        units=units,
+    )
+
+
+def _tried(
+    reading: _Reading,
+    checks: tuple[DoctorCheck, ...],
+    what: str,
+    ask: Callable[[], _Kept],
+    right: Right | None = None,
+) -> _Kept | None:
+    """The answer; None if the part cannot be read, which is noted.
+
+    Raises ClusterError if no other part can be read either.
+    """
+    try:
+        return ask()
+    except ClusterError as error:
+        if error.reason in ("Unreachable", "Unauthorized"):
+            raise
+        is_missing = error.reason == "Forbidden" and right is not None
+        why = f"missing right: {right.text}" if right and is_missing else str(error)
+        rule = right.rule if right and is_missing else ""
+        reading.unread.append(Unread(checks, what, why, rule))
+    except SourceError as error:
+        reading.unread.append(Unread(checks, what, str(error)))
+    return None
+
+
+def _configs(
+    reading: _Reading, cluster: ApiClient, workloads: Sequence[Workload]
+) -> Iterator[SchedulerText]:
+    """The configurations in ConfigMaps that pods of schedulers mount."""
+    for namespace, name in _config_maps(workloads):
+        right = Right("", CONFIG_MAPS.plural, "get", namespace, name)
+        what = f"ConfigMap {namespace}/{name}"
+
+        def ask(namespace: str = namespace, name: str = name) -> Any:
+            return cluster.config_map(namespace, name)
+
+        data = _tried(reading, (_CHECK.SCHEDULER,), what, ask, right) or {}
+        yield from _texts(what, data)
+
+
+def _config_maps(workloads: Iterable[Workload]) -> list[tuple[str, str]]:
+    """Namespace and name of the ConfigMaps that may have a scheduler's configuration."""
+    return sorted(
+        {
+            (each.workload.namespace, name)
+            for each in components(workloads)
+            if each.row.role in _WITH_CONFIG
+            for name in each.workload.config_maps
+        }
+    )
+
+
+def _texts(place: str, data: dict[str, str]) -> Iterator[SchedulerText]:
+    for key, text in data.items():
+        is_volcanos = key.startswith("volcano-scheduler") and key.endswith(".conf")
+        if is_volcanos or "KubeSchedulerConfiguration" in text:
+            yield SchedulerText(f"{place} {key}", text)
+
+
+def _reviews(
+    reading: _Reading, cluster: ApiClient, workloads: Sequence[Workload]
+) -> tuple[int, list[DeniedRight]]:
+    """The number of rights of our components that were asked for, and the missing ones."""
+    wanted = {
+        (each.workload.title, each.workload.namespace, each.workload.service_account, *need)
+        for each in components(workloads)
+        for need in needed(each)
+    }
+    if not wanted:
+        return 0, []
+    try:
+        us = SELF_REVIEWS.one(cluster.send(CREATE, SELF_REVIEWS, "", "", self_review()))
+    except (ClusterError, SourceError):  # it is there from Kubernetes 1.28 on
+        us = ""
+    count, denied = 0, []
+    for title, namespace, account, right, need in sorted(wanted):
+        user = service_account_user(namespace, account)
+        is_us = user == us
+
+        def ask(
+            right: Right = right,
+            place: tuple[str, str] = (namespace, account),
+            is_us: bool = is_us,
+        ) -> bool:
+            kind = OWN_ACCESS_REVIEWS if is_us else ACCESS_REVIEWS
+            body = own_access(right) if is_us else account_access(*place, right)
+            return kind.one(cluster.send(CREATE, kind, "", "", body))
+
+        review = Right(ACCESS_REVIEWS.group, ACCESS_REVIEWS.plural, CREATE.word)
+        allowed = _tried(reading, (_CHECK.RIGHTS,), f"rights of {user}", ask, review)
+        if allowed is None:
+            break  # the other answers would be the same
+        count += 1
+        if not allowed:
+            denied.append(DeniedRight(title, user, right, need))
+    return count, denied
+
+
+# ---------------------------------------------------------------- dumps
+
+
+def from_dumps(
+    paths: Sequence[str], units: Units, given: Sequence[SchedulerText] = ()
+) -> ClusterFacts:
+    """The facts of dumps; ``given`` as above. Raises click.ClickException."""
+    reading = _Reading()
+    times: list[float] = []
+    configs = list(given)
+    kinds = {kind.name: (name, kind, namespace) for name, (kind, namespace, _) in _PARTS.items()}
+    seen: set[str] = set()
+    for path in paths:
+        content, written = read_dump(path)
+        times.append(written)
+        try:
+            for kind_name, about, item in items_of(content, path):
+                name, kind, namespace = kinds.get(kind_name, ("", CONFIG_MAPS, ""))
+                if about.api_version not in ("", kind.api_version):
+                    continue
+                try:
+                    if name and about.metadata.namespace == (namespace or about.metadata.namespace):
+                        seen.add(name)
+                        reading.parts[name] += kind.kept(item, path, Keep.ALL)
+                    elif kind_name == CONFIG_MAPS.name:
+                        ((data, _),) = CONFIG_MAPS.kept(item, path, Keep.ALL)
+                        meta = about.metadata
+                        configs += _texts(f"ConfigMap {meta.namespace}/{meta.name}", dict(data))
+                except SourceError as error:
+                    reading.malformed.append(_title(unread(kind_name, item, error)))
+        except SourceError as error:
+            raise _not_a_dump(str(error)) from error
+    if not seen and not configs:
+        raise _not_a_dump(f"{' and '.join(paths)}: it has nothing that is checked")
+    for name, (kind, namespace, checks) in _PARTS.items():
+        if name not in seen:
+            what = _part_text(kind, namespace)
+            reading.unread.append(Unread(checks, what, "there are none in the dump"))
+    return reading.facts(min(times), is_dump=True, configs=tuple(configs), units=units)
+
+
+def _not_a_dump(problem: str) -> click.ClickException:
+    return click.ClickException(f"--from {problem}\nIt is to be the output of: {DUMPED} -A -o json")
+
+
+def _part_text(kind: ApiKind[Any], namespace: str) -> str:
+    return f"{kind.name}s of {namespace}" if namespace else f"{kind.name}s"
+
+
+def _title(broken: MalformedObject) -> str:
+    """The object, without what is wrong with it: that may repeat its texts."""
+    return f"{broken.kind} {'/'.join(filter(None, (broken.ref.namespace, broken.ref.name)))}"
+
+
+def given_config(path: str, most_bytes: int) -> SchedulerText:
+    """The file of --scheduler-config. Raises click.ClickException."""
+    try:
+        with open(path, "rb") as opened:  # noqa: PTH123  # any file that the user names
+            content = opened.read(most_bytes + 1)
+    except OSError as error:
+        raise click.ClickException(f"--scheduler-config {path}: {error.strerror}") from error
+    if len(content) > most_bytes:
+        raise click.ClickException(f"--scheduler-config {path}: larger than {most_bytes} bytes")
+    return SchedulerText(path, content.decode("utf-8", "replace"))

@@ -1,0 +1,118 @@
+"""The rights that the components of vgpu need, as their manifests grant them; pure.
+
+A test compares the table with the manifests.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from vgpu.doctor.components import ComponentRole, InstalledComponent
+from vgpu.kube.access_review import Right
+
+OWN: Final = "(own)"
+"""Stands for the namespace in which a component keeps what is its own."""
+
+SYSTEM: Final = "kube-system"
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Rights(msgspec.Struct, frozen=True):
+    """Verbs on a resource.
+
+    ``need`` is what they are for; "" if the component cannot do without them.
+    """
+
+    resource: str
+    verbs: tuple[str, ...]
+    group: str = ""
+    namespace: str = ""
+    name: str = ""
+    need: str = ""
+
+
+_READ: Final = ("list", "watch")
+_GET: Final = ("get",)
+_EVENTS: Final = Rights("events", ("create", "get", "patch"), need="events about its actions")
+_LEASES: Final = "coordination.k8s.io"
+_KUBESHARE: Final = "kubeshare.nthu"
+
+RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
+    ComponentRole.DEVICE_PLUGIN: (
+        Rights("pods", ("get", *_READ, "patch")),
+        Rights("nodes", _READ),
+        _EVENTS,
+    ),
+    ComponentRole.SCHEDULER: (
+        Rights("pods", ("get", *_READ, "patch")),
+        Rights("pods/binding", ("create",)),
+        Rights("nodes", _READ),
+        _EVENTS,
+        Rights("namespaces", _READ, need="quotas; else --no-quotas"),
+        Rights("resourcequotas", _READ, need="quotas; else --no-quotas"),
+        Rights("poddisruptionbudgets", ("list",), "policy", need="preemption"),
+        Rights("leases", ("get", "create", "update"), _LEASES, OWN),
+        Rights("configmaps", _READ, namespace=SYSTEM, need="gpushare and gpu-admission"),
+    ),
+    ComponentRole.RECONCILER: (
+        Rights("pods", ("get", *_READ)),
+        Rights("nodes", ("get", *_READ)),
+        Rights("namespaces", _READ, need="quotas and policies of namespaces"),
+        Rights("resourcequotas", _READ, need="rules over_quota, quota_drift and quota_mark"),
+        Rights("sharepods", ("get", *_READ), _KUBESHARE, need="KubeShare"),
+        Rights("pods/eviction", ("create",), need="mode apply"),
+        Rights("pods", ("patch",), need="rules that repair annotations"),
+        Rights("nodes", ("patch",), need="rules that repair locks and handshakes"),
+        _EVENTS,
+        Rights("configmaps", ("list",), namespace=SYSTEM, need="gpushare"),
+        Rights("configmaps", ("get", "update"), namespace=OWN, name="vgpu-reconcile-state"),
+        Rights("configmaps", ("create",), namespace=OWN),
+        Rights("leases", ("get", "update"), _LEASES, OWN, "vgpu-reconciler"),
+        Rights("leases", ("create",), _LEASES, OWN),
+    ),
+    ComponentRole.NODE_RECONCILER: (
+        Rights("pods", ("get", *_READ)),
+        Rights("nodes", _GET),
+        Rights("pods", ("patch",), need="rules card_drift and recover"),
+        _EVENTS,
+    ),
+    ComponentRole.CONTROLLER: (
+        Rights("sharepods", ("get", *_READ, "patch"), _KUBESHARE),
+        Rights("pods", ("get", *_READ, "create", "delete")),
+        Rights("pods/eviction", ("create",)),
+        Rights("nodes", _READ),
+        _EVENTS,
+        Rights("leases", ("get", "update"), _LEASES, OWN, "vgpu-kubeshare-controller"),
+        Rights("leases", ("create",), _LEASES, OWN),
+    ),
+    ComponentRole.NODE_COMPONENT: (
+        Rights("sharepods", _READ, _KUBESHARE),
+        Rights("nodes", ("get", "patch")),
+        Rights("pods", (*_READ, "patch"), namespace=SYSTEM),
+    ),
+}
+"""By the role of the component; exporter and feedback need no right."""
+
+
+def needed(component: InstalledComponent) -> Iterator[tuple[Right, str]]:
+    """The rights of a component of vgpu, each with what it is for."""
+    if not component.is_ours:
+        return
+    for rights in RIGHTS.get(component.row.role, ()):
+        namespace = _own(component) if rights.namespace == OWN else rights.namespace
+        for verb in rights.verbs:
+            right = Right(rights.group, rights.resource, verb, namespace, rights.name)
+            yield right, rights.need
+
+
+def _own(component: InstalledComponent) -> str:
+    """The namespace of its Leases and ConfigMaps, by its flags."""
+    flags, role = component.flags, component.row.role
+    typed = flags.get("lease-namespace", flags.get("state-namespace", ""))
+    if _NAMESPACE.fullmatch(typed):
+        return typed
+    is_default = not typed and role in (ComponentRole.SCHEDULER, ComponentRole.CONTROLLER)
+    return SYSTEM if is_default else component.workload.namespace

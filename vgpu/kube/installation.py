@@ -1,0 +1,380 @@
+"""What is installed in a cluster, for `vgpu doctor`: workloads, webhooks, software of nodes.
+
+Pure. Annotations, environment variables and certificates are not declared here, so they are never
+decoded. Only the doctor reads these kinds; the other programs keep nothing of them.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from vgpu.kube import wire
+from vgpu.kube.objects import Node
+from vgpu.kube.projection import project_node, seconds
+
+_NO_TEXTS: Final[Mapping[str, str]] = {}
+
+_KUBELET: Final = "kubelet"
+"""The manager of the fields of a node's Lease in ``metadata.managedFields``."""
+
+
+# ---------------------------------------------------------------- fields
+
+
+class ContainerProgram(wire.Wire, frozen=True):
+    """The program of a container."""
+
+    name: str = ""
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+
+
+class ConfigMapName(wire.Wire, frozen=True):
+    """The ConfigMap of a volume."""
+
+    name: str = ""
+
+
+class VolumeFields(wire.Wire, frozen=True):
+    """A volume, as far as a ConfigMap is in it."""
+
+    config_map: ConfigMapName | None = None
+
+
+class NodeTerm(wire.Wire, frozen=True):
+    """One of ``nodeSelectorTerms``; its ``matchFields`` are not read."""
+
+    match_expressions: list[wire.RequirementFields] | None = None
+
+
+class NodeTerms(wire.Wire, frozen=True):
+    """Terms of which a node has to meet one."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(wire.Wire, frozen=True):
+    """``nodeAffinity``, as far as it is required."""
+
+    required: NodeTerms | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(wire.Wire, frozen=True):
+    """``affinity`` of a pod."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class TemplateSpec(wire.Wire, frozen=True):
+    """The spec of a pod template."""
+
+    service_account_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    containers: list[ContainerProgram] | None = None
+    volumes: list[VolumeFields] | None = None
+
+
+class PodTemplate(wire.Wire, frozen=True):
+    """``spec.template``."""
+
+    spec: TemplateSpec = TemplateSpec()
+
+
+class WorkloadSpec(wire.Wire, frozen=True):
+    """``spec`` of a Deployment or DaemonSet."""
+
+    replicas: wire.Count | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadStatus(wire.Wire, frozen=True):
+    """``status`` of a DaemonSet (the first two), or of a Deployment."""
+
+    desired_number_scheduled: wire.Count | None = None
+    number_ready: wire.Count | None = None
+    ready_replicas: wire.Count | None = None
+
+
+class PlainMeta(wire.Wire, frozen=True):
+    """``metadata`` without annotations and labels."""
+
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class WorkloadFields(wire.ObjectFields, frozen=True):
+    """A Deployment or DaemonSet."""
+
+    metadata: PlainMeta
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class ServiceName(wire.Wire, frozen=True):
+    """The Service that a webhook calls."""
+
+    namespace: str = ""
+    name: str = ""
+
+
+class WebhookClient(wire.Wire, frozen=True):
+    """``clientConfig`` of a webhook."""
+
+    service: ServiceName | None = None
+
+
+class WebhookFields(wire.Wire, frozen=True):
+    """One webhook of a configuration."""
+
+    name: str = ""
+    failure_policy: str = ""
+    client_config: WebhookClient = WebhookClient()
+
+
+class WebhooksFields(wire.ObjectFields, frozen=True):
+    """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
+
+    metadata: PlainMeta
+    webhooks: list[WebhookFields] | None = None
+
+
+class NodeInfo(wire.Wire, frozen=True):
+    """``status.nodeInfo`` of a node."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
+class ReportedStatus(wire.NodeStatus, frozen=True):
+    """``status`` of a node with its software."""
+
+    node_info: NodeInfo = NodeInfo()
+
+
+class ReportedNodeFields(wire.ObjectFields, frozen=True):
+    """A node with its software."""
+
+    metadata: wire.Meta
+    spec: wire.NodeSpec = wire.NodeSpec()
+    status: ReportedStatus = ReportedStatus()
+
+
+class ManagedMeta(PlainMeta, frozen=True):
+    """``metadata`` with the managers of the fields."""
+
+    managed_fields: list[wire.ManagedFields] | None = None
+
+
+class HeartbeatFields(wire.ObjectFields, frozen=True):
+    """The Lease of a node, in the namespace kube-node-lease."""
+
+    metadata: ManagedMeta
+    spec: wire.LeaseSpec = wire.LeaseSpec()
+
+
+# ---------------------------------------------------------------- values
+
+
+class WorkloadContainer(msgspec.Struct, frozen=True):
+    """A container of a workload: its image, and its command line."""
+
+    name: str
+    image: str
+    words: tuple[str, ...] = ()
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A Deployment or DaemonSet.
+
+    Attributes:
+        kind, namespace, name: its identity.
+        containers: its containers; ``words`` may have secrets and is never printed.
+        desired, ready: number of pods.
+        service_account: the ServiceAccount of its pods.
+        node_selector: labels that a node for its pods has.
+        node_terms: requirements, as Kubernetes has them; such a node meets all of one term.
+        config_maps: the ConfigMaps that its pods mount.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    containers: tuple[WorkloadContainer, ...] = ()
+    desired: int = 0
+    ready: int = 0
+    service_account: str = ""
+    node_selector: Mapping[str, str] = {}
+    node_terms: tuple[tuple[wire.RequirementFields, ...], ...] = ()
+    config_maps: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its name for people."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether its pods may run on a node with these labels; taints are not known here."""
+        return all(labels.get(key) == text for key, text in self.node_selector.items()) and (
+            not self.node_terms
+            or any(all(_meets(each, labels) for each in term) for term in self.node_terms)
+        )
+
+
+class AdmissionWebhook(msgspec.Struct, frozen=True):
+    """A webhook for admission: its configuration, and the Service that it calls."""
+
+    configuration: str
+    name: str
+    failure_policy: str = ""
+    namespace: str = ""
+    service: str = ""
+
+
+class ReportedNode(msgspec.Struct, frozen=True):
+    """A node, all its labels, and its software as its kubelet reports it.
+
+    ``runtime`` is such as ``containerd://1.7.18``.
+    """
+
+    node: Node
+    labels: Mapping[str, str] = {}
+    kubelet: str = ""
+    runtime: str = ""
+
+
+class NodeHeartbeat(msgspec.Struct, frozen=True):
+    """A renewal of a node's Lease, in unix seconds.
+
+    Attributes:
+        node: the node.
+        renewed_at: the time by the node's clock.
+        written_at: the time by the API server's clock, in whole seconds; None if unknown.
+    """
+
+    node: str
+    renewed_at: float | None = None
+    written_at: float | None = None
+
+
+def _meets(requirement: wire.RequirementFields, labels: Mapping[str, str]) -> bool:
+    """Whether the labels meet a requirement; one that is not known here counts as met."""
+    key, values = requirement.key, requirement.values or ()
+    match requirement.operator:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case _:
+            return True
+
+
+# ---------------------------------------------------------------- projections
+
+
+def project_deployment(workload: WorkloadFields, _: str) -> Workload:
+    """A Deployment; without ``replicas`` it has one pod."""
+    desired = workload.spec.replicas
+    ready = workload.status.ready_replicas or 0
+    return _workload("Deployment", workload, 1 if desired is None else desired, ready)
+
+
+def project_daemon_set(workload: WorkloadFields, _: str) -> Workload:
+    """A DaemonSet."""
+    status = workload.status
+    desired, ready = status.desired_number_scheduled or 0, status.number_ready or 0
+    return _workload("DaemonSet", workload, desired, ready)
+
+
+def _workload(kind: str, workload: WorkloadFields, desired: int, ready: int) -> Workload:
+    spec = workload.spec.template.spec
+    return Workload(
+        kind,
+        workload.metadata.namespace,
+        workload.metadata.name,
+        tuple(
+            WorkloadContainer(
+                container.name,
+                container.image,
+                (*(container.command or ()), *(container.args or ())),
+            )
+            for container in spec.containers or ()
+        ),
+        desired,
+        ready,
+        spec.service_account_name or "default",
+        spec.node_selector or _NO_TEXTS,
+        _terms(spec.affinity),
+        tuple(
+            volume.config_map.name for volume in spec.volumes or () if volume.config_map is not None
+        ),
+    )
+
+
+def _terms(affinity: Affinity | None) -> tuple[tuple[wire.RequirementFields, ...], ...]:
+    required = affinity and affinity.node_affinity and affinity.node_affinity.required
+    terms = (required.node_selector_terms if required else None) or ()
+    return tuple(tuple(term.match_expressions or ()) for term in terms)
+
+
+def project_webhooks(configuration: WebhooksFields, _: str) -> tuple[AdmissionWebhook, ...]:
+    """The webhooks of a configuration."""
+    return tuple(
+        AdmissionWebhook(
+            configuration.metadata.name,
+            webhook.name,
+            webhook.failure_policy,
+            *((service.namespace, service.name) if service is not None else ()),
+        )
+        for webhook in configuration.webhooks or ()
+        for service in (webhook.client_config.service,)
+    )
+
+
+def project_reported_node(node: ReportedNodeFields, object_name: str) -> ReportedNode:
+    """A node. Errors are those of :func:`vgpu.kube.projection.project_node`."""
+    info = node.status.node_info
+    return ReportedNode(
+        project_node(
+            wire.NodeFields(
+                kind=node.kind, metadata=node.metadata, spec=node.spec, status=node.status
+            ),
+            object_name,
+        ),
+        node.metadata.labels or _NO_TEXTS,
+        info.kubelet_version,
+        info.container_runtime_version,
+    )
+
+
+def project_heartbeat(lease: HeartbeatFields, _: str) -> NodeHeartbeat:
+    """The renewal of a node's Lease."""
+    written = [
+        field.time
+        for field in lease.metadata.managed_fields or ()
+        if field.manager == _KUBELET and field.time
+    ]
+    return NodeHeartbeat(
+        lease.metadata.name,
+        seconds(lease.spec.renew_time),
+        max(filter(None, map(_time, written)), default=None),
+    )
+
+
+def _time(text: str) -> float | None:
+    """RFC 3339 as unix seconds; None for another text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time.timestamp() if time.tzinfo else None
