@@ -148,8 +148,9 @@ MANIFESTS: Final = {
         _KUBESHARE,
     ),
     "kubeshare-rbac.yaml": Manifest(
-        "The rights of KubeShare's controllers and of their node component.",
-        ("kubeshare/rbac",),
+        "The rights of KubeShare's controllers and of their node component. The policy needs"
+        " Kubernetes 1.30.",
+        ("kubeshare/rbac", "kubeshare/policy"),
         _KUBESHARE,
     ),
     "kubeshare.yaml": Manifest(

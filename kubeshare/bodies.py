@@ -10,13 +10,24 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeshare.model import SharePod, SharePodCondition, VirtualGpuName
+from kubeshare.labelled import POD_SCHEDULED
+from kubeshare.model import (
+    FALSE,
+    TRUE,
+    ConditionType,
+    SharePod,
+    SharePodCondition,
+    VirtualGpuName,
+)
+from kubeshare.reasons import SharePodReason
 from kubeshare.steps import PatchSharePod
 from vgpu.kube.bodies import LABELS, Body, node_name_patch
 from vgpu.model import Allocation, Device, Phase, Share
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, manager_env
+from vgpu.schemes.kubeshare.labels import GPU_UUID, MANAGER_PORT, PREFIX, VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, KEEP_IDLE, holder_labels, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER
+from vgpu.schemes.kubeshare.text import MEMORY
 
 LIBRARY_VOLUME: Final = "kubeshare-lib"
 
@@ -93,6 +104,35 @@ def _condition(condition: SharePodCondition, now: float) -> Body:
     }
 
 
+def labelled_patch(step: PatchSharePod, now: float) -> Body:
+    """The merge patch of a pod with labels, for its status: place, and why it is not bound yet.
+
+    The API server takes annotations of a pod with its status, which needs no right on its spec.
+    """
+    before, after = step.before, step.after
+    metadata: Body = {"uid": before.ref.uid, "resourceVersion": before.pod.resource_version}
+    place = f"{after.node}/{after.gpuid}" if after.gpuid else None
+    if (after.node, after.gpuid) != (before.node, before.gpuid):
+        metadata["annotations"] = {VIRTUAL_GPU: place}
+    scheduled = after.condition(ConditionType.SCHEDULED)
+    if scheduled is None or scheduled.status == TRUE:  # it is placed, and is not bound yet
+        reason = SharePodReason.HOLDER_PENDING
+        scheduled = SharePodCondition(POD_SCHEDULED, FALSE, reason, reason.explanation)
+    condition = _condition(msgspec.structs.replace(scheduled, type=POD_SCHEDULED), now)
+    others = [each for each in before.copied or () if each.get("type") != POD_SCHEDULED]
+    return {"metadata": metadata, "status": {"conditions": [*others, condition]}}
+
+
+def binding_annotations(share_pod: SharePod) -> dict[str, str]:
+    """What a pod with labels learns with its binding, as KubeShare 2 writes it."""
+    memory = 0 if share_pod.request is None else share_pod.request.memory_bytes
+    return {
+        GPU_UUID: share_pod.bound,
+        MANAGER_PORT: str(share_pod.port),
+        PREFIX + MEMORY: str(memory),
+    }
+
+
 def share_pod_pod(share_pod: SharePod) -> Body:
     """The pod of a SharePod: its spec as it is, with its node and its GPU.
 
@@ -160,7 +200,8 @@ def holder_pod(name: VirtualGpuName, options: HolderOptions) -> Body:
     requests that keep it from eviction under pressure, and tolerates every taint.
     """
     node = {"key": "metadata.name", "operator": "In", "values": [name.node]}
-    resources = {"cpu": "10m", "memory": "64Mi", GPU_RESOURCE: "1"}
+    limits = {"memory": "64Mi", GPU_RESOURCE: "1"}
+    requests = {"cpu": "10m", **limits}  # a limit of 10m would make its start last half a minute
     spec: Body = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
@@ -179,7 +220,7 @@ def holder_pod(name: VirtualGpuName, options: HolderOptions) -> Body:
                 "name": "holder",
                 "image": options.image,
                 "args": ["kubeshare", "holder"],
-                "resources": {"requests": resources, "limits": resources},
+                "resources": {"requests": requests, "limits": limits},
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "readOnlyRootFilesystem": True,

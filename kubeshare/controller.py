@@ -18,12 +18,14 @@ import msgspec
 from kubeshare import bodies
 from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.events import condition_events, pod_event
+from kubeshare.labelled_steps import labelled_step
 from kubeshare.metrics import ControllerMetrics, StepOutcome
-from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
+from kubeshare.model import LABELLED, ClusterNode, ClusterPod, SharePod, VirtualGpuName
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import Affected, SharePodCluster, held_gpu
 from kubeshare.steps import (
+    BindPod,
     CreateHolder,
     CreateSharePodPod,
     DeletePod,
@@ -41,7 +43,7 @@ from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.events import EventNote
 from vgpu.kube.objects import MalformedObject
-from vgpu.kube.verbs import CREATE, PATCH, ApiVerb
+from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
 from vgpu.kube.work_queue import WorkQueue
 from vgpu.model import PodRef
 from vgpu.placement.kubeshare import KubeShareAlgorithm
@@ -99,6 +101,12 @@ class ControllerApi(Protocol):
         """Evict exactly this pod in this state."""
         ...
 
+    def bind(
+        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Bind exactly this pod in this state, and set annotations, in one write."""
+        ...
+
     def write_event(self, note: EventNote) -> None:
         """Report an event."""
         ...
@@ -112,12 +120,14 @@ class ControllerOptions(msgspec.Struct, frozen=True):
         holder: what holder pods run as.
         keep_idle: number of idle virtual GPUs that each node keeps.
         idle_seconds: maximum time for which one is kept, in seconds; 0 is no limit.
+        labelled_pods: whether pods with KubeShare 2's labels are placed, too.
     """
 
     algorithm: KubeShareAlgorithm
     holder: bodies.HolderOptions
     keep_idle: int = 0
     idle_seconds: float = 0.0
+    labelled_pods: bool = False
 
 
 class SharePodControllers:
@@ -185,13 +195,21 @@ class SharePodControllers:
 
     def set_pod(self, key: str, found: ClusterPod | MalformedObject | None) -> None:
         """A pod has changed; None if it is gone."""
-        pod = found if isinstance(found, ClusterPod) else None
+        pod = self._taken(found) if isinstance(found, ClusterPod) else None
         with self._lock:
             before = self._cluster.pods.get(key)
             affected = self._cluster.set_pod(key, pod)
         if pod is not None and before is not None:
             self._note_holder_start(before, pod)
         self._enqueue(affected)
+        if pod is not None and pod.labelled is not None and pod.labelled.needs_place:
+            self._placing.add(pod.labelled.key)
+
+    def _taken(self, pod: ClusterPod) -> ClusterPod:
+        """The pod; without the labels of KubeShare 2, if another program cares for these."""
+        if self._options.labelled_pods:
+            return pod
+        return msgspec.structs.replace(pod, labelled=None)
 
     def _note_holder_start(self, before: ClusterPod, pod: ClusterPod) -> None:
         is_start = before.ref.uid == pod.ref.uid and pod.uuid and not before.uuid
@@ -277,16 +295,19 @@ class SharePodControllers:
         """Read a SharePod whose last write may or may not have arrived."""
         if not isinstance(key, str) or key not in self._uncertain:
             return
-        namespace, _, name = key.partition("/")
+        is_pod = key.endswith(LABELLED)
+        object_key = key.removesuffix(LABELLED)
+        namespace, _, name = object_key.partition("/")
         try:
-            found = self._api.get(SHARE_POD_OBJECTS, namespace, name)
+            found = self._api.get(CLUSTER_PODS if is_pod else SHARE_POD_OBJECTS, namespace, name)
         except ClusterError as error:
             if error.status != NOT_FOUND:
                 raise
             found = None
         with self._lock:
             self._uncertain.discard(key)
-            affected = self._cluster.set_share_pod(key, found)
+            set_object = self._cluster.set_pod if is_pod else self._cluster.set_share_pod
+            affected = set_object(object_key, found)
         self._enqueue(affected)
 
     def _place(self, key: str) -> None:
@@ -341,7 +362,7 @@ class SharePodControllers:
             return None
         if view.own_pod is not None and view.own_pod.is_ready:
             self._failed.forget(key)
-        return tenant_step(view)
+        return labelled_step(view) if view.share_pod.is_pod else tenant_step(view)
 
     def _holder(self, name: VirtualGpuName) -> Step | None:
         until = self._failed.until(name)
@@ -414,18 +435,40 @@ class SharePodControllers:
                 self._api.delete_pod(step.ref)
             case EvictPod():
                 self._api.evict(step.ref, step.resource_version)
+            case BindPod():
+                self._bind(step.after)
         self._record(pod_event(step, "", self._clock()))
         return False
 
     def _patch(self, step: PatchSharePod) -> None:
-        ref = step.before.ref
-        body = bodies.share_pod_patch(step, self._clock())
-        answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
-        after = SHARE_POD_OBJECTS.one(answer, "SharePod")
+        with self._lock:
+            self._cluster.use_port(step.after)
+        after = self._send_patch(step)
         with self._lock:
             affected = self._cluster.assume(after)
         self._enqueue(affected)
         self._record(*condition_events(step, self._clock()))
+
+    def _send_patch(self, step: PatchSharePod) -> SharePod:
+        ref = step.before.ref
+        if not step.before.is_pod:
+            body = bodies.share_pod_patch(step, self._clock())
+            answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
+            return SHARE_POD_OBJECTS.one(answer, "SharePod")
+        body = bodies.labelled_patch(step, self._clock())
+        answer = self._api.send(MERGE_STATUS, CLUSTER_PODS, ref.namespace, ref.name, body)
+        labelled = CLUSTER_PODS.one(answer, "Pod").labelled
+        return step.after if labelled is None else labelled
+
+    def _bind(self, after: SharePod) -> None:
+        """Bind a pod with labels; the events of its pod bring its new version."""
+        annotations = bodies.binding_annotations(after)
+        with self._lock:
+            self._cluster.use_port(after)
+        self._api.bind(after.ref, after.pod.resource_version, after.node, annotations)
+        with self._lock:
+            affected = self._cluster.assume(after)
+        self._enqueue(affected)
 
     def _create(self, namespace: str, name: str, body: Mapping[str, Any]) -> None:
         """Create a pod; one of the name that is there already is read."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubeshare.labelled import SCHEDULER_NAME, labelled_share_pod
 from kubeshare.model import (
     TRUE,
     ClusterNode,
@@ -36,6 +37,7 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, PORT_VARIABLE
+from vgpu.schemes.kubeshare.labels import VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID, holder_name, parse_gpu_info
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.units import WHOLE_DEVICE_MILLI
@@ -91,6 +93,7 @@ class AffinityFields(wire.Wire, frozen=True):
 class PlacedPodSpec(wire.PodSpec, frozen=True):
     """``spec`` of a pod with what a placement needs."""
 
+    scheduler_name: str = ""
     node_selector: dict[str, str] | None = None
     affinity: AffinityFields | None = None
     tolerations: list[TolerationFields] | None = None
@@ -259,6 +262,8 @@ def decode_pod(fields: ClusterPodFields, object_name: str) -> ClusterPod:
     pod = project_pod(fields, object_name)
     amounts, _ = _amounts(fields.spec)
     is_of_share_pod = pod.owner is not None and pod.owner.kind == kubeshare_sharepod.OWNER
+    if fields.spec.scheduler_name == SCHEDULER_NAME and not is_of_share_pod:
+        return _labelled(fields, pod, amounts, object_name)
     if not is_of_share_pod:
         uuid = pod.annotations.get(HOLDER_UUID, "")
         return ClusterPod(
@@ -284,6 +289,21 @@ def decode_pod(fields: ClusterPodFields, object_name: str) -> ClusterPod:
         is_ready=_is_ready(status),
         status=status,
     )
+
+
+def _labelled(
+    fields: ClusterPodFields, pod: Pod, amounts: NodeAmounts, object_name: str
+) -> ClusterPod:
+    """A pod that names KubeShare 2's scheduler. Raises SourceError MALFORMED."""
+    status = decode(fields.status, _ANY, object_name)
+    conditions = (status.get("conditions") if isinstance(status, dict) else None) or []
+    needs, problem = _needs(fields.spec)
+    labelled = labelled_share_pod(pod, fields.spec.containers or (), needs, problem, conditions)
+    is_known = _POD_NAME.fullmatch(holder_name(labelled.node or "node", labelled.gpuid or "gpuid"))
+    if not is_known and not labelled.problem:
+        detail = f"{VIRTUAL_GPU}: cannot be a part of a pod's name"
+        labelled = msgspec.structs.replace(labelled, problem=detail)
+    return ClusterPod(pod, amounts, is_ready=_is_ready(status), labelled=labelled)
 
 
 def _environment(containers: Iterable[wire.ContainerFields]) -> Mapping[str, str]:

@@ -5,9 +5,16 @@ from typing import Final
 
 from kubeshare.model import SharePod
 from kubeshare.reasons import SharePodReason
-from kubeshare.steps import CreateHolder, CreateSharePodPod, DeletePod, EvictPod, PatchSharePod
+from kubeshare.steps import (
+    BindPod,
+    CreateHolder,
+    CreateSharePodPod,
+    DeletePod,
+    EvictPod,
+    PatchSharePod,
+)
 from vgpu.kube.events import EventNote, NoteType, event_note
-from vgpu.kube.kinds import SHARE_PODS
+from vgpu.kube.kinds import PODS, SHARE_PODS
 from vgpu.kube.objects import NODE_KIND
 
 COMPONENT: Final = "vgpu-kubeshare"
@@ -46,10 +53,13 @@ def condition_events(step: PatchSharePod, at: float) -> Iterator[EventNote]:
 
 
 def pod_event(
-    step: CreateSharePodPod | CreateHolder | DeletePod | EvictPod, failure: str, at: float
+    step: CreateSharePodPod | CreateHolder | DeletePod | EvictPod | BindPod, failure: str, at: float
 ) -> EventNote | None:
-    """An event of a pod that was deleted or evicted, or could not be created; or None."""
+    """An event of a pod that was bound, deleted or evicted, or could not be created; or None."""
     match step:
+        case BindPod():
+            reason = SharePodReason.BOUND
+            return _of_share_pod(step.after, reason, reason.explanation, at, NoteType.NORMAL)
         case CreateSharePodPod():
             return _of_share_pod(step.share_pod, "FailedCreate", failure, at, NoteType.WARNING)
         case CreateHolder():
@@ -84,7 +94,8 @@ def _of_share_pod(
     share_pod: SharePod, reason: str, message: str, at: float, type_: NoteType
 ) -> EventNote:
     ref = share_pod.ref
-    kind, version = SHARE_PODS.name, SHARE_PODS.api_version
+    object_kind = PODS if share_pod.is_pod else SHARE_PODS
+    kind, version = object_kind.name, object_kind.api_version
     return EventNote(
         kind, version, ref.namespace, ref.name, ref.uid, reason, message, at, COMPONENT, type_
     )

@@ -12,6 +12,7 @@ import click
 from kubeshare.bodies import HolderOptions
 from kubeshare.controller import ControllerOptions, SharePodControllers
 from kubeshare.follow import ControllerInformers
+from kubeshare.labelled import SCHEDULER_NAME
 from kubeshare.metrics import (
     NODE_TABLES,
     TABLES,
@@ -109,6 +110,11 @@ def command() -> None:
     help="Maximum time for which an idle virtual GPU is kept.  [default: no limit]",
 )
 @click.option(
+    "--labelled-pods",
+    is_flag=True,
+    help=f"Place pods with KubeShare 2's labels and schedulerName {SCHEDULER_NAME}, too.",
+)
+@click.option(
     "--leader-elect/--no-leader-elect",
     default=True,
     show_default=True,
@@ -140,6 +146,7 @@ def controller(ctx: click.Context, /, **_: Any) -> None:
         ),
         params["pool_keep_idle"],
         params["pool_idle_ttl"] or 0.0,
+        params["labelled_pods"],
     )
     with (
         ProgramHost.from_flags(params) as host,
@@ -249,6 +256,11 @@ class ControllerProgram:
     metavar="ADDRESS",
     help="Address of the pod managers of this node, for schedulerIP.txt.  [default: none]",
 )
+@click.option(
+    "--labelled-pods",
+    is_flag=True,
+    help="Write the files for pods with KubeShare 2's labels, too.",
+)
 @kubeconfig_flags
 @program_flags(NODE_ADDRESS)
 @click.pass_context
@@ -264,6 +276,7 @@ def node(ctx: click.Context, /, **_: Any) -> None:
         params["kubeshare_dir"],
         params["library_dir"],
         params["node_address"],
+        params["labelled_pods"],
     )
     with (
         ProgramHost.from_flags(params) as host,

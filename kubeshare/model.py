@@ -118,6 +118,10 @@ class VirtualGpuName(NamedTuple):
     gpuid: str
 
 
+LABELLED: Final = "/pod"
+"""The end of the key of a pod with labels, which may have the name of a SharePod."""
+
+
 class SharePod(msgspec.Struct, frozen=True):
     """A SharePod.
 
@@ -134,6 +138,8 @@ class SharePod(msgspec.Struct, frozen=True):
         conditions: its conditions.
         copied: the status of its pod that it repeats, as a JSON value; None if there is none.
         content: the whole object as the API server has it, as JSON.
+        is_pod: whether it is a pod with KubeShare 2's labels (:mod:`kubeshare.labelled`); it then
+            has its pod's conditions as ``copied``, and neither ``content`` nor a pod of its own.
     """
 
     pod: Pod
@@ -148,6 +154,12 @@ class SharePod(msgspec.Struct, frozen=True):
     gpuid: str = ""
     copied: Any = None
     content: msgspec.Raw = msgspec.Raw(b"{}")
+    is_pod: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its key: ``<namespace>/<name>``, of a pod with labels ``<namespace>/<name>/pod``."""
+        return f"{self.ref.namespace}/{self.ref.name}{LABELLED if self.is_pod else ''}"
 
     @property
     def ref(self) -> PodRef:
@@ -179,7 +191,8 @@ class SharePod(msgspec.Struct, frozen=True):
     def needs_place(self) -> bool:
         """Whether it has no node, or requests a GPU and has no virtual GPU."""
         is_open = not self.node or (self.request is not None and not self.gpuid)
-        return is_open and not (self.problem or self.is_finished or self.pod.deleted_at is not None)
+        is_over = self.is_finished or self.pod.deleted_at is not None
+        return is_open and not (self.problem or self.pod.gated or is_over)
 
     @property
     def may_move(self) -> bool:
@@ -214,6 +227,7 @@ class ClusterPod(msgspec.Struct, frozen=True):
             if it did not.
         is_ready: whether its condition Ready is true.
         status: its status as a JSON value, if it belongs to a SharePod.
+        labelled: the pod as a SharePod, if it names KubeShare 2's scheduler.
     """
 
     pod: Pod
@@ -225,6 +239,7 @@ class ClusterPod(msgspec.Struct, frozen=True):
     unschedulable_since: float | None = None
     is_ready: bool = False
     status: Any = None
+    labelled: SharePod | None = None
 
     @property
     def ref(self) -> PodRef:

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ from kubeshare.node_files import GeminiFolder, tables_of, with_unread, write_add
 from kubeshare.share_pod_cluster import held_gpu
 from vgpu.facts import Grant
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.informer import Informer
+from vgpu.kube.informer import Informer, InformerState
 from vgpu.kube.list_watch import ListWatch
 from vgpu.kube.objects import MalformedObject, Node
 from vgpu.kube.reader import Reader
@@ -68,6 +68,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
         folder: the folder of KubeShare's scheduler.
         library: the folder of Gemini's library; "" to write no address there.
         address: the address of the node's pod managers.
+        labelled_pods: whether the files have pods with KubeShare 2's labels, too.
     """
 
     node: str
@@ -75,6 +76,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
     folder: str
     library: str
     address: str
+    labelled_pods: bool = False
 
 
 def held_uuid(grants: Iterable[Grant], pod_uid: str) -> str:
@@ -135,12 +137,22 @@ class NodeComponent:
             key=lambda each: f"{each.ref.namespace}/{each.ref.name}",
             changed=self._changed.set,
         )
+        self._labelled = Informer[ClusterPod](
+            ListWatch(server, CLUSTER_PODS, field_selector=f"spec.nodeName={options.node}"),
+            "pods with labels",
+            key=lambda pod: f"{pod.ref.namespace}/{pod.ref.name}",
+            keep=lambda pod: pod.labelled is not None,
+            changed=self._changed.set,
+        )
+        self._informers: list[Informer[Any]] = [self._holders, self._share_pods]
+        if options.labelled_pods:
+            self._informers.append(self._labelled)
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._holders.start()
-        self._share_pods.start()
+        for informer in self._informers:
+            informer.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -148,12 +160,12 @@ class NodeComponent:
         self._ending = True
         self._changed.set()
         self._thread.join(ROUND_SECONDS * 5)
-        self._holders.close()
-        self._share_pods.close()
+        for informer in self._informers:
+            informer.close()
 
     def complaint(self) -> str:
         """Why the node's files or reports may be old; "" if they are not."""
-        for informer in (self._holders, self._share_pods):
+        for informer in self._informers:
             state = informer.state()
             if not state.synced:
                 return str(state.failure or "the cluster has not been read completely yet")
@@ -234,12 +246,17 @@ class NodeComponent:
 
     def _write_files(self) -> None:
         """Write the files, as soon as all SharePods were read once: never an empty one before."""
-        state = self._share_pods.state()
-        if state.silent is None:
+        states: list[InformerState[Any]] = [self._share_pods.state()]
+        if self._options.labelled_pods:
+            states.append(self._labelled.state())
+        if any(state.silent is None for state in states):
             return
-        wanted = tables_of(state.objects.values(), self._options.node)
+        labelled = (pod.labelled for pod in self._labelled.state().objects.values())
+        share_pods = [*self._share_pods.state().objects.values(), *filter(None, labelled)]
+        wanted = tables_of(share_pods, self._options.node)
         unread = {
             (each.ref.namespace, each.ref.name)
+            for state in states
             for each in state.malformed
             if isinstance(each, MalformedObject) and each.may_be_on(self._options.node)
         }

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from kubeshare.model import (
+    LABELLED,
     ClusterNode,
     ClusterPod,
     ConditionType,
@@ -39,6 +40,10 @@ class Affected(msgspec.Struct, frozen=True):
     gpus: frozenset[VirtualGpuName] = frozenset()
     frees: bool = False
 
+    def plus(self, other: "Affected") -> "Affected":
+        """What both affect."""
+        return Affected(self.keys | other.keys, self.gpus | other.gpus, self.frees or other.frees)
+
 
 class SharePodCluster:
     """The objects of a cluster. For one thread at a time."""
@@ -62,7 +67,9 @@ class SharePodCluster:
     def set_share_pod(self, key: str, found: SharePod | MalformedObject | None) -> Affected:
         """Replace a SharePod; None if it is gone."""
         before = self.share_pods.get(key)
-        if isinstance(found, SharePod) and _is_older(found, before):
+        if isinstance(found, SharePod) and (
+            _is_older(found, before) or _is_before_binding(found, before)
+        ):
             return Affected()
         self._unread.pop(key, None)
         self._unanswered.discard(key)
@@ -103,7 +110,11 @@ class SharePodCluster:
             if not self._holders[name]:
                 self.closing.discard(name)
         frees = before is not None and (pod is None or pod.pod.terminal)
-        return self._affected({key} & self.share_pods.keys(), gpus, frees=frees)
+        affected = self._affected({key} & self.share_pods.keys(), gpus, frees=frees)
+        labelled = None if pod is None else pod.labelled
+        if labelled is not None or key + LABELLED in self.share_pods:
+            return affected.plus(self.set_share_pod(key + LABELLED, labelled))
+        return affected
 
     def set_node(self, name: str, node: ClusterNode | None) -> Affected:
         """Replace a node; None if it is gone or cannot be read."""
@@ -116,21 +127,25 @@ class SharePodCluster:
 
     def assume(self, share_pod: SharePod) -> Affected:
         """Count a write that the API server has answered."""
+        self.use_port(share_pod)
+        return self.set_share_pod(share_pod.key, share_pod)
+
+    def use_port(self, share_pod: SharePod) -> None:
+        """Go on after this port: also if the answer to its write is lost, nobody else gets it."""
         if share_pod.node and share_pod.port:
-            known = self.share_pods.get(_key(share_pod))
+            known = self.share_pods.get(share_pod.key)
             if known is None or known.port != share_pod.port:
                 self._last_ports[share_pod.node] = share_pod.port
-        return self.set_share_pod(_key(share_pod), share_pod)
 
     def assume_place(self, share_pod: SharePod) -> None:
         """Count a placement before its write is answered; nothing else is written meanwhile."""
-        self.set_share_pod(_key(share_pod), share_pod)
-        self._unanswered.add(_key(share_pod))
+        self.set_share_pod(share_pod.key, share_pod)
+        self._unanswered.add(share_pod.key)
 
     def forget_assumed(self, before: SharePod) -> None:
         """Undo :meth:`assume_place`: the API server has refused the write."""
-        if _key(before) in self._unanswered:
-            self.set_share_pod(_key(before), before)
+        if before.key in self._unanswered:
+            self.set_share_pod(before.key, before)
 
     # ------------------------------------------------------------ views
 
@@ -330,12 +345,15 @@ def _is_older(found: SharePod | ClusterPod, known: SharePod | ClusterPod | None)
     return new.isdecimal() and old.isdecimal() and int(new) < int(old)
 
 
+def _is_before_binding(found: SharePod, known: SharePod | None) -> bool:
+    """Whether the version is from before a binding of the pod, which is never undone."""
+    if known is None or not known.is_pod or known.ref.uid != found.ref.uid:
+        return False
+    return bool(known.bound) and not found.bound
+
+
 def _replace(objects: dict[str, _Object], key: str, value: _Object | None) -> None:
     if value is None:
         objects.pop(key, None)
     else:
         objects[key] = value
-
-
-def _key(share_pod: SharePod) -> str:
-    return f"{share_pod.ref.namespace}/{share_pod.ref.name}"

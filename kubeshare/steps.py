@@ -62,6 +62,12 @@ class DeletePod(msgspec.Struct, frozen=True):
     reason: SharePodReason
 
 
+class BindPod(msgspec.Struct, frozen=True):
+    """Bind a pod with labels to the GPU and the port that ``after`` has, if it has not changed."""
+
+    after: SharePod
+
+
 class EvictPod(msgspec.Struct, frozen=True):
     """Evict exactly this pod in this state."""
 
@@ -70,7 +76,7 @@ class EvictPod(msgspec.Struct, frozen=True):
     reason: SharePodReason
 
 
-Step = PatchSharePod | CreateSharePodPod | CreateHolder | DeletePod | EvictPod
+Step = PatchSharePod | CreateSharePodPod | CreateHolder | DeletePod | EvictPod | BindPod
 
 
 class TenantView(msgspec.Struct, frozen=True):
@@ -161,7 +167,7 @@ def _step_on_gpu(view: TenantView, gpu: VirtualGpuState) -> Step | None:
     reason = None
     if gpu.lacks_gpu(view.now):
         reason = SharePodReason.GPU_TAKEN
-    elif not share_pod.bound and not _has_room(view, gpu):
+    elif not share_pod.bound and not has_room(view, gpu):
         reason = SharePodReason.RESOURCE_EXCEEDED
     if reason is not None:
         return _moved(view, reason) if share_pod.may_move else status_step(view)
@@ -188,7 +194,8 @@ def _step_of_bound(view: TenantView, uuid: str) -> Step | None:
     return _patched(view, after, SharePodReason.BOUND)
 
 
-def _has_room(view: TenantView, gpu: VirtualGpuState) -> bool:
+def has_room(view: TenantView, gpu: VirtualGpuState) -> bool:
+    """Whether the tenant fits on its virtual GPU beside those that are bound."""
     gpu_bytes = view.node.gpu_bytes if view.node is not None else {}
     return gpu.has_room_for(view.share_pod, memory_of(gpu, gpu_bytes))
 
@@ -302,7 +309,7 @@ def _bound_reason(view: TenantView, reason: SharePodReason | None) -> SharePodRe
         (reason is SharePodReason.GPU_CHANGED or gpu.is_torn, SharePodReason.GPU_CHANGED),
         (view.is_node_lost, SharePodReason.NODE_LOST),
         (gpu.lacks_gpu(view.now), SharePodReason.GPU_TAKEN),
-        (not _has_room(view, gpu), SharePodReason.RESOURCE_EXCEEDED),
+        (not has_room(view, gpu), SharePodReason.RESOURCE_EXCEEDED),
         (not gpu.uuid, SharePodReason.HOLDER_PENDING),
         (view.next_port is None, SharePodReason.NO_PORT),
     )

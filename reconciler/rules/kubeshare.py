@@ -34,6 +34,7 @@ from vgpu.kube.objects import (
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
+from vgpu.schemes.kubeshare.labels import placed_on
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HOLDER_UUID, KEEP_IDLE, HolderPod, holder
 from vgpu.schemes.kubeshare.sharepod import (
     GPUID,
@@ -115,9 +116,11 @@ def survey(cluster_index: ClusterIndex) -> _Pool:
     users: dict[str, list[Pod]] = {}
     made: dict[str, list[Pod]] = {}
     for pod in cluster_index.snapshot.pods:
-        gpuid = pod.annotations.get(GPUID)
+        node, placed_gpuid = placed_on(pod)
+        gpuid = pod.annotations.get(GPUID) or placed_gpuid
         if gpuid and holds_devices(pod):
-            users.setdefault(gpuid, []).append(pod)
+            placed = msgspec.structs.replace(pod, node=pod.node or node)
+            users.setdefault(gpuid, []).append(placed)
         if pod.owner is not None and pod.owner.kind == OWNER:
             made.setdefault(pod.owner.uid, []).append(pod)
         if pod.ref.namespace == HOLDER_NAMESPACE:
@@ -130,7 +133,7 @@ def survey(cluster_index: ClusterIndex) -> _Pool:
                 holders.append((holding, pod))
     share_pods: dict[str, list[Pod]] = {}
     for share_pod in cluster_index.snapshot.share_pods:
-        gpuid = share_pod.annotations.get(GPUID)
+        gpuid = share_pod.annotations.get(GPUID, "")
         if gpuid and not is_finished(share_pod):
             share_pods.setdefault(gpuid, []).append(share_pod)
     return _Pool(holders, unread, hidden, users, share_pods, made)

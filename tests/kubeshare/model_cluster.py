@@ -8,8 +8,9 @@ import itertools
 
 from msgspec import structs
 
-from kubeshare.model import ClusterNode, ClusterPod, GpuRequest, NodeAmounts, SharePod
+from kubeshare.model import ClusterNode, ClusterPod, GpuRequest, NodeAmounts, NodeNeeds, SharePod
 from kubeshare.steps import (
+    BindPod,
     CreateHolder,
     CreateSharePodPod,
     DeletePod,
@@ -75,6 +76,8 @@ class ModelCluster:
         """A new version of a SharePod or pod."""
         version = str(next(self.numbers))
         found = structs.replace(found, pod=structs.replace(found.pod, resource_version=version))
+        if isinstance(found, ClusterPod) and found.labelled is not None:
+            found = structs.replace(found, labelled=_as_of(found))
         kind, objects = self._kind(found)
         key = f"{found.ref.namespace}/{found.ref.name}"
         objects[key] = found
@@ -129,6 +132,8 @@ class ModelCluster:
                 pod = self._exact(step.ref)
                 self.deleted.append((pod, step.reason))
                 return self.end(pod)
+            case BindPod():
+                return self._bind(step.after)
             case EvictPod():
                 pod = self._exact(step.ref)
                 if pod.pod.resource_version != step.resource_version:
@@ -136,7 +141,24 @@ class ModelCluster:
                 self.evicted.append((pod, step.reason))
                 return self.end(pod)
 
+    def _bind(self, after):
+        pod = self._exact(after.ref)
+        if pod.pod.resource_version != after.pod.resource_version or pod.pod.node:
+            raise Refused(after)
+        bound = structs.replace(pod.pod, node=after.node)
+        labelled = structs.replace(after, needs=NodeNeeds(), conditions=())
+        self.store(structs.replace(pod, pod=bound, labelled=labelled))
+        return after
+
+    def _patch_labelled(self, step):
+        pod = self._exact(step.before.ref)
+        if pod.pod.resource_version != step.before.pod.resource_version:
+            raise Refused(step)
+        return self.store(structs.replace(pod, labelled=step.after)).labelled
+
     def _patch(self, step):
+        if step.before.is_pod:
+            return self._patch_labelled(step)
         key = f"ns/{step.before.ref.name}"
         known = self.share_pods.get(key)
         if known is None or known.ref.uid != step.before.ref.uid:
@@ -191,7 +213,12 @@ class ModelCluster:
         return [pod for pod in self.pods.values() if pod.ref.namespace == "kube-system"]
 
     def real_pods(self):
-        return [pod for pod in self.pods.values() if pod.share_pod_uid]
+        """The pods of SharePods, and the pods with labels that are bound."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.share_pod_uid or (pod.labelled is not None and pod.pod.node)
+        ]
 
     def free_cards(self, name):
         """The GPUs that no living holder or native pod of a node has."""
@@ -257,3 +284,11 @@ class ModelCluster:
                 self.remove(pod)
             elif pod.share_pod_uid and pod.share_pod_uid not in uids:
                 self.end(pod)
+
+
+def _as_of(pod):
+    """A pod with labels as a SharePod, of the version and in the phase of the pod."""
+    labelled, now = pod.labelled, pod.pod
+    node = now.node or labelled.node
+    seen = structs.replace(now, node=node, restart_policy="Never")
+    return structs.replace(labelled, pod=seen)

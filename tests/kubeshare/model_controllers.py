@@ -2,6 +2,7 @@
 
 import itertools
 
+from kubeshare.labelled_steps import labelled_step
 from kubeshare.model import FALSE, ConditionType
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
@@ -42,7 +43,9 @@ class Controllers:
 
     def sync(self, key):
         view = self.state.tenant_view(key, self.cluster.now)
-        step = None if view is None else tenant_step(view)
+        if view is None:
+            return False
+        step = labelled_step(view) if view.share_pod.is_pod else tenant_step(view)
         return step is not None and self.send(step)
 
     def hold(self, name):
@@ -121,7 +124,7 @@ def require_invariants(cluster):
     for pod, _ in cluster.deleted:
         assert pod.share_pod_uid or pod.ref.name.startswith("kubeshare-vgpu-")
     for pod, _ in cluster.evicted:
-        assert pod.share_pod_uid
+        assert pod.share_pod_uid or pod.labelled is not None
 
 
 def require_settled(cluster):

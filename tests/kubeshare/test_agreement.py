@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeshare.bodies import HolderOptions, holder_pod
@@ -15,10 +15,12 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.policy import Policy
 from reconciler.reasons import Cause
 from reconciler.rules.kubeshare import kubeshare
+from tests.kubeshare.test_labelled import content
 from tests.reconciler.samples import CODECS_IN_USE, snapshot
 from vgpu.kube.kinds import PODS, SHARE_PODS
 from vgpu.kube.objects import Node
 from vgpu.ledger.cluster import cluster
+from vgpu.schemes.kubeshare.labels import GPU_UUID, MANAGER_PORT, VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID
 from vgpu.schemes.kubeshare.sharepod import join
 from vgpu.units import GIB, MIB
@@ -208,3 +210,69 @@ def test_the_rule_finds_a_second_gpu_of_a_virtual_gpu_as_the_controllers_do(tena
     tenants_bound = {tenant.ref.name for tenant in state.tenants if tenant.bound}
     assert found == tenants_bound
     assert state.is_torn == bool(state.bound_users)
+
+
+LABELLED = st.lists(
+    st.fixed_dictionaries(
+        {
+            "gpu": st.sampled_from(sorted(UUIDS)),
+            "milli": st.integers(1, 200),
+            "gib": st.integers(0, 2),
+            "phase": st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+            "is_bound": st.booleans(),
+        }
+    ),
+    max_size=5,
+)
+
+
+def labelled_of(number, pod):
+    """A pod with KubeShare 2's labels that our controllers have placed, and perhaps bound."""
+    node, gpuid = pod["gpu"]
+    annotations = {VIRTUAL_GPU: f"{node}/{gpuid}"}
+    made = content(f"p{number}", pod["milli"], pod["gib"], annotations=annotations)
+    if pod["is_bound"]:
+        bound = {GPU_UUID: UUIDS[pod["gpu"]], MANAGER_PORT: str(50051 + number)}
+        annotations |= bound | {"sharedgpu/gpu_mem": str(pod["gib"] * GIB)}
+        made["spec"]["nodeName"] = node
+        made["status"]["phase"] = pod["phase"]
+    return made
+
+
+WAITING = {"gpu": (NODE, "abcde"), "milli": 1, "gib": 0, "phase": "Pending", "is_bound": False}
+
+
+@given(LABELLED, HOLDERS)
+@example([WAITING], {(OTHER, "abcde"): False})
+def test_pods_with_labels_count_the_same_for_all(pods, holders):
+    read = Read([], holders)
+    for number, pod in enumerate(pods):
+        read._pod(labelled_of(number, pod))
+    expected, deleted = defaultdict(lambda: (0, 0)), set()
+    for gpu in read.state.virtual_gpus():
+        bound = [user.request for user in gpu.users if user.uuid]
+        if bound:
+            sums = (
+                sum(each.request_milli for each in bound),
+                sum(each.memory_bytes for each in bound),
+            )
+            expected[UUIDS[tuple(gpu.name)]] = sums
+        kept = holders.get(tuple(gpu.name), False)
+        step = holder_step(gpu, node_exists=True, may_create=True, is_kept=kept)
+        if isinstance(step, DeletePod):
+            deleted.add(step.ref.name)
+    held = {
+        entry.device.uuid: (
+            sum(holding.share.cores_milli or 0 for holding in entry.holdings),
+            sum(holding.share.memory_bytes or 0 for holding in entry.holdings),
+        )
+        for ledger in read.ledgers().values()
+        for entry in ledger.devices
+        if entry.holdings
+    }
+    assert held == expected
+    assert deleted == {
+        finding.object_ref.name
+        for finding in read.findings()
+        if finding.cause is Cause.ORPHANED_HOLDER
+    }

@@ -428,7 +428,7 @@ SCENARIOS = [
 
 
 def _plant_over_commitment(monkeypatch):
-    monkeypatch.setattr(kubeshare.steps, "_has_room", lambda view, gpu: True)
+    monkeypatch.setattr(kubeshare.steps, "has_room", lambda view, gpu: True)
 
 
 def _plant_a_lost_gpu(monkeypatch):

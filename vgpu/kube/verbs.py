@@ -37,9 +37,22 @@ CREATE: Final = ApiVerb("create", "POST", names_object=False)
 REPLACE: Final = ApiVerb("update", "PUT")
 PATCH: Final = ApiVerb("patch", "PATCH", content_type=MERGE_PATCH)
 PATCH_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=JSON_PATCH)
+MERGE_STATUS: Final = ApiVerb("patch", "PATCH", "status", content_type=MERGE_PATCH)
 DELETE: Final = ApiVerb("delete", "DELETE")
 EVICT: Final = ApiVerb("create", "POST", "eviction")
 BIND: Final = ApiVerb("create", "POST", "binding")
 
-VERBS: Final = (GET, LIST, WATCH, CREATE, REPLACE, PATCH, PATCH_STATUS, DELETE, EVICT, BIND)
+VERBS: Final = (
+    GET,
+    LIST,
+    WATCH,
+    CREATE,
+    REPLACE,
+    PATCH,
+    PATCH_STATUS,
+    MERGE_STATUS,
+    DELETE,
+    EVICT,
+    BIND,
+)
 """All verbs that the programs use."""

@@ -27,11 +27,16 @@ from vgpu.units import WHOLE_DEVICE_MILLI, count, percent, percentage
 
 PREFIX: Final = "sharedgpu/"
 GPU_UUID: Final = PREFIX + "gpu_uuid"
+MANAGER_PORT: Final = PREFIX + "gpu_manager_port"
+
+VIRTUAL_GPU: Final = "vgpu.dev/virtual-gpu"
+"""On pods that our controllers have placed: ``<node>/<GPUID>``. KubeShare 2 has no virtual GPUs."""
 
 CLAIM: Final = (
     GPU_UUID,
     PREFIX + MEMORY,
-    *(PREFIX + name for name in ("cell_id", "gpu_manager_port", "gpu_model")),
+    MANAGER_PORT,
+    *(PREFIX + name for name in ("cell_id", "gpu_model")),
 )
 """The annotations that the scheduler answers with."""
 
@@ -84,6 +89,15 @@ def claim(pod: Pod) -> Claim | None:
         shares = (Share(uuids[0], numbers.memory_bytes if memory is None else memory, request),)
     allocation = Allocation("", shares, Phase.ASSIGNED if pod.node else Phase.ASSUMED)
     return Claim(Scheme.KUBESHARE, pod.ref, pod.node, (allocation,))
+
+
+def placed_on(pod: Pod) -> tuple[str, str]:
+    """The node and the GPUID where our controllers have placed a pod; "" for both if nowhere.
+
+    The user may write this annotation too, so the texts may be anything.
+    """
+    node, _, gpuid = pod.annotations.get(VIRTUAL_GPU, "").partition("/")
+    return (node, gpuid) if node and gpuid else ("", "")
 
 
 def written(
