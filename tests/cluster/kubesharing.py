@@ -19,10 +19,13 @@ from signal import SIGKILL
 import urllib3
 import yaml
 
+from kubeshare.labelled import SCHEDULER_NAME, VARIABLES
+from tests.cluster.charting import Chart, install
 from tests.cluster.extending import free_port, make_node, remove_nodes, request
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.bed.processes import Daemon
+from tests.support.deploy_objects import kinds
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_ended, wait_until
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
@@ -87,6 +90,37 @@ def share_pod(name, namespace, milli=500, gib=1, *, labels=None, **spec):
     }
 
 
+LABEL_RULES = (
+    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+)
+"""Further rights for pods with KubeShare 2's labels, as the chart has them."""
+
+
+def labelled_pod(name, namespace, milli=500, gib=1, **spec):
+    """A pod with KubeShare 2's labels, as it is once the chart's policy has completed it."""
+    pod = objects.pod(
+        name,
+        namespace,
+        labels={
+            "sharedgpu/gpu_request": f"{milli / 1000}",
+            "sharedgpu/gpu_limit": "1.0",
+            "sharedgpu/gpu_mem": str(gib * GIB),
+        },
+        schedulerName=SCHEDULER_NAME,
+        tolerations=[{"key": TAINT["key"], "operator": "Exists"}],
+        **spec,
+    )
+    pod["spec"]["containers"][0]["env"] = [
+        {
+            "name": variable,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}},
+        }
+        for variable, key in VARIABLES.items()
+    ]
+    return pod
+
+
 class Player(threading.Thread):
     """Plays the kubelets of some nodes, and the garbage collector of SharePods' pods."""
 
@@ -95,7 +129,8 @@ class Player(threading.Thread):
         self.client, self.cards = client, cards
         self.ending = threading.Event()
         self.failure = None
-        self.paused = set()
+        self.paused, self.silent = set(), set()
+        """Nodes without kubelet, and nodes without node component."""
 
     def run(self):
         while not self.ending.wait(0.05):
@@ -122,15 +157,15 @@ class Player(threading.Thread):
         if "deletionTimestamp" in pod["metadata"] or is_orphan:
             self.client.delete(pod, uid=pod["metadata"]["uid"], grace_seconds=0)
             return
-        if pod["status"].get("phase") != "Pending":
-            return
         limits = pod["spec"]["containers"][0].get("resources", {}).get("limits") or {}
-        if limits.get("nvidia.com/gpu"):
+        if limits.get("nvidia.com/gpu") and not self._card(pod) and node not in self.silent:
             free = [card for card in self.cards[node] if card not in held]
             if not free:
                 return
             held.add(free[0])
             self.client.patch(pod, {"metadata": {"annotations": {HOLDER_UUID: free[0]}}})
+        if pod["status"].get("phase") != "Pending":
+            return
         ready = {"type": "Ready", "status": "True"}
         self.client.patch(pod, {"status": {"phase": "Running", "conditions": [ready]}}, "status")
 
@@ -236,7 +271,7 @@ class Bed:
 
     def __init__(self, api, folder, client):
         self.api, self.client, self.folder = api, api.client, folder
-        self.kubeconfig = client.kubeconfig
+        self.account, self.kubeconfig = client, client.kubeconfig
         self.cards = {}
         self.player = Player(api.client, self.cards)
 
@@ -281,8 +316,24 @@ class Bed:
 
 
 @contextmanager
+def limited(api, account):
+    """The chart's admission policies are in force for an account of controllers."""
+    _, _, namespace, name = account.user.split(":")
+    values = {"enabled": True, "controller": {"serviceAccount": {"create": False, "name": name}}}
+    chart = Chart(api.tools.path("helm"))
+    rendered = chart.rendered({"kubeshare": values}, f"--namespace={namespace}", release=name)
+    policy = "ValidatingAdmissionPolicy"
+    made = install(api.client, kinds(rendered, policy, f"{policy}Binding"))
+    try:
+        yield
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
+@contextmanager
 def started(api, folder, nodes):
-    """A bed with a kube-scheduler, without controllers."""
+    """A bed with a kube-scheduler, without controllers, whose rights are those of the chart."""
     crds.load(api.client, CRD)
     path = "/apis/kubeshare.nthu/v1/sharepods"
     wait_until(lambda: api.client.get(path), "SharePods are served", failures=(Refused,))
@@ -307,8 +358,10 @@ def started(api, folder, nodes):
         f"--secure-port={api.workplace.port()}",
         f"--cert-dir={folder}",
     ]
-    with Daemon("kube-scheduler", command, folder / "kube-scheduler.log"):
-        bed = Bed(api, folder, api.client_for(*RULES))
+    account = api.client_for(*RULES)
+    log = folder / "kube-scheduler.log"
+    with Daemon("kube-scheduler", command, log), limited(api, account):
+        bed = Bed(api, folder, account)
         for name, shape in nodes.items():
             bed.node(name, *shape)
         bed.player.start()

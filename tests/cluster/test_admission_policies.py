@@ -3,6 +3,7 @@
 import pytest
 
 from tests.cluster.charting import Chart, install
+from tests.cluster.kubesharing import labelled_pod
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
@@ -165,6 +166,38 @@ def test_the_type_check_of_kubernetes_finds_no_fault_with_the_expressions(contro
             client.delete(each)
 
 
+# ---------------------------------------------------------------- KubeShare 2's labels
+
+
+def label_policies(chart, namespace, kind, **values):
+    """The chart's policy for pods with KubeShare 2's labels, of one kind."""
+    labels = {"enabled": True, "namespaceSelector": only(namespace), **values}
+    rendered = chart.rendered({"kubeshare": {"enabled": True, "labels": labels}}, release=namespace)
+    return [
+        each
+        for each in kinds(rendered, f"{kind}AdmissionPolicy", f"{kind}AdmissionPolicyBinding")
+        if each["metadata"]["name"].endswith("-labels")
+    ]
+
+
+def test_a_pod_that_would_not_find_its_gpu_is_refused_with_what_to_add(api, api_namespace, chart):
+    admission = Admission(api.client, api_namespace)
+    made = install(api.client, label_policies(chart, api_namespace, "Validating"))
+    blind = labelled_pod("p", "")
+    blind["spec"]["containers"][0]["env"].pop()
+    try:
+        text = "container main would not find its GPU: add to env the variables"
+        wait_until(lambda: text in str(admission.admit(blind)), "the policy is in force")
+        assert "remove the line nodeName" in admission.admit(labelled_pod("p", "", nodeName="n1"))
+        assert isinstance(admission.admit(labelled_pod("p", "")), dict)
+        assert isinstance(
+            admission.admit({**blind, "spec": {**blind["spec"], "schedulerName": "x"}}), dict
+        )
+    finally:
+        for each in made:
+            api.client.delete(each)
+
+
 @pytest.fixture(scope="module")
 def mutating(workplace, tools):
     """An API server that serves MutatingAdmissionPolicies, which Kubernetes 1.34 has off."""
@@ -241,3 +274,31 @@ def test_a_pod_is_completed_as_hamis_webhook_does_and_then_not_refused(mutating,
     kept = a_pod({"gpu": 1, "gpumem": 7, "priority": 1}, env=[PRIORITY | {"value": "0"}])
     (container,) = admission.admit(kept)["spec"]["containers"]
     assert container["env"] == [PRIORITY | {"value": "0"}]
+
+
+def test_a_pod_with_labels_is_completed_with_what_finds_its_gpu(mutating, chart):
+    admission = Admission(mutating.client, "gpus")
+    for kind in ("Mutating", "Validating"):
+        install(mutating.client, label_policies(chart, "gpus", kind, mutate=True))
+    pod = labelled_pod("p", "")
+    wired = pod["spec"]["containers"][0]["env"]
+    pod["spec"]["containers"][0]["env"] = [{"name": "A", "value": "b"}]
+
+    def completed():
+        answer = admission.admit(pod)
+        return answer if isinstance(answer, dict) else None
+
+    spec = wait_until(completed, "it is completed", context=lambda: str(admission.admit(pod)))[
+        "spec"
+    ]
+    (container,) = spec["containers"]
+    env = {each["name"]: each for each in container["env"]}
+    assert env["A"]["value"] == "b"
+    for each in wired:
+        found = env[each["name"]]["valueFrom"]["fieldRef"]["fieldPath"]
+        assert found == each["valueFrom"]["fieldRef"]["fieldPath"]
+    assert env["LD_PRELOAD"]["value"] == "/kubeshare/library/libgemhook.so.1"
+    order = list(env)
+    assert order.index("KUBESHARE_NAMESPACE") < order.index("POD_NAME")
+    assert "kubeshare-lib" in {each["name"] for each in spec["volumes"]}
+    assert "kubeshare-lib" in {each["name"] for each in container["volumeMounts"]}

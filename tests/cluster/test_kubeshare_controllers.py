@@ -5,10 +5,23 @@ After every event of the SharePods the invariants hold: Σ by virtual GPU, one U
 
 import random
 from contextlib import suppress
+from signal import SIGKILL
 
 import pytest
 
-from tests.cluster.kubesharing import GPUID, Watch, share_pod, started
+from tests.cluster.api_relay import ApiRelay
+from tests.cluster.killing_proxy import KillingProxy
+from tests.cluster.kubesharing import (
+    EXAMPLE,
+    GPUID,
+    LABEL_RULES,
+    RULES,
+    TAINT,
+    Watch,
+    labelled_pod,
+    share_pod,
+    started,
+)
 from tests.kubeshare.test_controllers import EXAMPLES
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
@@ -39,8 +52,7 @@ def namespace(bed, api_namespace):
     bed.client.raw("DELETE", path)
     pods = f"/api/v1/namespaces/{api_namespace}/pods"
     for pod in bed.client.list(pods):
-        with_node = pod["spec"].get("nodeName")
-        if with_node not in bed.cards:
+        if "ownerReferences" not in pod["metadata"] or not pod["spec"].get("nodeName"):
             bed.client.delete(pod, grace_seconds=0)
     wait_until(lambda: not bed.client.list(pods), "the pods are gone")
     for pod in bed.holders():
@@ -110,6 +122,30 @@ def test_a_share_pod_gets_its_pod_its_gpu_and_its_events(bed, controller, namesp
     assert "Running" in shown
     bed.client.delete(found)
     bed.wait_holders(0)
+
+
+def test_the_controllers_account_may_touch_no_other_pods(bed, namespace):
+    """Every test of this file runs with this policy, and with the rights of the chart."""
+    other = bed.client.create(objects.pod("other", namespace))
+    label = {"kubeshare/role": "dummyPod"}  # as a user may write it, elsewhere
+    alike = bed.client.create(objects.pod("alike", namespace, labels=label))
+
+    def refusal(write, pod):
+        with pytest.raises(Refused, match="only holder pods and pods of SharePods") as refused:
+            write(pod)
+        return refused.value.status
+
+    def is_in_force():
+        with suppress(Refused):
+            bed.account.raw("DELETE", bed.client.path(other), dryRun="All")
+            return False
+        return True
+
+    wait_until(is_in_force, "the policy is in force")
+    assert refusal(bed.account.delete, other) == refusal(bed.account.delete, alike) == 403
+    assert refusal(bed.account.create, objects.pod("new", namespace, labels=label)) == 403
+    for pod in (other, alike):
+        bed.client.delete(pod, grace_seconds=0)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -231,6 +267,88 @@ def test_a_share_pod_of_a_lost_node_is_placed_again_once_its_pod_is_gone(
         bed.set_ready(lost)
 
 
+def test_a_silent_node_component_keeps_share_pods_waiting_and_is_shown(bed, controller, namespace):
+    bed.player.silent.update(bed.cards)
+    try:
+        bed.create("s", namespace)
+        found = bed.wait_for(
+            namespace,
+            "s",
+            lambda seen: reason_of(seen, "Bound") == "HolderPending",
+            "waits for its holder",
+        )
+        node = found["spec"]["nodeName"]
+        silent = f'vgpu_kubeshare_node_connected{{node="{node}"}} 0'
+        wait_until(lambda: silent in controller.metrics(), "the node component is reported silent")
+        assert not bed.client.list(f"/api/v1/namespaces/{namespace}/pods"), "nobody would serve it"
+    finally:
+        bed.player.silent.clear()
+    bed.wait_ready(namespace, "s")
+    assert silent not in controller.metrics()
+
+
+def test_what_is_deleted_while_the_controllers_see_nothing_is_released(bed, alone, namespace):
+    """client-go calls it a tombstone: no event of the deletion comes."""
+    with ApiRelay(bed.api) as relay:
+        controller = bed.controller("--no-leader-elect")
+        controller.kubeconfig = relay.kubeconfig(bed.kubeconfig, bed.folder)
+        controller.start()
+        bed.create("gone", namespace, 900)
+        (found,) = bed.wait_ready(namespace, "gone")
+        relay.cut()
+        bed.client.delete(found)
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        wait_until(lambda: not bed.client.list(pods), "its pod is gone")
+        assert bed.holders(), "nobody sees it"
+        relay.restore()
+        bed.wait_holders(0)
+        bed.create("next", namespace, 900)
+        bed.wait_ready(namespace, "next")
+        assert controller.daemon.stop() == 0
+
+
+def native_pod(namespace, node):
+    """A pod that takes a whole GPU by itself, on a node that it names."""
+    pod = objects.pod("native", namespace, limits={"nvidia.com/gpu": 1}, nodeName=node)
+    pod["spec"]["tolerations"] = [{"key": TAINT["key"], "operator": "Exists"}]
+    return pod
+
+
+def test_share_pods_whose_gpu_went_to_another_pod_move_away(bed, controller, namespace):
+    """The holder is lost, and kube-scheduler counts the GPU for a pod of no sharing system."""
+    node = "ks-2"
+    assert len(bed.cards[node]) == 1
+    found = share_pod("m", namespace, nodeSelector={EXAMPLE: "main"})
+    found["metadata"]["annotations"][GPUID] = "qwert"
+    found["spec"]["nodeName"] = node  # as KubeShare-Sched writes it
+    bed.client.create(found)
+    bed.wait_ready(namespace, "m")
+    (lost,) = bed.holders()
+    native = bed.client.create(native_pod(namespace, node))
+    bed.client.delete(lost, grace_seconds=0)
+    bed.client.wait_for(native, objects.ready, "has the GPU")
+
+    def refused():
+        pods = [pod for pod in bed.holders() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
+        waits = [pod for pod in pods if objects.condition(pod, "PodScheduled") == "False"]
+        return waits[0] if waits else None
+
+    holder = wait_until(refused, "kube-scheduler finds no GPU for the next holder")
+    (condition,) = holder["status"]["conditions"]
+    since = "2026-01-01T00:00:00Z"  # a minute ago, and more
+    bed.client.patch(
+        holder, {"status": {"conditions": [{**condition, "lastTransitionTime": since}]}}, "status"
+    )
+    bed.wait_for(
+        namespace,
+        "m",
+        lambda seen: seen["spec"].get("nodeName") not in ("", None, node) and objects.ready(seen),
+        "runs on another node",
+    )
+    assert bed.client.find(native), "the pod that has the GPU stays"
+    bed.client.delete(native, grace_seconds=0)
+
+
 POINTS = {
     "placed": lambda bed, namespace, found: found["spec"].get("nodeName"),
     "holder": lambda bed, namespace, found: bed.holders(),
@@ -241,7 +359,7 @@ POINTS = {
 
 
 def test_kill_9_after_each_kind_of_write_loses_nothing(bed, alone, namespace):
-    """At five points; a kill after every write is in tests/kubeshare/test_controllers.py."""
+    """At five points; a kill after every write is the next test."""
     controller = bed.controller("--no-leader-elect")
     for name, reached in POINTS.items():
         controller.start()
@@ -257,6 +375,84 @@ def test_kill_9_after_each_kind_of_write_loses_nothing(bed, alone, namespace):
     assert sorted(pod["metadata"]["name"] for pod in pods) == sorted(POINTS)
     bed.wait_holders(1)
     assert controller.daemon.stop() == 0
+
+
+class Killed:
+    """Controllers behind a proxy that kills them after a write, and that start again at once."""
+
+    def __init__(self, bed, proxy):
+        self.bed, self.proxy = bed, proxy
+        self.controller = bed.controller("--no-leader-elect")
+        self.controller.kubeconfig = proxy.kubeconfig(bed.kubeconfig, bed.folder)
+        self.kills = 0
+
+    def kill(self):
+        self.controller.daemon.signal(SIGKILL)
+
+    def go_on(self):
+        """Start them if they do not run."""
+        if self.controller.daemon is None or not self.controller.daemon.running:
+            self.kills += self.controller.daemon is not None
+            self.controller.start()
+        return True
+
+    def wait(self, condition, what):
+        wait_until(lambda: self.go_on() and condition(), what, failures=(AssertionError,))
+
+
+def way_of_three_share_pods(bed, killed, namespace):
+    """Two share a GPU and one has another; one ends, one is deleted. Returns what is left."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    def find(name):
+        return bed.find(namespace, name)
+
+    bed.create("a", namespace, 500)
+    bed.create("b", namespace, 500, restartPolicy="Never")
+    bed.create("c", namespace, 700)
+    killed.wait(lambda: all(objects.ready(find(name)) for name in "abc"), "all run")
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in bed.client.list(pods)}
+    ended = {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False"}]}
+    bed.client.patch(bed.client.get(f"{pods}/b"), {"status": ended}, "status")
+    killed.wait(lambda: reason_of(find("b"), "Ready") == "Finished", "b is finished")
+    bed.client.delete(find("c"))
+    killed.wait(lambda: len(bed.holders()) == 1, "c's holder goes")
+    killed.wait(lambda: len(bed.client.list(pods)) == 2, "c's pod goes")
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in bed.client.list(pods)}
+    assert after == {name: before[name] for name in "ab"}, "a pod was created twice"
+    return {
+        name: (
+            bool(found["status"]["BoundDeviceID"]),
+            found["status"]["PodStatus"]["phase"],
+            sorted((each["type"], each["reason"]) for each in found["status"]["conditions"]),
+        )
+        for name in "ab"
+        for found in [find(name)]
+    }
+
+
+@pytest.mark.thorough("schedulers")
+def test_kill_9_after_every_write_leads_to_the_same_objects(bed, alone, figure):
+    """The API server has taken the write, and the controllers never learn of it."""
+    outcomes, number = [], 0
+    with KillingProxy(bed.api) as proxy:
+        killed = Killed(bed, proxy)
+        proxy.kill = killed.kill
+        while killed.kills == number:  # it was killed once in each way but the first
+            number = len(outcomes)
+            proxy.kill_after = number
+            with bed.api.namespace() as namespace:
+                killed.go_on()
+                outcomes.append(way_of_three_share_pods(bed, killed, namespace))
+                share_pods = f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods"
+                bed.client.raw("DELETE", share_pods)
+                killed.wait(lambda: not bed.holders(), "no holder is left")
+                pods = f"/api/v1/namespaces/{namespace}/pods"
+                killed.wait(lambda pods=pods: not bed.client.list(pods), "no pod is left")
+        assert outcomes == [outcomes[0]] * len(outcomes)
+        assert killed.kills > 15
+        figure(f"KubeShare's controllers: killed after each of {killed.kills} writes")
+        assert killed.controller.daemon.stop() == 0
 
 
 def test_fifty_share_pods_come_and_go(bed, controller, watch, namespace):
@@ -348,6 +544,57 @@ def test_upstreams_objects_are_taken_over_without_a_restart(bed, alone, namespac
     after = bed.find(namespace, "old")
     assert after["status"]["PodManagerPort"] == 50077
     assert bed.find(namespace, "new")["metadata"]["annotations"][GPUID] == gpuid
+    assert controller.daemon.stop() == 0
+
+
+def test_pods_with_labels_are_bound_and_never_created_again(bed, alone, namespace):
+    """KubeShare 2's, beside a SharePod: one Binding each, through a kill."""
+    account = bed.api.client_for(*RULES, *LABEL_RULES)
+    controller = bed.controller("--no-leader-elect", "--labelled-pods")
+    controller.kubeconfig = account.kubeconfig
+    controller.start()
+    bed.create("s", namespace, 500)
+    bed.wait_ready(namespace, "s")
+    selector = {EXAMPLE: "main"}
+    made = [
+        bed.client.create(labelled_pod(name, namespace, 500, nodeSelector=selector))
+        for name in "abc"
+    ]
+    wait_until(lambda: len(bed.holders()) == 2, "the holder of the second GPU")
+    controller.kill()
+    controller.start()
+    pods = [bed.client.wait_for(pod, objects.ready, "runs") for pod in made]
+    assert [pod["metadata"]["uid"] for pod in pods] == [pod["metadata"]["uid"] for pod in made]
+    shares = [pod["metadata"]["annotations"] for pod in pods]
+    status = bed.find(namespace, "s")["status"]
+    uuids = sorted([status["BoundDeviceID"], *(each["sharedgpu/gpu_uuid"] for each in shares)])
+    assert uuids[0] == uuids[1] != uuids[2] == uuids[3], "two halves a GPU"
+    ports = {
+        status["PodManagerPort"],
+        *(int(each["sharedgpu/gpu_manager_port"]) for each in shares),
+    }
+    assert len(ports) == 4
+    for pod, share in zip(pods, shares, strict=True):
+        node = pod["spec"]["nodeName"]
+        assert share["vgpu.dev/virtual-gpu"].startswith(f"{node}/")
+        assert share["sharedgpu/gpu_uuid"] in bed.cards[node]
+    blind = labelled_pod("blind", namespace, 100)
+    blind["spec"]["containers"][0]["env"] = []
+    big = labelled_pod("big", namespace, 1000, gib=17, nodeSelector=selector)
+    for pod, reason in ((blind, "InvalidRequest"), (big, "Unschedulable")):
+        refused = bed.client.wait_for(
+            bed.client.create(pod),
+            lambda seen, reason=reason: reason_of(seen, "PodScheduled") == reason,
+            f"is refused: {reason}",
+        )
+        assert not refused["spec"].get("nodeName")
+    wait_until(
+        lambda: "FailedScheduling" in {each["reason"] for each in bed.client.events(refused)},
+        "its event",
+    )
+    for pod in (*pods, refused):
+        bed.client.delete(pod, grace_seconds=0)
+    wait_until(lambda: len(bed.holders()) == 1, "the other holder goes with its last pod")
     assert controller.daemon.stop() == 0
 
 

@@ -1,26 +1,33 @@
-"""The chart's KubeShare beside a real kubelet, with just its rights: a whole SharePod."""
+"""The chart's KubeShare beside a real kubelet, with just its rights, in the place of upstream's.
+
+The tests are steps of one way, in their order: upstream's tenants run; ours take over; a SharePod
+of ours runs; ours go again. Nobody restarts.
+"""
+
+from contextlib import suppress
 
 import pytest
 
-from tests.cluster.charting import (
-    Chart,
-    driver_for_pods,
-    install,
-    of_the_bed,
-    shown,
-    uninstall,
-)
-from tests.cluster.kubesharing import GPUID, share_pod
+from tests.cluster import upstream_kubeshare as upstream
+from tests.cluster.charting import Chart, driver_for_pods, install, of_the_bed, shown, uninstall
+from tests.cluster.kubesharing import GPUID, labelled_pod, share_pod
+from tests.cluster.test_admission_policies import only
 from tests.support import nvml_fake
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.bed.deviceplugin import DevicePlugin
+from tests.support.bed.images import Shown
 from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.units import GIB
 
 UUIDS = ("GPU-real-0", "GPU-real-1")
+SHARED = "zxcvb"
+"""Upstream's virtual GPU."""
+
+ADDRESS = "10.244.0.9"
+"""The address of upstream's pod of Gemini's programs, which is not the node's."""
 
 
 def visible(ids):
@@ -28,70 +35,257 @@ def visible(ids):
     return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)})
 
 
-@pytest.fixture
-def installed(control_plane, node, tools, tmp_path, namespace, product_image):
-    """The node has a driver of two GPUs, the controllers twice, and the node component."""
-    del product_image
-    driver = driver_for_pods(tmp_path / "driver")
-    driver.write([nvml_fake.Device(uuid, "T4", total=16 * GIB) for uuid in UUIDS], [])
-    values = {
-        "exporter": {"enabled": False},
-        "reconciler": {"kind": "None"},
-        "priorityClass": {"create": False},
-        "kubeshare": {
-            "enabled": True,
-            "node": shown({"driver": (str(driver.folder), "/driver")}),
-        },
-    }
-    client, chart = control_plane.client, Chart(tools.path("helm"))
-    where = f"--namespace={namespace}"
-    rendered = chart.rendered(of_the_bed(node) | values, where, release=namespace)
-    crd = kinds(rendered, "CustomResourceDefinition")
-    others = [each for each in rendered if each not in crd]
-    install(client, crd)  # it stays, as by its own policy
-    path = "/apis/kubeshare.nthu/v1/sharepods"
-    wait_until(lambda: client.get(path), "SharePods are served", failures=(Refused,))
-    made = install(client, others)
-    yield made
-    uninstall(client, made)
+def started(pod):
+    """What shows that a pod's container is the same one: nobody has restarted it."""
+    (status,) = pod["status"]["containerStatuses"]
+    return pod["metadata"]["uid"], status["containerID"], status["restartCount"]
 
 
-def test_a_share_pod_runs_on_a_real_kubelet_with_the_rights_of_the_chart(
-    control_plane, node, installed, namespace
-):
-    client = control_plane.client
-    (deployment,) = kinds(installed, "Deployment")
-    (daemon_set,) = kinds(installed, "DaemonSet")
-    with DevicePlugin(node, "nvidia.com/gpu", UUIDS, visible) as plugin:
-        plugin.wait_counted(2)
+class Way:
+    """The node, upstream's tenants on it, and our programs from one step to another."""
+
+    def __init__(self, node, namespace):
+        self.node, self.client, self.namespace = node, node.cluster.client, namespace
+        self.scheduler = node.path("/kubeshare/scheduler")
+        self.address = node.path("/kubeshare/library/schedulerIP.txt")
+        self.made = []
+
+    # ------------------------------------------------------------ upstream's side
+
+    def begin(self):
+        """Upstream's holder pod, two tenants, one that is placed and not bound, and files."""
         info = "".join(f"{uuid}:16384," for uuid in UUIDS)
-        client.wait_for(
-            f"/api/v1/nodes/{node.name}",
-            lambda seen: seen["metadata"]["annotations"].get("kubeshare/gpu_info") == info,
-            "has its GPUs",
+        self.client.patch(
+            self.node.object(), {"metadata": {"annotations": {"kubeshare/gpu_info": info}}}
         )
-        client.wait_for(deployment, lambda it: it["status"].get("readyReplicas") == 2, "ready")
-        client.wait_for(daemon_set, lambda it: it["status"].get("numberReady") == 1, "ready")
-        ours = client.list(f"/api/v1/namespaces/{namespace}/pods")
-        made = client.create(share_pod("a", namespace))
-        found = client.wait_for(made, objects.ready, "Ready")
-        ((uuid,),) = plugin.allocated
-        assert found["status"]["BoundDeviceID"] == uuid
-        gpuid = found["metadata"]["annotations"][GPUID]
-        holder = f"/api/v1/namespaces/kube-system/pods/kubeshare-vgpu-{node.name}-{gpuid}"
-        wait_until(lambda: client.logs(holder).split() == [uuid], "the log of the holder pod")
-        assert client.get(holder)["spec"]["priority"] == 10**9
-        scheduler = node.path("/kubeshare/scheduler")
-        config = scheduler / "config" / uuid
-        wait_until(config.exists, "the config file")
-        assert config.read_text() == f"1\n{namespace}/a 0.500000 1.000000 {GIB}\n"
-        port = found["status"]["PodManagerPort"]
-        ports = scheduler / "podmanagerport" / uuid
-        assert ports.read_text() == f"1\n{namespace}/a {port}\n"
-        address = node.path("/kubeshare/library/schedulerIP.txt").read_text()
-        assert address.strip() in {each["address"] for each in node.object()["status"]["addresses"]}
-        client.delete(made)
-        wait_until(lambda: config.read_text() == "0\n", "the empty config file")
-        client.wait_gone(holder)
-        for pod in ours:
-            assert "forbidden" not in client.logs(pod).lower()
+        held = self.client.create(upstream.holder(self.node.name, SHARED))
+        self.client.wait_for(held, objects.ready, "runs")
+        self.uuid = wait_until(lambda: self.client.logs(held).strip(), "the UUID in its log")
+        self.before = {"holder": self.client.get(held)}
+        bound = [self._tenant(*each) for each in (("b", 400, 50077), ("a", 300, 50078))]
+        self.client.create(self._placed("c", 200))
+        for folder, number in (("config", 0), ("podmanagerport", 1)):
+            path = self.scheduler / folder / self.uuid
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(upstream.file_of([upstream.lines(each)[number] for each in bound]))
+        self.address.parent.mkdir(parents=True, exist_ok=True)
+        self.address.write_text(f"{ADDRESS}\n")
+
+    def _placed(self, name, milli):
+        found = share_pod(name, self.namespace, milli)
+        found["metadata"]["annotations"][GPUID] = SHARED
+        found["spec"]["nodeName"] = self.node.name
+        return found
+
+    def _tenant(self, name, milli, port):
+        stored = self.client.create(self._placed(name, milli))
+        pod = self.client.create(upstream.pod_of(stored, self.uuid, ADDRESS, port))
+        self.before[name] = self.client.wait_for(pod, objects.ready, "runs")
+        return upstream.put(self.client, stored, self.before[name], self.uuid, port)
+
+    # ------------------------------------------------------------ what is there
+
+    def find(self, name):
+        path = f"/apis/kubeshare.nthu/v1/namespaces/{self.namespace}/sharepods/{name}"
+        return self.client.get(path)
+
+    def wait_ready(self, name):
+        path = f"/apis/kubeshare.nthu/v1/namespaces/{self.namespace}/sharepods/{name}"
+        return self.client.wait_for(path, objects.ready, "Ready")
+
+    def pods(self):
+        """The pods of SharePods, by namespace and name."""
+        pods = self.client.list(f"/api/v1/namespaces/{self.namespace}/pods")
+        return {
+            (self.namespace, pod["metadata"]["name"]): pod
+            for pod in pods
+            if "ownerReferences" in pod["metadata"]
+            and pod["metadata"]["ownerReferences"][0]["kind"] == "SharePod"
+        }
+
+    def holders(self):
+        return self.client.list(
+            "/api/v1/namespaces/kube-system/pods", labelSelector="kubeshare/role=dummyPod"
+        )
+
+    def file(self, folder, uuid):
+        """The lines of a file, without their number."""
+        text = (self.scheduler / folder / uuid).read_text()
+        number, *entries = text.splitlines()
+        assert int(number) == len(entries), text
+        return sorted(entries)
+
+    def require_nobody_restarted(self):
+        for before in self.before.values():
+            assert started(self.client.get(before)) == started(before)
+
+    def leave(self):
+        """Our programs go, as by `helm uninstall`."""
+        made, self.made = self.made, []
+        uninstall(self.client, made)
+
+
+@pytest.fixture(scope="module")
+def way(control_plane, node, tools, tmp_path_factory, product_image):
+    """Upstream's tenants on a node of two GPUs, then our controllers, twice, and node component."""
+    del product_image
+    driver = driver_for_pods(tmp_path_factory.mktemp("kubeshare") / "driver")
+    driver.folder.parent.chmod(0o755)
+    driver.write([nvml_fake.Device(uuid, "T4", total=16 * GIB) for uuid in UUIDS], [])
+    client, chart = control_plane.client, Chart(tools.path("helm"))
+    with (
+        control_plane.namespace("kubeshare") as namespace,
+        DevicePlugin(node, "nvidia.com/gpu", UUIDS, visible) as plugin,
+    ):
+        values = {
+            "exporter": {"enabled": False},
+            "reconciler": {"kind": "None"},
+            "priorityClass": {"create": False},
+            "kubeshare": {
+                "enabled": True,
+                "node": shown({"driver": (str(driver.folder), "/driver")})
+                | {"writeAddress": False},
+                "labels": {"enabled": True, "namespaceSelector": only(namespace)},
+            },
+        }
+        where = f"--namespace={namespace}"
+        rendered = chart.rendered(of_the_bed(node) | values, where, release=namespace)
+        crd = kinds(rendered, "CustomResourceDefinition")
+        install(client, crd)  # it stays, as by its own policy
+        path = "/apis/kubeshare.nthu/v1/sharepods"
+        wait_until(lambda: client.get(path), "SharePods are served", failures=(Refused,))
+        plugin.wait_counted(2)
+        way = Way(node, namespace)
+        way.begin()
+        way.made = install(client, [each for each in rendered if each not in crd])
+        for made in kinds(way.made, "Deployment"):
+            client.wait_for(made, lambda it: it["status"].get("readyReplicas") == 2, "ready")
+        for made in kinds(way.made, "DaemonSet"):
+            client.wait_for(made, lambda it: it["status"].get("numberReady") == 1, "ready")
+        yield way
+        for each in client.list(f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods"):
+            client.delete({"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", **each})
+        way.leave()
+        for pod in way.holders():
+            with suppress(Refused):  # it went by itself
+                client.delete(pod, grace_seconds=0)
+            client.wait_gone(pod)
+
+
+def test_upstreams_tenants_are_taken_over_as_they_are(way):
+    for name in "ab":
+        found = way.wait_ready(name)
+        before = way.before[name]
+        env = {each["name"]: each.get("value") for each in before["spec"]["containers"][0]["env"]}
+        assert found["status"]["BoundDeviceID"] == env["NVIDIA_VISIBLE_DEVICES"] == way.uuid
+        assert str(found["status"]["PodManagerPort"]) == env["POD_MANAGER_PORT"]
+        assert found["metadata"]["annotations"][GPUID] == SHARED
+    bound = way.wait_ready("c")["status"]
+    assert bound["BoundDeviceID"] == way.uuid, "placed by upstream, and bound by ours"
+    assert bound["PodManagerPort"] not in (0, 50077, 50078)
+    for folder, number in (("config", 0), ("podmanagerport", 1)):
+        entries = sorted(upstream.lines(way.find(name))[number] for name in "abc")
+        wait_until(
+            lambda folder=folder, entries=entries: way.file(folder, way.uuid) == entries, folder
+        )
+    assert way.address.read_text() == f"{ADDRESS}\n", "the hooks find Gemini where it was"
+    way.require_nobody_restarted()
+
+
+def test_gemini_that_restarts_alone_has_its_files_again(way):
+    """Its launcher writes 0 into every file at its start, and upstream does not notice."""
+    way.wait_ready("c")
+    for folder in ("config", "podmanagerport"):
+        path = way.scheduler / folder / way.uuid
+        entries = wait_until(lambda folder=folder: way.file(folder, way.uuid), "the file has lines")
+        path.write_text("0\n")
+        wait_until(
+            lambda folder=folder, entries=entries: way.file(folder, way.uuid) == entries, folder
+        )
+    way.require_nobody_restarted()
+
+
+def test_a_share_pod_runs_on_a_real_kubelet_with_the_rights_of_the_chart(way):
+    client, namespace = way.client, way.namespace
+    ours = client.list(
+        f"/api/v1/namespaces/{namespace}/pods", labelSelector="app.kubernetes.io/name"
+    )
+    client.create(share_pod("d", namespace, 900))
+    found = way.wait_ready("d")
+    (uuid,) = set(UUIDS) - {way.uuid}
+    assert found["status"]["BoundDeviceID"] == uuid
+    gpuid = found["metadata"]["annotations"][GPUID]
+    holder = f"/api/v1/namespaces/kube-system/pods/kubeshare-vgpu-{way.node.name}-{gpuid}"
+    wait_until(lambda: client.logs(holder).split() == [uuid], "the log of the holder pod")
+    assert client.get(holder)["spec"]["priority"] == 10**9
+    config = way.scheduler / "config" / uuid
+    wait_until(config.exists, "the config file")
+    assert config.read_text() == f"1\n{namespace}/d 0.900000 1.000000 {GIB}\n"
+    port = found["status"]["PodManagerPort"]
+    ports = way.scheduler / "podmanagerport" / uuid
+    assert ports.read_text() == f"1\n{namespace}/d {port}\n"
+    client.create(share_pod("e", namespace, 100))
+    ended = way.wait_ready("e")
+    client.delete(ended)
+    name = f"{namespace}/e"
+    where = ended["status"]["BoundDeviceID"]
+    wait_until(lambda: name not in str(way.file("config", where)), "its line goes")
+    assert ours
+    for pod in ours:
+        assert "forbidden" not in client.logs(pod).lower()
+
+
+def test_a_pod_with_labels_finds_its_gpu_by_its_annotations(way):
+    """KubeShare 2's: the kubelet fills the variables, and the files have its line."""
+    client, namespace = way.client, way.namespace
+    way.wait_ready("c")
+    pod = client.create(labelled_pod("l", namespace, 100))
+    found = client.wait_for(pod, objects.ready, "runs")
+    assert objects.condition(found, "PodScheduled") == "True"
+    share = found["metadata"]["annotations"]
+    uuid, port = share["sharedgpu/gpu_uuid"], share["sharedgpu/gpu_manager_port"]
+    env = Shown.by(client, found).env
+    assert (env["NVIDIA_VISIBLE_DEVICES"], env["POD_MANAGER_PORT"]) == (uuid, port)
+    line = f"{namespace}/l 0.100000 1.000000 {GIB}"
+    wait_until(lambda: line in way.file("config", uuid), "its line")
+    assert f"{namespace}/l {port}" in way.file("podmanagerport", uuid)
+    client.delete(found)
+    wait_until(lambda: line not in way.file("config", uuid), "its line goes")
+    client.wait_gone(found)
+
+
+def test_upstreams_programs_find_all_as_they_need_it_when_ours_have_gone(way):
+    """The way back: nothing restarts, and their start changes neither an object nor a file."""
+    client = way.client
+    for name in "abc":
+        way.wait_ready(name)
+    if (way.namespace, "d") not in way.pods():
+        client.create(share_pod("d", way.namespace, 900))
+        way.wait_ready("d")
+    way.before |= {name: pod for (_, name), pod in way.pods().items()}
+    way.before |= {pod["metadata"]["name"]: pod for pod in way.holders()}
+    found = {
+        (folder, way.find(name)["status"]["BoundDeviceID"])
+        for name in "cd"
+        for folder in ("config", "podmanagerport")
+    }
+    way.leave()
+    way.require_nobody_restarted()
+    share_pods = client.list(f"/apis/kubeshare.nthu/v1/namespaces/{way.namespace}/sharepods")
+    restart = upstream.Restart(
+        way.holders(),
+        {pod["metadata"]["name"]: client.logs(pod) for pod in way.holders()},
+        share_pods,
+        way.pods(),
+        {way.node.name: upstream.known_uuids(way.node.object())},
+    )
+    assert not restart.complaints
+    assert restart.files.keys() == found
+    for (folder, uuid), entries in restart.files.items():
+        assert way.file(folder, uuid) == sorted(entries)
+    for share in share_pods:  # it writes the whole object, without what it does not know
+        pod = way.pods()[way.namespace, share["metadata"]["name"]]
+        status = share["status"]
+        typed = {"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", **share}
+        upstream.put(client, typed, pod, status["BoundDeviceID"], status["PodManagerPort"])
+    way.require_nobody_restarted()
