@@ -207,7 +207,7 @@ class SharePodControllers:
 
     def _taken(self, pod: ClusterPod) -> ClusterPod:
         """The pod; without the labels of KubeShare 2, if another program cares for these."""
-        if self._options.labelled_pods:
+        if self._options.labelled_pods or pod.labelled is None:
             return pod
         return msgspec.structs.replace(pod, labelled=None)
 

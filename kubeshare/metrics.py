@@ -199,7 +199,7 @@ CONTROLLERS: Final = FamilyTable(
         Family(
             "vgpu_kubeshare_sharepods",
             GAUGE,
-            "SharePods by how far they have come.",
+            "SharePods, and pods with KubeShare 2's labels, by how far they have come.",
             _share_pods,
             ("state",),
         ),

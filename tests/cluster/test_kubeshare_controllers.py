@@ -148,28 +148,49 @@ def test_the_controllers_account_may_touch_no_other_pods(bed, namespace):
         bed.client.delete(pod, grace_seconds=0)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_the_worked_examples_are_placed_as_computed(bed, controller, namespace, name):
-    """P1 to P7; nodes of the right shape are chosen by a node selector."""
-    _, asked, paper, _ = EXAMPLES[name]
-    letters, placed = {}, ""
-    for each, milli, gib, locality in asked:
+class Example:
+    """One of the worked examples, on nodes of its own, with what was placed so far."""
+
+    def __init__(self, bed, namespace, name):
+        self.bed, self.namespace, self.name = bed, namespace, name
+        _, self.asked, self.paper, _ = EXAMPLES[name]
+        self.letters, self.placed = {}, ""
+
+    def create(self, number):
+        each, milli, gib, locality = self.asked[number]
         labels = {
             "affinity": locality.affinity,
             "anti-affinity": locality.anti_affinity,
             "exclusion": locality.exclusion,
         }
         labels = {key: value for key, value in labels.items() if value}
-        bed.create(each, namespace, milli, gib, labels=labels, example=name)
-        found = bed.wait_for(
-            namespace,
-            each,
+        name = f"{self.name.lower()}-{each}"
+        self.bed.create(name, self.namespace, milli, gib, labels=labels, example=self.name)
+
+    def wait(self, number):
+        """Note the virtual GPU of a SharePod as a letter; ``-`` is none."""
+        found = self.bed.wait_for(
+            self.namespace,
+            f"{self.name.lower()}-{self.asked[number][0]}",
             lambda found: objects.ready(found) or reason_of(found, "Scheduled") == "Unschedulable",
             "is Ready or refused",
         )
         place = found["spec"].get("nodeName"), found["metadata"]["annotations"].get(GPUID)
-        placed += letters.setdefault(place, "abcdef"[len(letters)]) if place[0] else "-"
-    assert placed in TIES.get(name, {paper})
+        new = "abcdef"[len(self.letters)]
+        self.placed += self.letters.setdefault(place, new) if place[0] else "-"
+
+
+def test_the_worked_examples_are_placed_as_computed(bed, controller, namespace):
+    """P1 to P7 side by side, one SharePod of each after another."""
+    examples = [Example(bed, namespace, name) for name in EXAMPLES]
+    for number in range(max(len(example.asked) for example in examples)):
+        due = [example for example in examples if number < len(example.asked)]
+        for example in due:
+            example.create(number)
+        for example in due:
+            example.wait(number)
+    for example in examples:
+        assert example.placed in TIES.get(example.name, {example.paper}), example.name
 
 
 def test_a_node_that_no_share_pod_tolerates_keeps_nobody_waiting(bed, controller, namespace):
