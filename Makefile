@@ -25,6 +25,9 @@ CI_PACKAGES = python3-venv make gcc libc6-dev git gpg prometheus prometheus-aler
   fonts-dejavu-core containerd runc containernetworking-plugins busybox-static iptables iproute2 \
   kmod socat conntrack mmdebstrap
 
+# Without bytecode each process compiles all that it imports: two fifths of the fast tests' CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 test test-thorough cluster-tools manifests release: \
   export PATH := $(PATH):/usr/local/go/bin:$(abspath $(BIN))
 
