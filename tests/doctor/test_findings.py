@@ -25,7 +25,7 @@ from tests.support.installed import (
 from vgpu.commands import doctor_read
 from vgpu.commands.doctor_read import from_dumps
 from vgpu.doctor.check_nodes import CdiSupport, cdi_support, version
-from vgpu.doctor.components import image_parts
+from vgpu.doctor.components import COMPONENTS, image_parts
 from vgpu.doctor.diagnose import cluster_findings
 from vgpu.doctor.facts import ClusterFacts, DeniedRight
 from vgpu.doctor.model import DoctorCheck, DoctorReason, Severity, diagnosis
@@ -491,3 +491,42 @@ def test_versions_are_read_with_any_text():
 def test_facts_without_any_object_are_a_finding():
     reasons = {each.reason for each in cluster_findings(ClusterFacts(NOW))}
     assert DoctorReason.NOTHING_INSTALLED in reasons
+
+
+WORDS = st.sampled_from(
+    [
+        "vgpu",
+        "scheduler",
+        "device-plugin",
+        "--scheme",
+        "--scheme=",
+        "--no-cdi",
+        "-",
+        "--",
+        "=",
+        "10",
+        "ключ",
+        "\x00",
+        "--gpu-memory-factor",
+        "-memory-unit=MiB",
+        "--volcano.memory-factor=",
+    ]
+)
+IMAGES = st.sampled_from(
+    [image for row in COMPONENTS for image in row.images] + ["", ":", "@", "/"]
+)
+CONTAINERS = st.tuples(
+    st.sampled_from(["", "device-plugin", "vgpu-monitor"]),
+    st.builds("{}{}".format, IMAGES, st.sampled_from(["", ":v1", "@sha256:0", ":", "@"])),
+    st.lists(WORDS, max_size=4),
+)
+
+
+@given(st.lists(st.lists(CONTAINERS, max_size=3), max_size=4), st.integers(0, 2))
+def test_any_command_line_is_read(workloads, ready):
+    """No image, word or number of pods is more than a finding."""
+    items = [
+        workload("DaemonSet", f"w{number}", *((a, b, *c) for a, b, c in containers), ready=ready)
+        for number, containers in enumerate(workloads)
+    ]
+    assert list(cluster_findings(_facts([HAMI[0], volcano_node("b"), *items])))

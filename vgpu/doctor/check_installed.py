@@ -131,7 +131,8 @@ def _several_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             by_systems.setdefault(systems, []).append(name)
     for systems, nodes in by_systems.items():
         verb = "has" if len(nodes) == 1 else "have"
-        evidence = f"{named(nodes)} {verb} GPUs of {' and '.join(sorted(systems))}"
+        *others, last = sorted(systems)
+        evidence = f"{named(nodes)} {verb} GPUs of {', '.join(others)} and {last}"
         yield finding(_SETTINGS, DoctorReason.SEVERAL_SYSTEMS, "", evidence)
 
 

@@ -9,6 +9,7 @@ gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17 and the G
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -277,7 +278,7 @@ def _served(flags: Mapping[str, str]) -> str:
 
 def _flags(words: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The wanted flags and their values, as Go and click write them: one dash or two."""
-    for word, following in zip(words, (*words[1:], "-"), strict=True):
+    for word, following in pairwise((*words, "-")):
         if not word.startswith("-"):
             continue
         name, equals, value = word.lstrip("-").partition("=")

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.kinds import NODES, PODS
+from vgpu.kube.kinds import KINDS, NODES, PODS
 from vgpu.simulator.objects import node_object, pod_objects, pods_file
 from vgpu.simulator.scenario import Process, Scenario, SimulatedPod
 from vgpu.simulator.store import Json, ObjectStore, merged
@@ -26,11 +26,13 @@ class Story(msgspec.Struct, frozen=True):
         deviations: by ``<node>`` or ``<namespace>/<pod>``, where an object is not as its scenario
             has it: a patch (RFC 7386).
         heirs: by ``<namespace>/<pod>``, the pod that its controller makes when it is evicted.
+        installed: further objects, of any kind.
     """
 
     nodes: tuple[Scenario, ...]
     deviations: Mapping[str, Json] = {}
     heirs: Mapping[str, SimulatedPod] = {}
+    installed: tuple[Json, ...] = ()
 
 
 class SimulatedCluster:
@@ -47,6 +49,9 @@ class SimulatedCluster:
             self._create(NODES, node_object(node))
             for pod in pod_objects(node, start):
                 self._create(PODS, pod)
+        by_name = {kind.name: kind for kind in KINDS}
+        for document in story.installed:
+            self._create(by_name[document["kind"]], document)
         self.store.on_gone = self._gone
 
     def node(self, name: str) -> Scenario:

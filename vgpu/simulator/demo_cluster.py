@@ -17,6 +17,7 @@ from vgpu.schemes.volcano.codec import HAMI
 from vgpu.schemes.volcano.node import handshake_text, lock_text
 from vgpu.simulator.cluster import Story
 from vgpu.simulator.demo import L40S, demo, make_pod, make_share, make_shim
+from vgpu.simulator.demo_installation import demo_installation
 from vgpu.simulator.objects import stamp
 from vgpu.simulator.scenario import (
     HAMI_ROOT,
@@ -202,6 +203,7 @@ def demo_cluster(start: float) -> Story:
             "speech/tts-5c6d7f8b9-k8x2v": _TTS_HEIR,
             "recsys/retrieval-7b9c5d6f48-ghj2s": _retrieval("m5c8t"),
         },
+        installed=demo_installation(),
     )
 
 

@@ -151,6 +151,10 @@ def node_object(scenario: Scenario) -> Json:
             "capacity": quantities,
             "allocatable": quantities,
             "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {
+                "kubeletVersion": "v1.34.4",
+                "containerRuntimeVersion": "containerd://2.1.4",
+            },
         },
     }
 
