@@ -15,6 +15,12 @@ from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
+from vgpu.ledger.from_resource_claims import (
+    NO_RESOURCE_CLAIMS,
+    ClusterResourceClaims,
+    NodeResourceClaims,
+    node_resource_claims,
+)
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
 
@@ -28,6 +34,7 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     node: Node
     pods: tuple[Pod, ...]
     unhealthy: str
+    claims: NodeResourceClaims
     ledger: Ledger | None
     doubts: tuple[NodeDoubt, ...]
 
@@ -53,27 +60,32 @@ class LedgerCache:
         codecs: Sequence[SchemeCodec],
         unhealthy: Mapping[str, str] | None = None,
         unit_bytes: UnitBytes | None = None,
+        *,
+        resource_claims: ClusterResourceClaims | None = None,
     ) -> dict[str, Ledger]:
         """The ledgers in which something is wrong, by node; arguments as of
         :func:`vgpu.ledger.cluster.cluster`. ``unit_bytes`` are the units in force.
         """
+        all_pods = tuple(pods)
+        claiming = node_resource_claims(resource_claims or ClusterResourceClaims(), all_pods)
         codecs_now, units = tuple(codecs), unit_bytes or {}
         if (codecs_now, units) != (self._codecs, self._units):
             self._codecs, self._units, self._pages = codecs_now, units, {}
         unhealthy_by_node = unhealthy or {}
-        at_home = _at_home(pods, codecs_now)
+        at_home = _at_home(all_pods, codecs_now)
         known = {node.name: node for node in nodes}
         before, self._pages = self._pages, {}
-        for name in (*known, *sorted(at_home.keys() - known.keys())):
+        for name in (*known, *sorted((at_home.keys() | claiming.keys()) - known.keys())):
             node = known.get(name) or Node(name)
             pods_here, text = tuple(at_home.get(name, ())), unhealthy_by_node.get(name, "")
+            claims = claiming.get(name, NO_RESOURCE_CLAIMS)
             cached = before.get(name)
-            if cached is None or not _same(cached, node, pods_here, text):
-                ledger = node_ledger(node, pods_here, codecs_now, text)
+            if cached is None or not _same(cached, node, pods_here, text, claims):
+                ledger = node_ledger(node, pods_here, codecs_now, text, claims)
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
                 kept = ledger if is_notable(ledger) else None
-                cached = _Page(node, pods_here, text, kept, doubts)
+                cached = _Page(node, pods_here, text, claims, kept, doubts)
             self._pages[name] = cached
         return {
             name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None
@@ -97,9 +109,11 @@ def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, li
     return by_node
 
 
-def _same(page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str) -> bool:
+def _same(
+    page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str, claims: NodeResourceClaims
+) -> bool:
     """Whether the ledger would be the same. Objects that did not change are identical."""
-    if page.pods != pods or page.unhealthy != unhealthy:
+    if page.pods != pods or page.unhealthy != unhealthy or page.claims != claims:
         return False
     return page.node is node or _lasting(page.node) == _lasting(node)
 

@@ -26,16 +26,17 @@ from vgpu.kube.objects import (
     ResourceQuota,
 )
 from vgpu.ledger import Ledger
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.usage import Usage
-from vgpu.model import PodRef
+from vgpu.model import PodRef, ResourceClaim
 from vgpu.quota.limits import NamespaceQuota
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
 """With the value ``false``, a pod is never changed, nor is a node or any object on it, nor a
-Namespace. A ResourceQuota is not compared."""
+Namespace. A ResourceQuota is not compared, and a ResourceClaim not reported."""
 
 
-def opted_out(thing: Pod | Node | Namespace | ResourceQuota) -> bool:
+def opted_out(thing: Pod | Node | Namespace | ResourceQuota | ResourceClaim) -> bool:
     """Whether the annotation opts the object out."""
     return thing.annotations.get(OPT_OUT) == "false"
 
@@ -56,6 +57,7 @@ class Coverage(StrEnum):
     LEDGER = "ledger"  # a node's own sources, not only annotations
     FOLDERS = "folders"  # the shims' folders, and the processes that map files in them
     QUOTAS = "quotas"  # the quotas of all namespaces
+    RESOURCE_CLAIMS = "resourceclaims"
     USAGE = "usage"  # the driver's processes, and their containers
 
 
@@ -111,6 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         quotas: the quotas of namespaces by name, of those that have one, if a rule asks for them.
         quota_namespaces: the Namespaces, likewise.
         resource_quotas: the ResourceQuotas with entries about shared GPUs, likewise.
+        resource_claims: the ResourceClaims and the pods that only use these, likewise.
         live_pods: UIDs with a cgroup on the node, None if cgroups were not read.
         continuous: the snapshot is one of many of a loop that missed no change in between.
         dated_by_status: a finding without a time of its own counts from the newest time in the
@@ -138,6 +141,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     quotas: Mapping[str, NamespaceQuota] = {}
     quota_namespaces: tuple[Namespace, ...] = ()
     resource_quotas: tuple[ResourceQuota, ...] = ()
+    resource_claims: ClusterResourceClaims = ClusterResourceClaims()
     live_pods: frozenset[str] | None = None
     continuous: bool = False
     dated_by_status: bool = False
@@ -155,6 +159,7 @@ class ObjectKind(StrEnum):
     FOLDER = "Folder"
     RESOURCE_QUOTA = "ResourceQuota"
     NAMESPACE = "Namespace"
+    RESOURCE_CLAIM = "ResourceClaim"
 
 
 class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -190,7 +195,13 @@ class ObjectRef(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 _HAVE_UIDS: Final = frozenset(
-    {ObjectKind.POD, ObjectKind.SHARE_POD, ObjectKind.NODE, ObjectKind.NAMESPACE}
+    {
+        ObjectKind.POD,
+        ObjectKind.SHARE_POD,
+        ObjectKind.NODE,
+        ObjectKind.NAMESPACE,
+        ObjectKind.RESOURCE_CLAIM,
+    }
 )
 """Kinds whose objects have UIDs of their own; several folders and devices may have one pod's."""
 

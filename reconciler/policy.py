@@ -37,13 +37,14 @@ _WITHOUT_ACTION: Final = frozenset(
         Rule.HELD_FOR_NOTHING,
         Rule.IDLE_HOLDER,
         Rule.QUOTA_DRIFT,
+        Rule.RESOURCE_CLAIM,
         Rule.MALFORMED_OBJECT,
     }
 )
 """Rules that only report, whatever their mode."""
 
-_OPT_IN: Final = frozenset({Rule.QUOTA_MARK})
-"""Rules that are off unless they are switched on: they need a right that nothing else needs."""
+_OPT_IN: Final = frozenset({Rule.QUOTA_MARK, Rule.RESOURCE_CLAIM})
+"""Rules that are off unless they are switched on: they need rights that nothing else needs."""
 
 _ASKED_FOR: Final = REPORTED | _WITHOUT_ACTION | {Rule.KUBESHARE, Rule.TERMINATED}
 
@@ -161,6 +162,11 @@ class Policy(msgspec.Struct, frozen=True):
         """Whether a rule needs the quotas of namespaces."""
         rules = (Rule.OVER_QUOTA, Rule.QUOTA_MARK, Rule.QUOTA_DRIFT)
         return any(self.mode(rule) is not Mode.OFF for rule in rules)
+
+    @property
+    def reads_resource_claims(self) -> bool:
+        """Whether ResourceClaims and ResourceSlices are read, for all rules."""
+        return self.mode(Rule.RESOURCE_CLAIM) is not Mode.OFF
 
     @property
     def reads_labels(self) -> bool:

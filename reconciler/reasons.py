@@ -80,6 +80,10 @@ class Rule(Explained):
         "quota_drift",
         "Kubernetes counts another amount for a ResourceQuota than pods request and hold",
     )
+    RESOURCE_CLAIM = (
+        "resource_claim",
+        "a ResourceClaim keeps devices without a pod, or a node has other data about it",
+    )
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
@@ -256,6 +260,19 @@ class Cause(Explained):
     COUNT_DIFFERS = (
         "count_differs",
         "status.used of the ResourceQuota is not what its pods request",
+    )
+    # resource_claim
+    RESERVED_FOR_NOBODY = (
+        "reserved_for_nobody",
+        "the ResourceClaim has devices, and no pod that it is reserved for exists",
+    )
+    STALE_RESERVATION = (
+        "stale_reservation",
+        "the ResourceClaim is reserved for a pod that does not exist, and for pods that do",
+    )
+    LEFT_PREPARED = (
+        "left_prepared",
+        "a DRA driver has prepared a ResourceClaim that the kubelet does not have",
     )
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"

@@ -175,7 +175,11 @@ def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: boo
         make = WatchingObserver if continuous else ListingObserver
         policy = options.settings.policy
         return make(
-            cluster, options.units, namespaces=policy.reads_labels, quotas=policy.reads_quotas
+            cluster,
+            options.units,
+            namespaces=policy.reads_labels,
+            quotas=policy.reads_quotas,
+            resource_claims=policy.reads_resource_claims,
         )
     driver = None
     if options.driver:

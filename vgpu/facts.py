@@ -337,6 +337,22 @@ class PodSummary(msgspec.Struct, frozen=True, gc=False):
     wants_gpu: bool
 
 
+class ResourceClaimSample(msgspec.Struct, frozen=True):
+    """What the API server has of the ResourceClaims that a node uses.
+
+    Attributes:
+        claims: the ResourceClaims with their status.
+        gone: UIDs of ResourceClaims that a driver has prepared and the API server does not have.
+        uuids: the UUID of each device of this node, by driver, pool and device.
+        rejections: what was refused, and why.
+    """
+
+    claims: tuple[ResourceClaim, ...] = ()
+    gone: frozenset[str] = frozenset()
+    uuids: Mapping[tuple[str, str, str], str] = {}
+    rejections: tuple[Rejection, ...] = ()
+
+
 # ---------------------------------------------------------------- limit files
 
 

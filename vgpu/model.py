@@ -1,5 +1,6 @@
 """The basic terms as frozen values: pods, devices, shares, requests, claims. No I/O."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Self
 
@@ -74,6 +75,7 @@ class Source(StrEnum):
     LIMIT_FILE = "limit-file"
     ANNOTATIONS = "annotations"
     OWN_CHECKPOINT = "own-checkpoint"
+    RESOURCE_CLAIM = "resource-claim"
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -156,12 +158,64 @@ class AllocatedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
-    """A ResourceClaim that has devices, by its status."""
+    """A ResourceClaim, by its status.
+
+    Attributes:
+        uid, namespace, name: its identity.
+        results: the devices that it has; () before its allocation.
+        reserved_for: the pods that may use it.
+        reserved_otherwise: whether an object that is no pod may use it.
+        node: the node of its devices; "" if they are of no single node, or if it is not known.
+        annotations: those that are kept of every object.
+    """
 
     uid: str
     namespace: str
     name: str
     results: tuple[AllocatedDevice, ...]
+    reserved_for: tuple[PodRef, ...] = ()
+    reserved_otherwise: bool = False
+    node: str = ""
+    annotations: Mapping[str, str] = {}
+
+
+class PublishedDevice(msgspec.Struct, frozen=True, gc=False):
+    """A device of a ResourceSlice.
+
+    Attributes:
+        name: its name in its pool.
+        uuid: its UUID; "" if its driver publishes none.
+        memory_bytes: its memory; None if its driver publishes none.
+        model: the name of its product, "" if unknown.
+        parent: of a MIG instance, its GPU's UUID.
+    """
+
+    name: str
+    uuid: str = ""
+    memory_bytes: int | None = None
+    model: str = ""
+    parent: str = ""
+
+
+class ResourceSlice(msgspec.Struct, frozen=True, gc=False):
+    """A part of the devices that a DRA driver publishes.
+
+    Attributes:
+        name: the name of the object.
+        driver, pool: the pool of the devices.
+        generation: the version of the pool; only the newest one counts.
+        slices: number of ResourceSlices of the pool in this generation.
+        node: the node of the devices; "" if they are of no single node.
+        devices: the devices.
+    """
+
+    name: str
+    driver: str
+    pool: str
+    generation: int
+    slices: int
+    node: str = ""
+    devices: tuple[PublishedDevice, ...] = ()
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

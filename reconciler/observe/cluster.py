@@ -3,7 +3,8 @@
 The observer reads pods that share GPUs, nodes, KubeShare's SharePods, gpushare's ConfigMaps about
 unhealthy GPUs, and by name the owners of locks that are not among those pods. It reads nodes before
 pods, so that the list of pods has the pod that a node's lock serves, and pods before SharePods, so
-that the list of SharePods has a holder pod's SharePod.
+that the list of SharePods has a holder pod's SharePod. It reads ResourceClaims before pods, so that
+the list of pods has each pod that a ResourceClaim is reserved for, unless the pod is gone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +27,14 @@ from vgpu.inventory import (
     Units,
     detect_schemes,
     doubts_of,
+    with_resource_claims,
 )
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
 from vgpu.kube.objects import Namespace, Node, Pod, ResourceQuota
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.model import ResourceClaim, ResourceSlice
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.of_cluster import cluster_quotas, has_gpu_admission
 from vgpu.reasons import SourceError
@@ -56,8 +60,10 @@ class _ClusterObserver:
         continuous: bool,
         namespaces: bool,
         quotas: bool,
+        resource_claims: bool,
     ) -> None:
         self._cluster = cluster
+        self._reads_claims = resource_claims
         self._reads_quotas = quotas
         self._reads_namespaces = namespaces
         self._units = units
@@ -69,10 +75,28 @@ class _ClusterObserver:
     def view(self, now: float) -> ClusterView:
         """The state of the cluster; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
+        claims, slices = Seen[ResourceClaim](), Seen[ResourceSlice]()
+        if self._reads_claims:
+            claims, slices = self._kinds.resource_claims(), self._kinds.resource_slices()
         pods = self._kinds.pods()
         share_pods = self._kinds.share_pods()
-        malformed = (*nodes.malformed, *pods.malformed, *share_pods.malformed)
-        objects = Objects(nodes.objects, pods.objects, share_pods.objects, malformed=malformed)
+        malformed = (
+            *(*nodes.malformed, *pods.malformed, *share_pods.malformed),
+            *(*claims.malformed, *slices.malformed),
+        )
+        resource_claims = ClusterResourceClaims()
+        if self._reads_claims:
+            sharing, resource_claims = with_resource_claims(
+                pods.objects, claims.objects, slices.objects
+            )
+            pods = structs.replace(pods, objects=sharing)
+        objects = Objects(
+            nodes.objects,
+            pods.objects,
+            share_pods.objects,
+            malformed=malformed,
+            resource_claims=resource_claims,
+        )
         schemes = detect_schemes(objects, self._units)
         unhealthy, note = self._unhealthy(schemes)
         names = {(pod.ref.namespace, pod.ref.name) for pod in pods.objects}
@@ -96,6 +120,8 @@ class _ClusterObserver:
         complete = {view for view, kind in seen.items() if kind.complete}
         if self._reads_quotas and namespaces.complete and not quota_note:
             complete.add(Coverage.QUOTAS)
+        if self._reads_claims and claims.complete:
+            complete.add(Coverage.RESOURCE_CLAIMS)
         return cluster_view(
             Snapshot(
                 now=now,
@@ -112,6 +138,8 @@ class _ClusterObserver:
                         None,
                         (
                             *(kind.note for kind in seen.values()),
+                            claims.note,
+                            slices.note,
                             namespaces.note,
                             quota_note,
                             note,
@@ -175,14 +203,21 @@ class ListingObserver(_ClusterObserver):
         *,
         namespaces: bool = False,
         quotas: bool = False,
+        resource_claims: bool = False,
     ) -> None:
         """The caller closes ``cluster``. ``namespaces``: read the labels of Namespaces, too.
 
-        ``quotas``: read the quotas of namespaces, too.
+        ``quotas``: read the quotas of namespaces, too. ``resource_claims``: read ResourceClaims and
+        ResourceSlices, too.
         """
-        kinds = ListedKinds(cluster)
         super().__init__(
-            cluster, units, kinds, continuous=False, namespaces=namespaces, quotas=quotas
+            cluster,
+            units,
+            ListedKinds(cluster, claiming=resource_claims),
+            continuous=False,
+            namespaces=namespaces,
+            quotas=quotas,
+            resource_claims=resource_claims,
         )
 
 
@@ -196,15 +231,25 @@ class WatchingObserver(_ClusterObserver):
         *,
         namespaces: bool = False,
         quotas: bool = False,
+        resource_claims: bool = False,
         kinds: Kinds | None = None,
     ) -> None:
         """The caller closes ``cluster``, after this observer; it is watched from now on.
 
         ``namespaces``: read the labels of Namespaces, too. ``quotas``: read the quotas, too.
+        ``resource_claims``: read ResourceClaims and ResourceSlices, too.
         """
-        watched = kinds or Watched(cluster, namespaces=namespaces, quotas=quotas)
+        watched = kinds or Watched(
+            cluster, namespaces=namespaces, quotas=quotas, resource_claims=resource_claims
+        )
         super().__init__(
-            cluster, units, watched, continuous=True, namespaces=namespaces, quotas=quotas
+            cluster,
+            units,
+            watched,
+            continuous=True,
+            namespaces=namespaces,
+            quotas=quotas,
+            resource_claims=resource_claims,
         )
 
 
@@ -235,7 +280,12 @@ def cluster_view(
     notes += (str(malformed) for malformed in objects.malformed if malformed.kind not in kinds)
     if Coverage.PODS in known.complete:
         ledgers = ledger_cache.ledgers(
-            objects.nodes, schemes.pods, schemes.codecs, unhealthy, schemes.unit_bytes
+            objects.nodes,
+            schemes.pods,
+            schemes.codecs,
+            unhealthy,
+            schemes.unit_bytes,
+            resource_claims=objects.resource_claims,
         )
         doubts = ledger_cache.doubts
     else:
@@ -250,6 +300,7 @@ def cluster_view(
             nvidia_pods=others,
             share_pods=objects.share_pods,
             malformed=objects.malformed,
+            resource_claims=objects.resource_claims,
             ledgers=ledgers,
             notes=tuple(notes),
             unit_doubts=doubts,

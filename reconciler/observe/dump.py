@@ -15,7 +15,7 @@ from reconciler.model import Coverage, ObjectKind, Snapshot
 from reconciler.observe import ClusterView
 from reconciler.observe.cluster import cluster_view
 from reconciler.observe.lock_owners import named_owners
-from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.inventory import Objects, Units, detect_schemes, with_resource_claims
 from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
@@ -53,12 +53,18 @@ class DumpObserver:
         if dump.is_foreign:
             raise SourceError(Reason.MALFORMED, self._object_name, nothing_in_it(ignored))
         nodes = tuple({node.name: node for node in dump.nodes}.values())
+        sharing, resource_claims = with_resource_claims(
+            (pod for pod in _each(dump.pods) if pod.claims or shares_gpus(pod)),
+            {claim.uid: claim for claim in dump.resource_claims}.values(),
+            {one.name: one for one in dump.resource_slices}.values(),
+        )
         objects = Objects(
             nodes,
-            _each(filter(shares_gpus, dump.pods)),
+            sharing,
             _each(dump.share_pods),
             dump.unhealthy,
             tuple({(unread.kind, unread.ref): unread for unread in dump.malformed}.values()),
+            resource_claims,
         )
         schemes = detect_schemes(objects, self._units)
         by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in dump.pods}
@@ -85,6 +91,8 @@ class DumpObserver:
         complete = frozenset(view for view, note in missing.items() if not (note or cut))
         if not cut:
             complete |= {Coverage.QUOTAS}
+        if dump.resource_claims and not cut:
+            complete |= {Coverage.RESOURCE_CLAIMS}
         spaces = {pod.ref.namespace for pod in objects.pods}
         quotas = cluster_quotas(dump.namespaces, dump.resource_quotas, dump.gpu_quota, spaces)
         return cluster_view(

@@ -15,13 +15,15 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from vgpu.kube import list_watch
+from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.documents import ObjectPage
+from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.informer import STALE_SECONDS, Informer
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
+from vgpu.kube.kinds import NAMESPACES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model import ResourceClaim, ResourceSlice
 
 TRIES: Final = 3
 """Maximum number of tries to read a list that expires while it is read."""
@@ -56,7 +58,7 @@ class Kinds(Protocol):
         ...
 
     def pods(self) -> Seen[Pod]:
-        """The pods that share GPUs, KubeShare's holder pods among them."""
+        """The pods that share GPUs, KubeShare's holder pods among them, or use ResourceClaims."""
         ...
 
     def share_pods(self) -> Seen[Pod]:
@@ -71,6 +73,14 @@ class Kinds(Protocol):
         """The ResourceQuotas."""
         ...
 
+    def resource_claims(self) -> Seen[ResourceClaim]:
+        """The ResourceClaims; none, and complete, where the server does not have the kind."""
+        ...
+
+    def resource_slices(self) -> Seen[ResourceSlice]:
+        """The ResourceSlices; none, and complete, where the server does not have the kind."""
+        ...
+
     def close(self) -> None:
         """End all watches."""
         ...
@@ -82,9 +92,10 @@ class Kinds(Protocol):
 class ListedKinds:
     """Lists the objects at each call."""
 
-    def __init__(self, cluster: ApiClient) -> None:
-        """The caller closes ``cluster``."""
+    def __init__(self, cluster: ApiClient, *, claiming: bool = False) -> None:
+        """The caller closes ``cluster``. ``claiming``: also pods that use ResourceClaims."""
         self._cluster = cluster
+        self._pods = partial(cluster.pods, keep=Keep.CLAIMING) if claiming else cluster.pods
 
     def nodes(self) -> Seen[Node]:
         """The nodes; none where RBAC forbids reading them."""
@@ -96,7 +107,7 @@ class ListedKinds:
 
     def pods(self) -> Seen[Pod]:
         """The pods; an error where RBAC forbids reading them: nothing can be judged without."""
-        pages, note = whole("pods", self._cluster.pods)
+        pages, note = whole("pods", self._pods)
         return Seen(tuple(pod for page in pages for pod in page.objects), note, _bad(pages))
 
     def share_pods(self) -> Seen[Pod]:
@@ -125,6 +136,21 @@ class ListedKinds:
             return _unseen("ResourceQuotas", error)
         return Seen(tuple(each for page in pages for each in page.objects), note, _bad(pages))
 
+    def resource_claims(self) -> Seen[ResourceClaim]:
+        """The ResourceClaims; none where RBAC forbids reading them."""
+        return self._optional(RESOURCE_CLAIMS, "ResourceClaims")
+
+    def resource_slices(self) -> Seen[ResourceSlice]:
+        """The ResourceSlices; none where RBAC forbids reading them."""
+        return self._optional(RESOURCE_SLICES, "ResourceSlices")
+
+    def _optional(self, kind: ApiKind[_Object], what: str) -> Seen[_Object]:
+        try:
+            pages, note = whole(what, lambda: iter(self._cluster.optional_pages(kind)))
+        except ClusterError as error:
+            return _unseen(what, error)
+        return Seen(tuple(each for page in pages for each in page.objects), note, _bad(pages))
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -141,7 +167,7 @@ def whole(
             if error.status != HTTPStatus.GONE:
                 raise
             continue
-        if len({page.resource_version for page in read}) == 1:
+        if len({page.resource_version for page in read}) <= 1:
             return read, ""
     return read, f"not all {what} are seen: their list expired while it was read, {TRIES} times"
 
@@ -169,18 +195,24 @@ class Watched:
         *,
         namespaces: bool = False,
         quotas: bool = False,
+        resource_claims: bool = False,
         stale_seconds: float = STALE_SECONDS,
         first_lists_seconds: float = FIRST_LISTS_SECONDS,
     ) -> None:
         """The caller closes ``cluster``, after this. ``namespaces``: watch Namespaces, too.
-        ``quotas``: watch Namespaces and ResourceQuotas, too.
+        ``quotas``: watch Namespaces and ResourceQuotas, too. ``resource_claims``: watch
+        ResourceClaims and ResourceSlices, and pods that use ResourceClaims, too.
 
         ``stale_seconds`` is the maximum silence of the server, ``first_lists_seconds`` the maximum
         time to wait for all first lists together.
         """
         uid = attrgetter("ref.uid")
         self._pods = Informer(
-            list_watch.pods(cluster), "pods", key=uid, keep=shares_gpus, stale_seconds=stale_seconds
+            list_watch.pods(cluster, keep=Keep.CLAIMING if resource_claims else Keep.SHARING),
+            "pods",
+            key=uid,
+            keep=_shares_or_claims if resource_claims else shares_gpus,
+            stale_seconds=stale_seconds,
         )
         self._nodes = Informer(
             list_watch.nodes(cluster), "nodes", key=attrgetter("name"), stale_seconds=stale_seconds
@@ -206,6 +238,21 @@ class Watched:
             self._informers += (self._namespaces,)
         if quotas:
             self._informers += (self._quotas,)
+        self._resource_claims = Informer(
+            list_watch.resource_claims(cluster),
+            "ResourceClaims",
+            key=_claim_key,
+            keep=lambda claim: bool(claim.results),
+            stale_seconds=stale_seconds,
+        )
+        self._resource_slices = Informer(
+            list_watch.resource_slices(cluster),
+            "ResourceSlices",
+            key=attrgetter("name"),
+            stale_seconds=stale_seconds,
+        )
+        if resource_claims:
+            self._informers += (self._resource_claims, self._resource_slices)
         self._deadline = time.monotonic() + first_lists_seconds
         for informer in self._informers:
             informer.start()
@@ -230,6 +277,14 @@ class Watched:
         """The ResourceQuotas as they were last heard of."""
         return self._seen("ResourceQuotas", self._quotas)
 
+    def resource_claims(self) -> Seen[ResourceClaim]:
+        """The ResourceClaims with devices as they were last heard of."""
+        return self._seen("ResourceClaims", self._resource_claims)
+
+    def resource_slices(self) -> Seen[ResourceSlice]:
+        """The ResourceSlices as they were last heard of."""
+        return self._seen("ResourceSlices", self._resource_slices)
+
     def close(self) -> None:
         """End all watches."""
         for informer in self._informers:
@@ -251,3 +306,11 @@ class Watched:
 def _quota_key(quota: ResourceQuota | MalformedObject) -> str:
     namespace = quota.ref.namespace if isinstance(quota, MalformedObject) else quota.namespace
     return f"{namespace}/{quota.name}"
+
+
+def _claim_key(claim: ResourceClaim | MalformedObject) -> str:
+    return claim.ref.uid if isinstance(claim, MalformedObject) else claim.uid
+
+
+def _shares_or_claims(pod: Pod) -> bool:
+    return pod.claims or shares_gpus(pod)

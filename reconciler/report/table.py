@@ -48,6 +48,7 @@ _KINDS: Final[Mapping[ObjectKind, str]] = {
     ObjectKind.FOLDER: "",
     ObjectKind.RESOURCE_QUOTA: "resourcequota ",
     ObjectKind.NAMESPACE: "namespace ",
+    ObjectKind.RESOURCE_CLAIM: "resourceclaim ",
 }
 """The prefix of an object's name."""
 

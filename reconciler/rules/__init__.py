@@ -32,6 +32,7 @@ from reconciler.rules.over_quota import over_quota
 from reconciler.rules.quota_drift import quota_drift
 from reconciler.rules.quota_mark import quota_mark
 from reconciler.rules.refused import refused, terminated
+from reconciler.rules.resource_claim import resource_claim
 from reconciler.rules.shim_folders import orphan_shim_dir
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
 
@@ -81,6 +82,7 @@ RULES: Final = (
     RuleEntry(Rule.OVER_QUOTA, over_quota, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.QUOTA_MARK, quota_mark, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
     RuleEntry(Rule.QUOTA_DRIFT, quota_drift, needs=_PODS_AND_NODES | {Coverage.QUOTAS}),
+    RuleEntry(Rule.RESOURCE_CLAIM, resource_claim, BOTH),
     RuleEntry(Rule.MALFORMED_OBJECT, malformed_object, needs=frozenset()),
 )
 """In the order of :class:`Rule`."""

@@ -237,6 +237,20 @@ def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
     assert rules == (expected if is_read else [])
 
 
+@pytest.mark.parametrize(("mode", "is_read"), [(None, False), ("off", False), ("plan", True)])
+def test_resource_claims_may_be_read_only_with_their_rule(chart, mode, is_read):
+    rules = {} if mode is None else {"resource_claim": {"mode": mode}}
+    rendered = chart.rendered({"reconciler": {"config": {"rules": rules}}})
+    found = [
+        (rule["resources"], rule["verbs"])
+        for role in kinds(rendered, "ClusterRole")
+        for rule in role["rules"]
+        if "resource.k8s.io" in rule["apiGroups"]
+    ]
+    expected = (["resourceclaims", "resourceslices"], ["list", "watch"])
+    assert found == ([expected] if is_read else [])
+
+
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
     values = {"enabled": True, "allowAnonymous": True, "quotas": is_on}

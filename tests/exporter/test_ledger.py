@@ -171,7 +171,7 @@ def test_which_sources_the_ledger_has_read_is_told():
     found = series(observation([pod()]))
     read = {at.split('"')[1] for at, value in found.items() if "source_read" in at and value}
     assert read == {"process", "kubelet-checkpoint", "annotations"}
-    of_resource_claims = 1  # exported only where there are ResourceClaims
+    of_resource_claims = 2  # exported only where there are ResourceClaims
     sources = len(Source) - of_resource_claims
     assert len(named(found, "vgpu_allocation_source_read")) == sources
 

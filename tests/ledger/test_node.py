@@ -22,6 +22,7 @@ from vgpu.facts import (
 from vgpu.ledger import ConflictKind, Statement, merge
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.statement_cache import StatementCache
+from vgpu.ledger.statements import DRA_SOURCES
 from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
@@ -116,7 +117,7 @@ def test_all_four_systems_are_read_alike_and_agree(samples):
     assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - without_claims
     assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
     assert set(kinds(ledger)) == WHAT_IS_WRONG
-    assert ledger.read == set(Source) - {Source.OWN_CHECKPOINT, Source.DRA_STATE}
+    assert ledger.read == set(Source) - {Source.OWN_CHECKPOINT} - DRA_SOURCES
     assert ledger.unplaced == ledger.waiting == ledger.unproven == ledger.malformed == ()
 
 

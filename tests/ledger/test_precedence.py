@@ -29,6 +29,7 @@ def test_the_order_of_trust_is_the_one_that_is_documented():
         Source.POD_RESOURCES,
         Source.CHECKPOINT,
         Source.OWN_CHECKPOINT,
+        Source.RESOURCE_CLAIM,
         Source.SHIM,
         Source.LIMIT_FILE,
         Source.ANNOTATIONS,

@@ -74,3 +74,61 @@ def driver_checkpoint(*resource_claims, state="PrepareCompleted"):
         for uid, namespace, name, results, uuids in resource_claims
     }
     return json.dumps({"checksum": 1, "v2": {"checksum": 2, "preparedClaims": prepared}}).encode()
+
+
+# ---------------------------------------------------------------- objects of the API server
+
+VERSION = "resource.k8s.io/v1"
+
+
+def result(device="gpu-0", *, driver="gpu.nvidia.com", pool="gpu-1", request="gpu", **more):
+    """A result of an allocation; ``consumed`` is its memory, with a share ID."""
+    consumed = more.pop("consumed", None)
+    if consumed is not None:
+        more |= {"consumedCapacity": {"memory": consumed}}
+        more.setdefault("shareID", f"share-of-{consumed}")
+    return {"request": request, "driver": driver, "pool": pool, "device": device} | more
+
+
+def resource_claim(name, *results, pods=(), node="gpu-1", namespace="ml", version=VERSION):
+    """A ResourceClaim as kube-scheduler leaves it; ``pods`` are (name, UID) of its users."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    allocation = {
+        "devices": {"results": list(results)},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    }
+    users = [{"resource": "pods", "name": pod, "uid": uid} for pod, uid in pods]
+    return {
+        "kind": "ResourceClaim",
+        "apiVersion": version,
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"},
+        "spec": {"devices": {"requests": [{"name": "gpu"}]}},
+        "status": ({"allocation": allocation} if results else {}) | {"reservedFor": users},
+    }
+
+
+def published(name, uuid, memory="10Gi", **more):
+    """A device of a ResourceSlice; the names without a domain are the driver's."""
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": uuid}, "index": {"int": 0}}
+    return {
+        "name": name,
+        "attributes": attributes,
+        "capacity": {"memory": {"value": memory}},
+    } | more
+
+
+def resource_slice(
+    *devices, driver="gpu.nvidia.com", pool="gpu-1", node="gpu-1", generation=1, of=1, part=0
+):
+    """One of ``of`` ResourceSlices of a pool."""
+    return {
+        "kind": "ResourceSlice",
+        "apiVersion": VERSION,
+        "metadata": {"name": f"{pool}-{driver}-{generation}-{part}", "uid": f"{pool}-{part}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": pool, "generation": generation, "resourceSliceCount": of},
+            "devices": list(devices),
+        },
+    }

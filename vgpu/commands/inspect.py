@@ -62,6 +62,7 @@ Examples:
   kubectl get nodes,pods -A -o json | vgpu inspect --from -
   kubectl get nodes,pods,sharepods -A -o json > dump.json
   kubectl get configmaps -n kube-system -o json > configs.json
+  kubectl get nodes,pods,resourceclaims,resourceslices -A -o json | vgpu inspect --from -
   vgpu inspect --from dump.json --from configs.json -o json | jq .pending
   vgpu inspect --scheme gpushare --legacy -d
                                     as 'kubectl inspect gpushare -d' prints it
@@ -225,8 +226,9 @@ def command(
     """Show who holds what on shared GPUs, who waits and why, and what still fits.
 
     Of the whole cluster, or of one NODE, by what the API server knows: the schedulers' and device
-    plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare, and the
-    requests of pods of NVIDIA's own device plugin.
+    plugins' annotations of Volcano vGPU and HAMi, gpushare, gpu-manager and KubeShare, the
+    requests of pods of NVIDIA's own device plugin, and the ResourceClaims of dynamic resource
+    allocation (DRA).
     """
     _refuse(
         (

@@ -40,6 +40,20 @@ class PodStateDocument(_Document, frozen=True):
     restarts: int
 
 
+class ResourceClaimDocument(_Document, frozen=True):
+    """A device of a ResourceClaim, as its driver names it; ``shareId`` is "" of a whole device."""
+
+    name: str
+    uid: str
+    requests: list[str]
+    driver: str
+    pool: str
+    device: str
+    share_id: str
+    memory_bytes: int | None
+    cores_milli: int | None
+
+
 class HoldingDocument(_Document, frozen=True):
     """One container's share of one device."""
 
@@ -54,6 +68,7 @@ class HoldingDocument(_Document, frozen=True):
     shares: int
     sources: list[str]
     pod_state: PodStateDocument | None
+    resource_claims: list[ResourceClaimDocument]
 
 
 class DeviceDocument(_Document, frozen=True):
@@ -279,6 +294,20 @@ def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocu
             shares=holding.slots,
             sources=[source.value for source in holding.sources],
             pod_state=_state(whole.state(holding.pod, holding.container)),
+            resource_claims=[
+                ResourceClaimDocument(
+                    name=part.claimed.claim,
+                    uid=part.claimed.claim_uid,
+                    requests=list(part.claimed.requests),
+                    driver=part.claimed.driver,
+                    pool=part.claimed.pool,
+                    device=part.claimed.device,
+                    share_id=part.claimed.share_id,
+                    memory_bytes=part.memory_bytes,
+                    cores_milli=part.cores_milli,
+                )
+                for part in holding.claimed
+            ],
         )
         for holding in holdings
     ]

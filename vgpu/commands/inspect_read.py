@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from vgpu.inventory import Objects
+from vgpu.inventory import Objects, with_resource_claims
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.documents import ObjectPage
+from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.dump import (
     GPU_QUOTA,
     GPU_QUOTA_NAMESPACE,
@@ -28,12 +28,14 @@ from vgpu.kube.kinds import (
     NAMESPACE_MARKS,
     NAMESPACES,
     POD_MARKS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     SHARE_PODS,
 )
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.selectors import Selects
-from vgpu.model import PodRef
+from vgpu.model import PodRef, ResourceClaim, ResourceSlice
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.units import count
@@ -71,6 +73,8 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
     unhealthy: dict[str, str] = {}
     others: Counter[str] = Counter()
     malformed: dict[tuple[str, PodRef], MalformedObject] = {}
+    claims: dict[str, ResourceClaim] = {}
+    slices: dict[str, ResourceSlice] = {}
     seen = 0
     times: list[float] = []
     selected: set[str] = set()
@@ -78,7 +82,7 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
     for path in paths:
         content, written = read_dump(path)
         try:
-            dump = decode_dump(content, path)
+            dump = decode_dump(content, path, keep=Keep.CLAIMING)
         except SourceError as error:
             raise not_a_dump(str(error)) from error
         if selects is not None:
@@ -92,6 +96,8 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
         pods |= {pod.ref.uid: pod for pod in dump.pods}
         share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
         unhealthy |= dump.unhealthy
+        claims |= {claim.uid: claim for claim in dump.resource_claims}
+        slices |= {one.name: one for one in dump.resource_slices}
         malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
         seen += dump.total
@@ -105,12 +111,14 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
         notes.append("there are no pods in the dump: all GPUs look free")
     if "ConfigMap" not in others and not unhealthy:
         notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
+    sharing, resource_claims = with_resource_claims(pods.values(), claims.values(), slices.values())
     objects = Objects(
         tuple(nodes.values()),
-        tuple(pods.values()),
+        sharing,
         tuple(share_pods.values()),
         unhealthy,
         tuple(malformed.values()),
+        resource_claims,
     )
     chosen = None if selects is None else frozenset(selected)
     return Read(
@@ -146,8 +154,13 @@ def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
         node_pages, selectors = tuple(cluster.node_pages()), [""]
         nodes = tuple(object_ for page in node_pages for object_ in page.objects)
         malformed += (broken for page in node_pages for broken in page.malformed)
-    pages = [page for selector in selectors for page in cluster.pods(field_selector=selector)]
     notes: list[str] = []
+    # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
+    claims, slices = _resource_claims(cluster, notes, malformed)
+    keep = Keep.CLAIMING if claims else Keep.SHARING
+    pages = [
+        page for selector in selectors for page in cluster.pods(field_selector=selector, keep=keep)
+    ]
     share_pages: list[ObjectPage[Pod]] = []
     try:
         share_pages += cluster.sharepod_pages()
@@ -170,9 +183,32 @@ def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
     pods, share_pods = (
         tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
     )
-    objects = Objects(nodes, pods, share_pods, unhealthy, tuple(malformed))
+    sharing, resource_claims = with_resource_claims(pods, claims, slices)
+    objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(objects, as_of, tuple(notes), selected)
+
+
+def _resource_claims(
+    cluster: "ApiClient", notes: list[str], malformed: list[MalformedObject]
+) -> tuple[tuple[ResourceClaim, ...], tuple[ResourceSlice, ...]]:
+    """The ResourceClaims and ResourceSlices; ``notes`` gets why they are not read.
+
+    A server without the kind is asked for ResourceClaims only. Without them nothing is known of
+    who holds the devices, and these are not read.
+    """
+    claims, note = if_allowed(lambda: cluster.optional_pages(RESOURCE_CLAIMS), "ResourceClaims")
+    notes += note
+    if not claims:
+        return (), ()
+    slices, note = if_allowed(lambda: cluster.optional_pages(RESOURCE_SLICES), "ResourceSlices")
+    notes += note
+    malformed += (broken for page in claims for broken in page.malformed)
+    malformed += (broken for page in slices or () for broken in page.malformed)
+    return (
+        tuple(claim for page in claims for claim in page.objects),
+        tuple(one for page in slices or () for one in page.objects),
+    )
 
 
 def with_quotas(read: Read, cluster: "ApiClient") -> Read:

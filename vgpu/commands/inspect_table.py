@@ -283,7 +283,17 @@ class _Table(msgspec.Struct, frozen=True):
             sources = ", ".join(holding.sources)
             pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
         yield pieces
+        if holding.claimed:
+            yield [(f"      {self._claimed(holding)}", DIM)]
         yield from self._state(holding)
+
+    def _claimed(self, holding: Holding) -> str:
+        """The ResourceClaims of a holding, with the devices where they are long."""
+        if self.layout.wide:
+            parts = [f"{part.claimed.claim} ({part.claimed.name})" for part in holding.claimed]
+        else:
+            parts = [part.claimed.claim for part in holding.claimed]
+        return f"ResourceClaim {', '.join(dict.fromkeys(parts))}"
 
     def _state(self, holding: Holding) -> Iterator[Line]:
         """A line about a pod that does not simply run."""

@@ -47,6 +47,7 @@ GPU_STEPS: Final[Mapping[Rule, WayStep]] = {
     Rule.RUNNING_WITHOUT_DEVICE: WayStep.SHARES,
     Rule.UNOWNED_PROCESS: WayStep.SHARES,
     Rule.LOST_DEVICE: WayStep.HEALTHY,
+    Rule.RESOURCE_CLAIM: WayStep.SHARES,
 }
 """The steps of findings about devices."""
 

@@ -5,6 +5,7 @@ nodes: why a container has no device, or none yet, and the part of the free capa
 shares of the usual size could use.
 """
 
+from vgpu.inventory.claiming import with_resource_claims
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import available_bytes, unavailable
 from vgpu.inventory.model import (
@@ -58,4 +59,5 @@ __all__ = [
     "sizes_by_scheme",
     "unavailable",
     "unit_doubt",
+    "with_resource_claims",
 ]

@@ -8,6 +8,7 @@ from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import Ledger
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model import PodRef, Request, Scheme
 from vgpu.reasons import Explained
 from vgpu.schemes.registry import UnitBytes
@@ -18,7 +19,8 @@ class Objects(msgspec.Struct, frozen=True):
     """The objects that were read from the API server.
 
     ``pods`` are those that share GPUs; ``unhealthy`` is the text of gpushare's ConfigMaps by node;
-    ``malformed`` are the unreadable objects.
+    ``malformed`` are the unreadable objects, ``resource_claims`` those of dynamic resource
+    allocation.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -26,6 +28,7 @@ class Objects(msgspec.Struct, frozen=True):
     share_pods: tuple[Pod, ...] = ()
     unhealthy: Mapping[str, str] = {}
     malformed: tuple[MalformedObject, ...] = ()
+    resource_claims: ClusterResourceClaims = ClusterResourceClaims()
 
 
 class Units(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_b
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
 from vgpu.ledger.cluster import ClusterLedgers, cluster
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Scheme
 from vgpu.schemes.nvidia.grant import NVIDIA
@@ -25,8 +26,10 @@ _NAMED: Final = 3
 def inventory(objects: Objects, units: Units) -> Inventory:
     """The inventory of these objects. Never raises."""
     schemes = detect_schemes(objects, units)
-    ledgers = cluster(objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy)
-    views = tuple(sorted(_views(objects.nodes, ledgers), key=lambda view: view.node.name))
+    ledgers = cluster(
+        objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy, objects.resource_claims
+    )
+    views = tuple(sorted(_views(objects, ledgers), key=lambda view: view.node.name))
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
     doubts = _doubts(views, schemes)
     doubtful = {doubt.node for doubt in doubts}
@@ -42,7 +45,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
         pending,
         rooms,
         tuple(notes),
-        pods_by_node_uid((*schemes.pods, *nvidia)),
+        pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
         nvidia_devices(objects.nodes, nvidia),
     )
 
@@ -63,14 +66,17 @@ def _malformed_note(malformed: Sequence[MalformedObject]) -> Iterator[str]:
         yield f"malformed objects, whose shares are not counted: {len(malformed)}: {names}{more}"
 
 
-def _views(nodes: Iterable[Node], ledgers: ClusterLedgers) -> Iterator[NodeView]:
-    known = {node.name: node for node in nodes}
+def _views(objects: Objects, ledgers: ClusterLedgers) -> Iterator[NodeView]:
+    known = {node.name: node for node in objects.nodes}
+    publishing = {one.node for one in objects.resource_claims.slices if one.devices}
     for name, ledger in ledgers.ledgers.items():
         node = known.get(name, Node(name))
         schemes = set(registry().schemes_of(node))
         schemes.update(holding.scheme for holding in ledger.holdings)
         schemes.update(wanted.scheme for wanted in ledger.waiting)
         schemes.update(malformed.scheme for malformed in ledger.malformed)
+        if ledger.devices and name in publishing:
+            schemes.add(Scheme.DRA)
         if ledger.devices or schemes:
             known_schemes = (*registry().schemes, Scheme.NONE)
             ordered = tuple(scheme for scheme in known_schemes if scheme in schemes)
@@ -116,5 +122,10 @@ def of_node(objects: Objects, name: str) -> Objects:
             if (
                 malformed.name == name if malformed.kind == NODE_KIND else malformed.may_be_on(name)
             )
+        ),
+        resource_claims=ClusterResourceClaims(
+            tuple(claim for claim in objects.resource_claims.claims if claim.node in here),
+            tuple(one for one in objects.resource_claims.slices if one.node in here),
+            tuple(pod for pod in objects.resource_claims.pods if pod.node in here),
         ),
     )

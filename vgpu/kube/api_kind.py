@@ -5,7 +5,7 @@ which names the source and, if it is readable, the object. In a list or a watch 
 becomes a :class:`~vgpu.kube.objects.MalformedObject` beside the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -21,6 +21,9 @@ _LONGEST_KIND: Final = 64
 """Maximum number of characters of a kind that an error repeats."""
 
 _CHANGES: Final = frozenset({EventType.ADDED, EventType.MODIFIED, EventType.DELETED})
+
+_EXTENDED: Final = b'"extendedResourceClaimStatus"'
+"""In the status of a pod whose extended resource is a ResourceClaim's."""
 
 _T = TypeVar("_T")
 _Other = TypeVar("_Other")
@@ -70,6 +73,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
         namespaced: whether its objects have a namespace.
         optional: whether a server may lack the kind, as with a custom resource.
         shares_gpus: whether decoded fields are of a pod that shares GPUs; None keeps all.
+        older: older API versions whose objects are read alike, the newest first.
     """
 
     name: str
@@ -80,6 +84,13 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
     namespaced: bool = True
     optional: bool = False
     shares_gpus: Callable[[Any], bool] | None = None
+    older: tuple[str, ...] = ()
+
+    def in_each_version(self) -> Iterator["ApiKind[_T]"]:
+        """The kind in each of its API versions, the newest first."""
+        yield self
+        for version in self.older:
+            yield msgspec.structs.replace(self, api_version=version, older=())
 
     @property
     def group(self) -> str:
@@ -98,6 +109,7 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             project,
             self.namespaced,
             self.optional,
+            older=self.older,
         )
 
     def raw(self) -> "ApiKind[RawObject]":
@@ -183,6 +195,8 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
 
     def _wanted(self, keep: Keep, node: str) -> Callable[[Any], bool]:
         shares_gpus = None if keep is Keep.ALL else self.shares_gpus
+        if keep is Keep.CLAIMING:
+            shares_gpus = _also_claiming(shares_gpus)
         if not node:
             return shares_gpus or (lambda _: True)
         return lambda pod: pod.spec.node_name == node and (shares_gpus is None or shares_gpus(pod))
@@ -203,6 +217,15 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             return WatchEvent(event.type, version, self._object(event.object, object_name))
         except SourceError as error:
             return WatchEvent(event.type, version, unread(self.name, event.object, error))
+
+
+def _also_claiming(shares_gpus: Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:
+    """The same, and pods that use ResourceClaims, or that may use one for an extended resource."""
+    if shares_gpus is None:
+        return None
+    return lambda pod: (
+        bool(pod.spec.resource_claims) or _EXTENDED in bytes(pod.status) or shares_gpus(pod)
+    )
 
 
 def unread(kind: str, content: Content, error: SourceError) -> MalformedObject:

@@ -12,15 +12,18 @@ from vgpu.kube.decode import Content, decode
 from vgpu.kube.documents import Keep
 from vgpu.kube.errors import one_line
 from vgpu.kube.kinds import (
-    API_VERSIONS,
     CONFIG_MAPS,
+    KINDS,
     NAMESPACES,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
     SHARE_PODS,
 )
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model import ResourceClaim, ResourceSlice
 from vgpu.reasons import Reason, SourceError
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
@@ -30,6 +33,9 @@ _UNHEALTHY: Final = "unhealthy-gpu-"
 GPU_QUOTA_NAMESPACE: Final = "kube-system"
 GPU_QUOTA: Final = "gpuquota"
 """gpu-admission's ConfigMap of quotas (its defaults)."""
+
+_VERSIONS: Final = {kind.name: (kind.api_version, *kind.older) for kind in KINDS}
+"""The API versions of each kind, since other groups have a Node or a Pod, too."""
 
 _QUOTED: Final = 60
 """Maximum number of quoted bytes of a file that is no JSON."""
@@ -56,6 +62,7 @@ class Dump(msgspec.Struct, frozen=True):
         malformed: the unreadable objects of all these kinds.
         resource_quotas: the ResourceQuotas.
         gpu_quota: the data of gpu-admission's ConfigMap; None if it is not there.
+        resource_claims, resource_slices: those of dynamic resource allocation.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -68,6 +75,8 @@ class Dump(msgspec.Struct, frozen=True):
     namespaces: tuple[Namespace, ...] = ()
     resource_quotas: tuple[ResourceQuota, ...] = ()
     gpu_quota: Mapping[str, str] | None = None
+    resource_claims: tuple[ResourceClaim, ...] = ()
+    resource_slices: tuple[ResourceSlice, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -183,6 +192,8 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
     share_pods: list[Pod] = []
     namespaces: list[Namespace] = []
     resource_quotas: list[ResourceQuota] = []
+    resource_claims: list[ResourceClaim] = []
+    resource_slices: list[ResourceSlice] = []
     gpu_quota = None
     lists: dict[str, tuple[ApiKind[Any], list[Any]]] = {
         NODES.name: (NODES, nodes),
@@ -190,13 +201,15 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         SHARE_PODS.name: (SHARE_PODS, share_pods),
         NAMESPACES.name: (NAMESPACES, namespaces),
         RESOURCE_QUOTAS.name: (RESOURCE_QUOTAS, resource_quotas),
+        RESOURCE_CLAIMS.name: (RESOURCE_CLAIMS, resource_claims),
+        RESOURCE_SLICES.name: (RESOURCE_SLICES, resource_slices),
     }
     unhealthy: dict[str, str] = {}
     total = 0
     others: Counter[str] = Counter()
     bad: list[MalformedObject] = []
     for kind, about, item in items_of(content, object_name):
-        if about.api_version not in ("", API_VERSIONS.get(kind)):
+        if about.api_version and about.api_version not in _VERSIONS.get(kind, ()):
             others[kind] += 1
             continue
         try:
@@ -223,6 +236,8 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         tuple(namespaces),
         tuple(resource_quotas),
         gpu_quota,
+        tuple(resource_claims),
+        tuple(resource_slices),
     )
 
 

@@ -24,6 +24,8 @@ from vgpu.kube.projection import (
     project_node,
     project_resource_quota,
 )
+from vgpu.kube.resource_claims import project_resource_claim
+from vgpu.kube.resource_slices import project_resource_slice
 
 PODS: Final = ApiKind(
     POD_KIND,
@@ -99,6 +101,31 @@ MUTATING_WEBHOOKS: Final = ApiKind(
     namespaced=False,
 )
 
+RESOURCE_API: Final = "resource.k8s.io"
+"""The API group of dynamic resource allocation."""
+
+_OLDER: Final = (f"{RESOURCE_API}/v1beta2", f"{RESOURCE_API}/v1beta1")
+
+RESOURCE_CLAIMS: Final = ApiKind(
+    "ResourceClaim",
+    f"{RESOURCE_API}/v1",
+    "resourceclaims",
+    Decoders.of(wire.ClaimFields),
+    project_resource_claim,
+    optional=True,
+    older=_OLDER,
+)
+RESOURCE_SLICES: Final = ApiKind(
+    "ResourceSlice",
+    f"{RESOURCE_API}/v1",
+    "resourceslices",
+    Decoders.of(wire.SliceFields),
+    project_resource_slice,
+    namespaced=False,
+    optional=True,
+    older=_OLDER,
+)
+
 KINDS: Final[tuple[ApiKind[Any], ...]] = (
     PODS,
     NODES,
@@ -112,6 +139,8 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (
     DEPLOYMENTS,
     DAEMON_SETS,
     MUTATING_WEBHOOKS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
 )
 """All kinds that the programs use."""
 

@@ -10,10 +10,19 @@ from typing import Final, Generic, TypeVar
 
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import GONE, NOT_FOUND, ClusterError
-from vgpu.kube.documents import Expired, Keep, WatchEvent
-from vgpu.kube.kinds import NAMESPACES, NODES, PODS, RESOURCE_QUOTAS, SHARE_PODS
+from vgpu.kube.documents import Expired, Keep, ObjectPage, WatchEvent
+from vgpu.kube.kinds import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
+    SHARE_PODS,
+)
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.reader import PAGE_SIZE, Reader
+from vgpu.model import ResourceClaim, ResourceSlice
 from vgpu.reasons import Reason, SourceError
 
 REASONS: Final[Mapping[int | str, Reason]] = {
@@ -51,7 +60,7 @@ class ListWatch(Generic[_Object]):
         self.object_name = server.server
         """The source that errors name."""
         self._server = server
-        self._kind = kind
+        self._kind = self._served = kind
         self._keep = keep
         self._resource_version = resource_version
         self._selectors = selectors
@@ -61,25 +70,31 @@ class ListWatch(Generic[_Object]):
 
         Raises SourceError, or Expired.
         """
-        listed: list[_Object | MalformedObject] = []
-        version = ""
-        with translate_errors(self.object_name, GONE):
-            try:
-                for page in self._server.pages(
-                    self._kind,
-                    keep=self._keep,
-                    resource_version=self._resource_version,
-                    limit=PAGE_SIZE,
-                    **self._selectors,
-                ):
-                    listed += (*page.objects, *page.malformed)
-                    # Of the first page: if a token expired, later pages have a later version.
-                    version = version or page.resource_version
-            except ClusterError as error:
-                if not (self._kind.optional and error.status == NOT_FOUND):
-                    raise
-                return [], ""
-        return listed, version
+        for kind in self._kind.in_each_version():
+            listed: list[_Object | MalformedObject] = []
+            version = ""
+            with translate_errors(self.object_name, GONE):
+                try:
+                    for page in self._pages(kind):
+                        listed += (*page.objects, *page.malformed)
+                        # Of the first page: if a token expired, later pages have a later version.
+                        version = version or page.resource_version
+                except ClusterError as error:
+                    if not (kind.optional and error.status == NOT_FOUND):
+                        raise
+                    continue
+            self._served = kind
+            return listed, version
+        return [], ""
+
+    def _pages(self, kind: ApiKind[_Object]) -> Iterator[ObjectPage[_Object]]:
+        return self._server.pages(
+            kind,
+            keep=self._keep,
+            resource_version=self._resource_version,
+            limit=PAGE_SIZE,
+            **self._selectors,
+        )
 
     def watch(
         self, version: str, opened: Callable[[], object] = lambda: None
@@ -89,7 +104,7 @@ class ListWatch(Generic[_Object]):
         ``opened`` is called when the server has accepted the watch, before the first event.
         """
         with translate_errors(self.object_name, GONE, NOT_FOUND):  # a kind may be withdrawn
-            yield from self._server.watch(self._kind, version, opened, **self._selectors)
+            yield from self._server.watch(self._served, version, opened, **self._selectors)
 
 
 def pods(server: Reader, *, keep: Keep = Keep.SHARING) -> ListWatch[Pod]:
@@ -130,6 +145,16 @@ def namespaces(server: Reader) -> ListWatch[Namespace]:
 def resource_quotas(server: Reader) -> ListWatch[ResourceQuota]:
     """All ResourceQuotas."""
     return ListWatch(server, RESOURCE_QUOTAS)
+
+
+def resource_claims(server: Reader) -> ListWatch[ResourceClaim]:
+    """All ResourceClaims; there are none where the server does not have the kind."""
+    return ListWatch(server, RESOURCE_CLAIMS)
+
+
+def resource_slices(server: Reader) -> ListWatch[ResourceSlice]:
+    """All ResourceSlices; there are none where the server does not have the kind."""
+    return ListWatch(server, RESOURCE_SLICES)
 
 
 def sharepods(server: Reader) -> ListWatch[Pod]:

@@ -125,6 +125,8 @@ def _project(
         tracked=TRACKED in (meta.finalizers or ()),
         nominated_node=sys.intern(status.nominated_node_name),
         preempts=spec.preemption_policy != "Never",
+        claims=bool(spec.resource_claims)
+        or bytes(status.extended_resource_claim_status) != b"null",
     )
 
 

@@ -107,6 +107,35 @@ class Reader(ApiConnection):
                 return
             place = {"continue": page.continue_token}
 
+    def served_pages(
+        self, kind: ApiKind[_Object], *, resource_version: str = "", **selectors: str
+    ) -> tuple[ApiKind[_Object], tuple[ObjectPage[_Object], ...]] | None:
+        """The kind in the newest API version that the server has, with all pages of a list of it.
+
+        None if the server has it in no version.
+        """
+        for version in kind.in_each_version():
+            try:
+                pages = self.pages(
+                    version,
+                    keep=Keep.ALL,
+                    resource_version=resource_version,
+                    limit=PAGE_SIZE,
+                    **selectors,
+                )
+                return version, tuple(pages)
+            except ClusterError as error:
+                if error.status != NOT_FOUND:
+                    raise
+        return None
+
+    def optional_pages(
+        self, kind: ApiKind[_Object], **selectors: str
+    ) -> tuple[ObjectPage[_Object], ...]:
+        """All pages of :meth:`served_pages`; () if the server does not have the kind."""
+        served = self.served_pages(kind, **selectors)
+        return served[1] if served else ()
+
     def watch(
         self,
         kind: ApiKind[_Object],

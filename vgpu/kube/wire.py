@@ -119,6 +119,7 @@ class PodSpec(Wire, frozen=True):
     preemption_policy: str | None = None
     restart_policy: str | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    resource_claims: list[msgspec.Raw] | None = None
     containers: list[ContainerFields] | None = None
     init_containers: list[ContainerFields] | None = None
 
@@ -172,6 +173,7 @@ class PodStatusFields(Wire, frozen=True):
     container_statuses: list[StatusFields] | None = None
     init_container_statuses: list[StatusFields] | None = None
     ephemeral_container_statuses: list[StatusFields] | None = None
+    extended_resource_claim_status: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class PodFields(ObjectFields, frozen=True):
@@ -293,16 +295,99 @@ class ClaimDevices(Wire, frozen=True):
     results: list[ClaimResult] | None = None
 
 
+class RequirementFields(Wire, frozen=True):
+    """One of a selector's ``matchExpressions``."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Wire, frozen=True):
+    """One of ``status.allocation.nodeSelector.nodeSelectorTerms``."""
+
+    match_fields: list[RequirementFields] | None = None
+
+
+class NodeTerms(Wire, frozen=True):
+    """``status.allocation.nodeSelector`` of a ResourceClaim."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
 class ClaimAllocation(Wire, frozen=True):
     """``status.allocation`` of a ResourceClaim."""
 
     devices: ClaimDevices | None = None
+    node_selector: NodeTerms | None = None
+
+
+class ClaimConsumer(Wire, frozen=True):
+    """One of ``status.reservedFor`` of a ResourceClaim."""
+
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
 
 
 class ClaimStatus(Wire, frozen=True):
-    """``status`` of a ResourceClaim (``resource.k8s.io/v1``)."""
+    """``status`` of a ResourceClaim (``resource.k8s.io/v1``, alike in v1beta2 and v1beta1)."""
 
     allocation: ClaimAllocation | None = None
+    reserved_for: list[ClaimConsumer] | None = None
+
+
+class ClaimFields(ObjectFields, frozen=True):
+    """A ResourceClaim."""
+
+    metadata: Meta
+    status: ClaimStatus = ClaimStatus()
+
+
+class AttributeFields(Wire, frozen=True):
+    """An attribute of a device; attributes of other types are not read."""
+
+    string: str | None = None
+
+
+class CapacityFields(Wire, frozen=True):
+    """A capacity of a device."""
+
+    value: Quantity = "0"
+
+
+class DeviceFields(Wire, frozen=True):
+    """One of ``spec.devices`` of a ResourceSlice; ``basic`` has its details in v1beta1."""
+
+    name: str = ""
+    attributes: dict[str, AttributeFields] | None = None
+    capacity: dict[str, CapacityFields] | None = None
+    basic: "DeviceFields | None" = None
+
+
+class PoolFields(Wire, frozen=True):
+    """``spec.pool`` of a ResourceSlice."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class SliceSpec(Wire, frozen=True):
+    """``spec`` of a ResourceSlice."""
+
+    driver: str = ""
+    pool: PoolFields = PoolFields()
+    node_name: str = ""
+    devices: list[DeviceFields] | None = None
+
+
+class SliceFields(ObjectFields, frozen=True):
+    """A ResourceSlice (``resource.k8s.io/v1``, alike in v1beta2)."""
+
+    metadata: Meta
+    spec: SliceSpec = SliceSpec()
 
 
 class LeaseSpec(Wire, frozen=True):
@@ -320,14 +405,6 @@ class LeaseFields(ObjectFields, frozen=True):
 
     metadata: Meta
     spec: LeaseSpec = LeaseSpec()
-
-
-class RequirementFields(Wire, frozen=True):
-    """One of a selector's ``matchExpressions``."""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
 
 
 class SelectorFields(Wire, frozen=True):

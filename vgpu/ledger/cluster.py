@@ -8,6 +8,12 @@ from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
 from vgpu.ledger.from_kubelet import OWN_RESOURCES
+from vgpu.ledger.from_resource_claims import (
+    NO_RESOURCE_CLAIMS,
+    ClusterResourceClaims,
+    NodeResourceClaims,
+    node_resource_claims,
+)
 from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
 from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
@@ -37,6 +43,7 @@ def cluster(
     pods: Iterable[Pod],
     codecs: Iterable[SchemeCodec],
     unhealthy: Mapping[str, str] | None = None,
+    resource_claims: ClusterResourceClaims | None = None,
 ) -> ClusterLedgers:
     """The ledger of every node.
 
@@ -48,7 +55,9 @@ def cluster(
     all_codecs = tuple(codecs)
     by_node: dict[str, list[_Read]] = {}
     unbound_readings: list[Reading] = []
-    for pod in pods:
+    all_pods = tuple(pods)
+    claiming = node_resource_claims(resource_claims or ClusterResourceClaims(), all_pods)
+    for pod in all_pods:
         if not holds_devices(pod):
             continue
         reading = read_pod(pod, all_codecs)
@@ -60,12 +69,17 @@ def cluster(
     unhealthy_gpus = unhealthy or {}
     ledgers = {
         node.name: _ledger(
-            node, by_node.pop(node.name, ()), all_codecs, unhealthy_gpus.get(node.name, "")
+            node,
+            by_node.pop(node.name, ()),
+            all_codecs,
+            unhealthy_gpus.get(node.name, ""),
+            claiming.pop(node.name, NO_RESOURCE_CLAIMS),
         )
         for node in nodes
     }
-    for name in sorted(by_node):
-        ledgers[name] = _ledger(Node(name), by_node[name], all_codecs)
+    for name in sorted(by_node.keys() | claiming.keys()):
+        claims = claiming.get(name, NO_RESOURCE_CLAIMS)
+        ledgers[name] = _ledger(Node(name), by_node.get(name, ()), all_codecs, "", claims)
     return ClusterLedgers(
         ledgers,
         tuple(wanted for reading in unbound_readings for wanted in reading.wanted),
@@ -79,17 +93,25 @@ def home(pod: Pod, reading: Reading) -> str:
 
 
 def node_ledger(
-    node: Node, pods: Iterable[Pod], codecs: Sequence[SchemeCodec], unhealthy: str = ""
+    node: Node,
+    pods: Iterable[Pod],
+    codecs: Sequence[SchemeCodec],
+    unhealthy: str = "",
+    claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
     """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
     ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
     """
-    return _ledger(node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy)
+    return _ledger(node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy, claims)
 
 
 def _ledger(
-    node: Node, pods: Sequence[_Read], codecs: Iterable[SchemeCodec], unhealthy: str = ""
+    node: Node,
+    pods: Sequence[_Read],
+    codecs: Iterable[SchemeCodec],
+    unhealthy: str = "",
+    claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
@@ -97,7 +119,8 @@ def _ledger(
     ]
     registrations, unreadable = registered(node, codecs)
     malformed = [*(fault for _, reading in pods for fault in reading.malformed), *unreadable]
-    devices: list[Device] = []
+    statements += claims.statements
+    devices: list[Device] = [*claims.devices]
     resources: set[str] = set()
     for codec, registered_gpus in registrations:
         gpus = registered_gpus
@@ -115,7 +138,7 @@ def _ledger(
             devices=with_handles(_each_once(devices), uuids),
             devices_complete=not unreadable and bool(devices),
             statements=tuple(statements),
-            pods=tuple(pod for pod, _ in pods),
+            pods=(*(pod for pod, _ in pods), *claims.pods),
             pods_complete=True,
             wanted=tuple(
                 wanted
@@ -124,7 +147,7 @@ def _ledger(
                 if wanted.resource in resources or not wanted.resource.startswith(OWN_RESOURCES)
             ),
             malformed=tuple(malformed),
-            read=frozenset({Source.ANNOTATIONS}),
+            read=frozenset({Source.ANNOTATIONS, *(one.source for one in claims.statements)}),
         )
     )
 

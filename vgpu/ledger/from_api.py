@@ -87,7 +87,7 @@ def claim_statements(pod: Pod, claim: Claim) -> Iterator[Statement]:
         yield Statement(
             source=Source.ANNOTATIONS,
             pod=ref,
-            container=allocation.container or _only_container(pod),
+            container=allocation.container or only_container(pod),
             shares=tuple(map(_credible, allocation.shares)),
             scheme=claim.scheme,
             phase=allocation.phase,
@@ -124,7 +124,7 @@ def _credible(share: Share) -> Share:
     )
 
 
-def _only_container(pod: Pod) -> str:
+def only_container(pod: Pod) -> str:
     """The container that a share of the whole pod belongs to; "" if several may use it."""
     return pod.containers[0].name if len(pod.containers) == 1 else ""
 

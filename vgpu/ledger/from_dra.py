@@ -14,6 +14,7 @@ from vgpu.facts import (
     HeldResourceClaim,
     KubeletSample,
     PreparedResourceClaim,
+    ResourceClaimSample,
 )
 from vgpu.ledger.statements import Statement
 from vgpu.model import (
@@ -33,14 +34,18 @@ _Place = tuple[str, str, str]
 class ClaimDetails:
     """What is known of ResourceClaims beyond the names of their devices: UUIDs and sizes."""
 
-    def __init__(self, drivers: Iterable[DriverClaim] = ()) -> None:
-        """``drivers`` are from the checkpoints of drivers."""
+    def __init__(
+        self, drivers: Iterable[DriverClaim] = (), api: ResourceClaimSample | None = None
+    ) -> None:
+        """``drivers`` are from the checkpoints of drivers, ``api`` is from the API server."""
         driver_claims = tuple(drivers)
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], ResourceClaim] = {}
-        for claim in (one.claim for one in driver_claims):
+        claims = [one.claim for one in driver_claims]
+        for claim in (*claims, *(api.claims if api else ())):
             self._claims[claim.uid] = claim
             self._by_name[claim.namespace, claim.name] = claim
+        self._published = api.uuids if api else {}
         self._uuids = {
             (one.claim.uid, one.driver, device): uuid
             for one in driver_claims
@@ -58,7 +63,11 @@ class ClaimDetails:
         results = [result for result in (claim.results if claim else ()) if _is(result, device)]
         if claim and not device.claim_uid:
             device = msgspec.structs.replace(device, claim_uid=claim.uid)
-        name = self._uuids.get((device.claim_uid, device.driver, device.device)) or device.name
+        name = (
+            self._uuids.get((device.claim_uid, device.driver, device.device))
+            or self._published.get((device.driver, device.pool, device.device))
+            or device.name
+        )
         if not results:
             yield device, Share(name)
         for result in results:
@@ -180,11 +189,14 @@ def _statement(source: Source, pod: PodRef, container: str, parts: _Parts, where
     )
 
 
-def left_claims(kubelet: KubeletSample) -> Iterator[tuple[str, str]]:
+def left_claims(
+    kubelet: KubeletSample, api: ResourceClaimSample | None = None
+) -> Iterator[tuple[str, str]]:
     """The devices of ResourceClaims that a driver has prepared and the kubelet does not have.
 
     A driver prepares a ResourceClaim after the kubelet has written it down, and the kubelet removes
-    it after the driver has. Without the kubelet's state nothing is known.
+    it after the driver has. Without the kubelet's state nothing is known. ``api`` shows which of
+    them the API server does not have either.
     """
     prepared = kubelet.resource_claims
     if prepared is None:
@@ -193,5 +205,7 @@ def left_claims(kubelet: KubeletSample) -> Iterator[tuple[str, str]]:
     for one in kubelet.driver_claims:
         if one.claim.uid not in uids:
             where = f"ResourceClaim {one.claim.namespace}/{one.claim.name} of {one.driver}"
+            if api and one.claim.uid in api.gone:
+                where += ", which does not exist"
             for device, uuid in one.uuids.items():
                 yield uuid, f"{where}, {device}"

@@ -11,6 +11,7 @@ from vgpu.facts import (
     KubeletSample,
     LimitSample,
     ProcessSample,
+    ResourceClaimSample,
     ShimSample,
 )
 from vgpu.kube.objects import Pod
@@ -46,6 +47,7 @@ class NodeSamples(msgspec.Struct, frozen=True):
         registered: the devices as the node's plugins register them at the API server: with scaled
             memory or cores, that is more than the driver reports.
         incomplete: sources that were not read completely.
+        resource_claims: what the API server has of the node's ResourceClaims.
         context: what distinguishes NVIDIA's grants from those of other systems.
     """
 
@@ -61,6 +63,7 @@ class NodeSamples(msgspec.Struct, frozen=True):
     pods_complete: bool = True
     registered: Iterable[Device] = ()
     incomplete: Collection[Source] = ()
+    resource_claims: ResourceClaimSample | None = None
     context: GrantContext = NO_CONTEXT
 
 
@@ -114,7 +117,8 @@ def node_evidence(
     if kubelet and kubelet.resource_claims is None:
         incomplete.add(Source.DRA_STATE)
     if kubelet and (kubelet.resource_claims or kubelet.held_claims):
-        by_source |= _of_resource_claims(kubelet, refs.values(), by_source)
+        details = ClaimDetails(kubelet.driver_claims, samples.resource_claims)
+        by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details)
     if gpu and owners is not None:
         servers = _mps_servers(limits)
         known = (
@@ -150,7 +154,7 @@ def node_evidence(
         read=frozenset(by_source),
         incomplete=frozenset(incomplete),
         bounds=bounded,
-        left_claims=tuple(left_claims(kubelet)) if kubelet else (),
+        left_claims=tuple(left_claims(kubelet, samples.resource_claims)) if kubelet else (),
     )
 
 
@@ -158,11 +162,11 @@ def _of_resource_claims(
     kubelet: KubeletSample,
     pods: Iterable[PodRef],
     by_source: Mapping[Source, Iterable[Statement]],
+    details: ClaimDetails,
 ) -> dict[Source, Iterable[Statement]]:
     """The statements about ResourceClaims by source, after those that pod-resources has already."""
     found: dict[Source, Iterable[Statement]] = {}
     prepared = kubelet.resource_claims or ()
-    details = ClaimDetails(kubelet.driver_claims)
     for statement in resource_claim_statements(prepared, kubelet.held_claims, pods, details):
         found[statement.source] = (
             *found.get(statement.source, by_source.get(statement.source, ())),

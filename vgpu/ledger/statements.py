@@ -30,6 +30,7 @@ PRECEDENCE = (
     Source.POD_RESOURCES,
     Source.CHECKPOINT,
     Source.OWN_CHECKPOINT,
+    Source.RESOURCE_CLAIM,
     Source.SHIM,
     Source.LIMIT_FILE,
     Source.ANNOTATIONS,
@@ -41,6 +42,9 @@ write it. No tenant can write what the kernel and the driver report about its pr
 """
 
 RANK: Mapping[Source, int] = {source: rank for rank, source in enumerate(PRECEDENCE)}
+
+DRA_SOURCES = frozenset({Source.DRA_STATE, Source.RESOURCE_CLAIM})
+"""Sources of ResourceClaims alone; a node without these has not even their names in metrics."""
 
 LIMITS = frozenset({Source.SHIM, Source.LIMIT_FILE})
 """Sources that report what is enforced, not what was allocated."""

@@ -115,6 +115,7 @@ class LedgerBuilder:
                 pods_complete=pods is not None and pods.complete and not self._renamed,
                 registered=gpus,
                 incomplete=incomplete_sources(observation),
+                resource_claims=observation.resource_claims,
                 context=GrantContext(
                     self._renamed, None if node is None else registry().schemes_of(node)
                 ),
@@ -146,6 +147,7 @@ def _ledger_inputs(observation: Observation) -> tuple[Any, ...]:
         observation.own,
         None if pods is None else msgspec.structs.replace(pods, heard_at=None),
         observation.incomplete,
+        observation.resource_claims,
         None
         if gpu is None
         else (

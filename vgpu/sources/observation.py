@@ -24,6 +24,7 @@ class Collectors(msgspec.Struct):
     limits: Collector[Any] | None = None
     own: Collector[Any] | None = None
     pods: Collector[Any] | None = None
+    resource_claims: Collector[Any] | None = None
     process: Collector[Any] | None = None
 
     def all(self) -> list[Collector[Any]]:
@@ -70,6 +71,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         own=on.own.data(oldest) if on.own else None,
         process=process,
         pods=pods,
+        resource_claims=on.resource_claims.data(oldest) if on.resource_claims else None,
         at=now,
         incomplete=frozenset(name for name, collector in on.named() if not collector.ok),
     )

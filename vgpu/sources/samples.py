@@ -16,6 +16,7 @@ from vgpu.facts import (
     LimitSample,
     PodSummary,
     ProcessSample,
+    ResourceClaimSample,
     ShimSample,
 )
 from vgpu.kube.kept_keys import shares_gpus
@@ -161,6 +162,7 @@ class Observation(msgspec.Struct, frozen=True):
     own: OwnSample | None = None
     process: ProcessSample | None = None
     pods: PodSample | None = None
+    resource_claims: ResourceClaimSample | None = None
     at: float = 0.0
     incomplete: frozenset[str] = frozenset()
 

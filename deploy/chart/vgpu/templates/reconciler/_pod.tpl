@@ -90,6 +90,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- end }}
 
+{{/* Not empty if the rule about ResourceClaims is on. */}}
+{{- define "vgpu.readsResourceClaims" -}}
+{{- $mode := dig "rules" "resource_claim" "mode" "off" (. | default dict) | toString }}
+{{- if not (has $mode (list "off" "false")) }}true{{ end }}
+{{- end }}
+
 {{/* Not empty if a policy of this configuration selects namespaces by their labels. */}}
 {{- define "vgpu.readsNamespaces" -}}
 {{- range .policies }}

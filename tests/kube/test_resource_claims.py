@@ -1,0 +1,153 @@
+"""ResourceClaims and ResourceSlices of the API server, in each of its versions."""
+
+import json
+
+import pytest
+
+from tests.support.answering_server import answer, serving, status
+from tests.support.dra import published, resource_claim, resource_slice, result
+from vgpu.kube.documents import Keep
+from vgpu.kube.dump import decode_dump
+from vgpu.kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from vgpu.kube.list_watch import ListWatch
+from vgpu.kube.resource_slices import PublishedDevices
+from vgpu.model import AllocatedDevice, PodRef, PublishedDevice
+from vgpu.units import GIB
+
+UUID = "GPU-00000001-0000-4000-8000-000000000001"
+NOT_FOUND = status(404, "NotFound")
+
+
+def claimed(item):
+    return RESOURCE_CLAIMS.one(json.dumps(item).encode())
+
+
+def of_slices(*slices):
+    return PublishedDevices(RESOURCE_SLICES.one(json.dumps(item).encode()) for item in slices)
+
+
+def test_a_resource_claim_has_its_results_its_pods_and_its_node():
+    claim = claimed(
+        resource_claim(
+            "train", result(consumed="4Gi"), result("gpu-1"), pods=[("a", "u1"), ("b", "u2")]
+        )
+    )
+    assert claim.results == (
+        AllocatedDevice("gpu", "gpu.nvidia.com", "gpu-1", "gpu-0", "share-of-4Gi", 4 * GIB),
+        AllocatedDevice("gpu", "gpu.nvidia.com", "gpu-1", "gpu-1", cores_milli=1000),
+    )
+    assert claim.reserved_for == (PodRef("u1", "ml", "a"), PodRef("u2", "ml", "b"))
+    assert (claim.uid, claim.node, claim.reserved_otherwise) == ("uid-train", "gpu-1", False)
+
+
+def test_only_pods_of_the_core_group_are_pods():
+    item = resource_claim("c", result(), pods=[("a", "u1")])
+    item["status"]["reservedFor"].append({"apiGroup": "x.example", "resource": "pods", "uid": "u"})
+    claim = claimed(item)
+    assert claim.reserved_for == (PodRef("u1", "ml", "a"),)
+    assert claim.reserved_otherwise
+
+
+@pytest.mark.parametrize("change", ["two names", "labels", "nothing"])
+def test_an_allocation_of_no_single_node_has_none(change):
+    item = resource_claim("c", result())
+    selector = item["status"]["allocation"]["nodeSelector"]
+    match change:
+        case "two names":
+            selector["nodeSelectorTerms"][0]["matchFields"][0]["values"] = ["a", "b"]
+        case "labels":
+            selector["nodeSelectorTerms"] = [{"matchExpressions": [{"key": "zone"}]}]
+        case "nothing":
+            del item["status"]["allocation"]["nodeSelector"]
+    assert claimed(item).node == ""
+
+
+def test_a_complete_pool_has_its_devices():
+    mig = published("mig", "MIG-1", "5Gi")
+    texts = {"parentUUID": UUID, "gpu.nvidia.com/productName": "H100"}
+    mig["attributes"] |= {name: {"string": text} for name, text in texts.items()}
+    found = of_slices(
+        resource_slice(published("gpu-0", UUID), of=2), resource_slice(mig, of=2, part=1)
+    )
+    assert found.devices == {
+        ("gpu.nvidia.com", "gpu-1", "gpu-0"): PublishedDevice("gpu-0", UUID, 10 * GIB),
+        ("gpu.nvidia.com", "gpu-1", "mig"): PublishedDevice("mig", "MIG-1", 5 * GIB, "H100", UUID),
+    }
+    assert set(found.nodes.values()) == {"gpu-1"}
+
+
+def test_the_first_version_of_the_api_has_devices_one_level_deeper():
+    device = published("gpu-0", UUID)
+    details = {key: device.pop(key) for key in ("attributes", "capacity")}
+    found = of_slices(resource_slice(device | {"basic": details}))
+    assert found.devices["gpu.nvidia.com", "gpu-1", "gpu-0"].uuid == UUID
+
+
+def test_an_incomplete_pool_has_none_and_old_generations_do_not_count():
+    old = resource_slice(published("gpu-0", UUID), generation=1, of=1)
+    new = resource_slice(published("gpu-0", "GPU-2"), generation=2, of=2)
+    assert of_slices(old).devices
+    halfway = of_slices(old, new)
+    assert not halfway.devices
+    assert halfway.incomplete == {("gpu.nvidia.com", "gpu-1")}
+    rest = resource_slice(published("gpu-1", "GPU-3"), generation=2, of=2, part=1)
+    assert {device.uuid for device in of_slices(old, new, rest).devices.values()} == {
+        "GPU-2",
+        "GPU-3",
+    }
+
+
+def page(*items):
+    return answer({"metadata": {"resourceVersion": "5"}, "items": list(items)})
+
+
+def test_a_server_is_asked_for_the_newest_version_that_it_has():
+    old = resource_claim("c", result(), version="resource.k8s.io/v1beta2")
+    with serving(NOT_FOUND, page(old), NOT_FOUND, page(old)) as (cluster, server):
+        (listed,) = cluster.optional_pages(RESOURCE_CLAIMS)
+        watched = ListWatch(cluster, RESOURCE_CLAIMS)
+        assert watched.list() == (list(listed.objects), "5")
+        line = json.dumps({"type": "ADDED", "object": old}).encode() + b"\n"
+        server.answers.append(answer(line, Content_Length=None, Connection="close"))
+        (event,) = watched.watch("5")
+        assert event.object == listed.objects[0]
+    paths = [path.split("/")[3] for _, path, _, _ in server.requests]
+    assert paths == ["v1", "v1beta2", "v1", "v1beta2", "v1beta2"]
+
+
+def test_a_server_without_the_kind_has_none_and_is_no_error():
+    with serving(*[NOT_FOUND] * 6) as (cluster, _):
+        assert cluster.optional_pages(RESOURCE_SLICES) == ()
+        assert ListWatch(cluster, RESOURCE_SLICES).list() == ([], "")
+
+
+def pod(name, **spec):
+    meta = {"name": name, "namespace": "ml", "uid": f"uid-{name}"}
+    return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec}
+
+
+def test_pods_with_resource_claims_are_kept_where_they_are_wanted():
+    claiming = pod("claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "train"}])
+    content = json.dumps({"metadata": {}, "items": [claiming, pod("plain")]}).encode()
+    assert PODS.page(content).objects == ()
+    (kept,) = PODS.page(content, keep=Keep.CLAIMING).objects
+    assert (kept.ref.name, kept.claims) == ("claiming", True)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_a_dump_has_them_in_any_version(version):
+    items = [resource_claim("c", result(), version=f"resource.k8s.io/{version}"), resource_slice()]
+    other = resource_claim("x", version="resource.example/v1")
+    dump = decode_dump(json.dumps({"kind": "List", "items": [*items, other]}).encode())
+    assert [claim.name for claim in dump.resource_claims] == ["c"]
+    assert len(dump.resource_slices) == 1
+    assert dump.others == {"ResourceClaim": 1}
+
+
+def test_an_object_that_cannot_be_read_costs_itself_only():
+    bad = resource_claim("bad")
+    bad["status"]["reservedFor"] = 7
+    content = json.dumps({"metadata": {}, "items": [resource_claim("c", result()), bad]}).encode()
+    listed = RESOURCE_CLAIMS.page(content)
+    assert [claim.name for claim in listed.objects] == ["c"]
+    assert [broken.title for broken in listed.malformed] == ["ResourceClaim ml/bad"]
