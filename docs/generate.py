@@ -37,7 +37,7 @@ from scheduler.reasons import BindFailure
 from vgpu.doctor.model import DoctorReason
 from vgpu.feedback.metrics import TABLES as FEEDBACK_TABLES
 from vgpu.ledger import ConflictKind
-from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.metrics.family import Family, FamilyTable
 from vgpu.placement.result import PlacementReason
 from vgpu.plugin_messages import CHECK_FAILED
 from vgpu.reasons import Explained, Reason
@@ -314,9 +314,8 @@ def family_rows(table: FamilyTable) -> list[str]:
     rows = []
     for family in table.families:
         labels = ", ".join(f"`{label}`" for label in (*table.labels, *family.extra))
-        kind = "counter" if family.kind is MetricType.COUNTER else "gauge"
         detail = f" {detail_note(family)}" if family.detail else ""
-        rows.append(f"| `{family.name}` | {kind} | {labels} | {family.help}{detail} |")
+        rows.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help}{detail} |")
     return rows
 
 

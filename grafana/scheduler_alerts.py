@@ -20,7 +20,7 @@ from scheduler.metrics import Outcome, Verb
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
 REQUESTS: Final = "vgpu_extender_requests_total"
-SECONDS: Final = "vgpu_extender_request_seconds_total"
+SECONDS: Final = "vgpu_extender_request_duration_seconds_sum"
 _ERRORS: Final = f'{{result="{Outcome.ERROR}"}}'
 
 

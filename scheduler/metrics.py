@@ -11,12 +11,17 @@ import msgspec
 from scheduler.cache import QuotaView
 from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
-from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.metrics.family import Family, FamilyTable, Histogram, MetricType
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import QuotaLimit
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
+
+NO_REQUESTS: Final = Histogram.empty(
+    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+)
+"""Bounds in seconds: from a filter that is answered from memory to what kube-scheduler gives up."""
 
 
 class Verb(StrEnum):
@@ -43,7 +48,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
         ages: seconds since the last event, by kind of object.
         nodes, pods, reservations, rejected: what the cache has.
         woken: rejected pods that were woken.
-        requests: verb and outcome -> number of requests, and their seconds together.
+        requests: verb and outcome -> durations of requests, in seconds.
         rejections: rejected pods by reason; bind_failures: failed bindings by reason.
         api_requests: requests to the API server by verb and HTTP status.
         held: what the chosen compatibility sets need.
@@ -57,7 +62,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
     reservations: int
     rejected: int
     woken: int
-    requests: Mapping[tuple[Verb, Outcome], tuple[int, float]]
+    requests: Mapping[tuple[Verb, Outcome], Histogram]
     rejections: Mapping[PlacementReason, int]
     bind_failures: Mapping[str, int]
     api_requests: Mapping[tuple[str, str], int]
@@ -70,15 +75,15 @@ class SchedulerMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: dict[tuple[Verb, Outcome], tuple[int, float]] = {}
+        self._requests: dict[tuple[Verb, Outcome], Histogram] = {}
         self._rejections: Counter[PlacementReason] = Counter()
         self._bind_failures: Counter[str] = Counter()
 
     def note_request(self, verb: Verb, outcome: Outcome, seconds: float) -> None:
         """Count a request that took so long."""
         with self._lock:
-            count, total = self._requests.get((verb, outcome), (0, 0.0))
-            self._requests[verb, outcome] = count + 1, total + seconds
+            durations = self._requests.get((verb, outcome), NO_REQUESTS)
+            self._requests[verb, outcome] = durations.plus(seconds)
 
     def note_rejection(self, reason: PlacementReason) -> None:
         """Count a pod that no node takes, by the reason of most nodes."""
@@ -165,14 +170,14 @@ SCHEDULER: Final = FamilyTable(
             "vgpu_extender_requests_total",
             COUNTER,
             "Requests of kube-scheduler.",
-            lambda view: {key: count for key, (count, _) in view.requests.items()},
+            lambda view: {key: each.count for key, each in view.requests.items()},
             ("verb", "result"),
         ),
         Family(
-            "vgpu_extender_request_seconds_total",
-            COUNTER,
-            "Time that requests of kube-scheduler took together.",
-            lambda view: {key: seconds for key, (_, seconds) in view.requests.items()},
+            "vgpu_extender_request_duration_seconds",
+            MetricType.HISTOGRAM,
+            "Time that a request of kube-scheduler took.",
+            lambda view: view.requests,
             ("verb", "result"),
             unit="seconds",
         ),

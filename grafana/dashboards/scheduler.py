@@ -46,10 +46,15 @@ def per_second(metric: str, by: str) -> str:
 NODES: Final = of_it("vgpu_extender_nodes")
 """A series of every scheduler."""
 
-MEAN: Final = (
-    f"{per_second('vgpu_extender_request_seconds_total', 'verb')}"
-    f" / ({per_second('vgpu_extender_requests_total', 'verb')} > 0)"
-)
+
+def quantile(share: float) -> str:
+    """The duration of a request that this share of all requests did not exceed, by verb."""
+    return (
+        f"histogram_quantile({share},"
+        f" {per_second('vgpu_extender_request_duration_seconds_bucket', 'verb, le')})"
+    )
+
+
 SERIOUS: Final = f', reason=~"{any_of(BIND_FAILURES)}"'
 FAILED: Final = gained(of_it("vgpu_extender_bind_failures_total", SERIOUS), "1h")
 REJECTED: Final = gained(of_it("vgpu_extender_rejections_total"), "1h")
@@ -168,10 +173,14 @@ REQUESTS: Final = PanelRow(
         ),
         graph(
             "Duration of an answer",
-            "Mean time by verb. kube-scheduler waits for a filter before it goes on with the next"
-            f" pod; from {REQUEST_SECONDS} s on an alert fires.",
+            "The median of each verb, and the time that one of a hundred requests exceeds."
+            " kube-scheduler waits for a filter before it goes on with the next pod; from a mean of"
+            f" {REQUEST_SECONDS} s on an alert fires.",
             GrafanaUnit.SECONDS,
-            (PanelQuery(MEAN, "{{verb}}"),),
+            (
+                PanelQuery(quantile(0.5), "{{verb}} median"),
+                PanelQuery(quantile(0.99), "{{verb}} 99 %"),
+            ),
             NOT_ASKED,
             link=links.runbook("VgpuSchedulerSlow"),
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from scheduler.cache import QuotaView
-from scheduler.metrics import TABLES, Outcome, SchedulerView, Verb
+from scheduler.metrics import NO_REQUESTS, TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import FamilyTable
 from vgpu.placement.result import PlacementReason
@@ -39,7 +39,7 @@ def view_of(t: float, **fields: object) -> SchedulerView:
     """A scheduler that has answered for so many seconds."""
     pods = 40 + int(t / 2)
     requests = {
-        (verb, Outcome.SUCCESS): (pods * (3 if verb is Verb.FILTER else 1), pods * seconds)
+        (verb, Outcome.SUCCESS): NO_REQUESTS.plus(seconds, pods * (3 if verb is Verb.FILTER else 1))
         for verb, seconds in SECONDS.items()
     }
     return SchedulerView(
@@ -81,8 +81,8 @@ def failing(t: float) -> SchedulerView:
         ready=False,
         ages=dict.fromkeys(KINDS, 400.0 + t),
         requests={
-            (Verb.FILTER, Outcome.SUCCESS): (now, now * 2.5),
-            (Verb.BIND, Outcome.ERROR): (now, now * 3.5),
+            (Verb.FILTER, Outcome.SUCCESS): NO_REQUESTS.plus(2.5, now),
+            (Verb.BIND, Outcome.ERROR): NO_REQUESTS.plus(3.5, now),
         },
         bind_failures={BindFailure.REFUSED: now, BindFailure.LEASE_UNREADABLE: now},
         api_requests={("list", "0"): now, ("create", "403"): now},

@@ -11,15 +11,15 @@ def scheduler(alert, series, sick, well, **rest):
     return level(alert, series, sick, well, job=JOB, **rest)
 
 
-def requests(verb, result, of="requests"):
-    return f'vgpu_extender_{of}_total{{verb="{verb}",result="{result}"}}'
+def requests(verb, result, of="requests_total"):
+    return f'vgpu_extender_{of}{{verb="{verb}",result="{result}"}}'
 
 
 def seconds(verb, per_minute):
     """Ten requests a minute, which together take so many seconds."""
     return {
         requests(verb, "success"): "0+10x120",
-        requests(verb, "success", "request_seconds"): f"0+{per_minute}x120",
+        requests(verb, "success", "request_duration_seconds_sum"): f"0+{per_minute}x120",
     }
 
 

@@ -36,7 +36,7 @@ TARGETS = {
 BUILT_IN = {"__data", "__field", "__url_time_range", *of_range(1)}
 
 LABELS = {
-    family.name: {*table.labels, *family.extra}
+    name: {*table.labels, *extra}
     for tables in (
         OWN_TABLES,
         RECONCILER_TABLES,
@@ -47,6 +47,7 @@ LABELS = {
     )
     for table in tables
     for family in table.families
+    for name, extra in family.samples.items()
 }
 RECORDED = {rule.name for group in recording.GROUPS for rule in group.rules}
 OF_TARGETS = {"cluster", "job", "instance", "node"}

@@ -34,7 +34,7 @@ from vgpu.reasons import Reason
 from vgpu.sources.nvml_queries import CLOCK_EVENTS
 
 LABELS = {
-    family.name: {*table.labels, *family.extra}
+    name: {*table.labels, *extra}
     for table in (
         *OWN_TABLES,
         *TABLES,
@@ -45,6 +45,7 @@ LABELS = {
         *FEEDBACK_TABLES,
     )
     for family in table.families
+    for name, extra in family.samples.items()
 }
 RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
 RECORDED = {record.name for group in recording.GROUPS for record in group.rules}
@@ -128,7 +129,7 @@ COME_AGAIN = {
     "vgpu_plugin_api_requests_total",
     "vgpu_extender_api_requests_total",
     "vgpu_extender_requests_total",
-    "vgpu_extender_request_seconds_total",
+    "vgpu_extender_request_duration_seconds_sum",
     "vgpu_kubeshare_api_requests_total",
     "vgpu_kubeshare_node_api_requests_total",
     "vgpu_kubeshare_steps_total",

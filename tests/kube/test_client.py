@@ -659,9 +659,19 @@ def test_an_event_is_told_as_soon_as_it_is_there():
             events.close()
 
 
-@pytest.mark.parametrize(("gather", "slept"), [({}, {GATHER_SECONDS}), ({"gather": 0}, set())])
-def test_who_needs_each_event_at_once_does_not_let_them_gather(gather, slept, monkeypatch):
-    sleeps, seconds = [], itertools.count()
+@pytest.mark.parametrize(
+    ("gather", "apart", "slept"),
+    [
+        ({}, 0.4, {GATHER_SECONDS}),  # lines come close together
+        ({}, 0.6, set()),  # a line after a silence
+        ({}, 0.001, set()),  # the line had already arrived
+        ({"gather": 0.01}, 0.004, {0.01}),
+        ({"gather": 0.01}, 0.02, set()),
+        ({"gather": 0}, 0.1, set()),
+    ],
+)
+def test_only_lines_that_come_close_together_gather(gather, apart, slept, monkeypatch):
+    sleeps, seconds = [], itertools.count(step=apart)
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(seconds), sleep=sleeps.append)
     monkeypatch.setattr("vgpu.kube.connection.time", clock)
     told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))

@@ -3,6 +3,7 @@
 import gzip
 import threading
 import zlib
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.metrics import gzip_parts
-from vgpu.metrics.family import Family, FamilyTable, MetricType
+from vgpu.metrics.family import Family, FamilyTable, Histogram, MetricType
 from vgpu.metrics.render import Exposition, Format, Renderer
 
 
@@ -77,6 +78,30 @@ def test_extra_labels_follow_the_tables_own():
     labelled = table(families=(family,))
     rows = [(("1", ""), {("k",): 1, ("m",): 2.5})]
     assert page(rows, labelled).splitlines()[2:] == ['x{a="1",kind="k"} 1', 'x{a="1",kind="m"} 2.5']
+
+
+@given(st.dictionaries(st.text(), st.lists(st.floats(0, 20)), min_size=1))
+def test_a_histogram_is_read_back_with_all_amounts_up_to_each_bound(amounts):
+    def observed(values):
+        histogram = Histogram.empty((0.005, 1.0))
+        for value in values:
+            histogram = histogram.plus(value)
+        return histogram
+
+    family = Family("x_seconds", MetricType.HISTOGRAM, "Times.", lambda row: row, ("verb",))
+    histograms = table(labels=(), key=lambda row: (), families=(family,))
+    view = [{(verb,): observed(values) for verb, values in amounts.items()}]
+    expected = {}
+    for verb, values in amounts.items():
+        labels = (("verb", verb),) if verb else ()
+        for bound, up_to in (("0.005", 0.005), ("1.0", 1), ("+Inf", inf)):
+            within = sum(value <= up_to for value in values)
+            expected["x_seconds_bucket", (("le", bound), *labels)] = within
+        expected["x_seconds_sum", labels] = pytest.approx(sum(values))
+        expected["x_seconds_count", labels] = len(values)
+    for fmt, parse in ((Format.TEXT, parse_text), (Format.OPENMETRICS, parse_openmetrics)):
+        read = samples(page(view, histograms, fmt=fmt), parse)
+        assert {(name, labels): number for name, labels, number in read} == expected
 
 
 def test_a_second_row_with_the_same_labels_is_dropped_and_counted():

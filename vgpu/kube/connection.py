@@ -35,7 +35,8 @@ GATHER_SECONDS: Final = 0.5
 """Default time for which a stream's reader without waiting lines lets lines gather, in seconds."""
 
 AT_ONCE_SECONDS: Final = 0.005
-"""Maximum duration of a read whose line had already arrived, in seconds."""
+"""Maximum duration of a read whose line had already arrived, in seconds, for the default time; a
+tenth of a shorter time."""
 
 LONGEST_LINE: Final = 32 * 1024 * 1024
 """Maximum length of a stream's line, in bytes; etcd keeps no object of more than 1.5 MiB."""
@@ -149,9 +150,9 @@ class ApiConnection:
 
         ``opened`` is called when the server has accepted it, before the first line.
 
-        The first line after a silence comes at once, others a moment later and together (see
-        ``gather``): a wake-up for each costs thirty times the reading. Bytes without a newline at
-        the end are dropped.
+        Lines that come closer together than ``gather`` come a moment later and together, since a
+        wake-up for each costs thirty times the reading. Others come at once, and so do the first
+        two after a silence. Bytes without a newline at the end are dropped.
         Raises ClusterError, also if the stream breaks off; SourceError for a line without end.
         """
         silence = urllib3.Timeout(connect=10, read=seconds + STREAM_GRACE_SECONDS)
@@ -159,15 +160,16 @@ class ApiConnection:
         try:
             opened()
             rest = b""
+            at_once = min(AT_ONCE_SECONDS, self._gather / 10)
             asked_at = time.monotonic()
             while chunk := response.read1(decode_content=True):
-                caught_up = time.monotonic() - asked_at > AT_ONCE_SECONDS
+                waited = time.monotonic() - asked_at
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from filter(None, lines)
                 if len(rest) > LONGEST_LINE:
                     detail = f"a line of more than {LONGEST_LINE} bytes"
                     raise SourceError(Reason.MALFORMED, self.server + path, detail)
-                if caught_up and self._gather:
+                if at_once < waited < self._gather:
                     time.sleep(self._gather)
                 asked_at = time.monotonic()
             if response.length_remaining:

@@ -7,7 +7,8 @@ view, ``labels`` and ``key`` give the label names and a row's values for them, a
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from math import inf
+from typing import Any, Self
 
 import msgspec
 
@@ -17,19 +18,51 @@ class MetricType(StrEnum):
 
     GAUGE = "gauge"
     COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Observed amounts at one moment.
+
+    Attributes:
+        buckets: upper bound -> number of amounts up to it and above the bound before, ascending;
+            the last bound is infinite.
+        total: sum of all amounts.
+    """
+
+    buckets: Mapping[float, int]
+    total: float
+
+    @classmethod
+    def empty(cls, bounds: Iterable[float]) -> Self:
+        """Nothing observed yet; ``bounds`` ascend and are finite."""
+        return cls(dict.fromkeys((*bounds, inf), 0), 0.0)
+
+    @property
+    def count(self) -> int:
+        """Number of all amounts."""
+        return sum(self.buckets.values())
+
+    def plus(self, amount: float, times: int = 1) -> "Histogram":
+        """With so many equal amounts more."""
+        bucket = next(bound for bound in self.buckets if amount <= bound)
+        buckets = {**self.buckets, bucket: self.buckets[bucket] + times}
+        return Histogram(buckets, self.total + amount * times)
 
 
 Number = float | int
 Value = Number | None
-Labelled = Mapping[tuple[str, ...], Number]
+Labelled = Mapping[tuple[str, ...], Number | Histogram]
 
 
 class Family(msgspec.Struct, frozen=True):
     """One metric family.
 
     Attributes:
-        name: the sample name; a counter's ends in ``_total``.
-        kind: gauge or counter.
+        name: the sample name; a counter's ends in ``_total``. A histogram's samples add
+            ``_bucket``, ``_sum`` and ``_count``.
+        kind: gauge, counter or histogram; the values of a histogram are :class:`Histogram`, with
+            ``extra``.
         help: what it is, and the call or file it comes from.
         value: a row's number (None: no sample), or with ``extra`` a mapping from the extra
             label values to numbers.
@@ -47,6 +80,17 @@ class Family(msgspec.Struct, frozen=True):
     unit: str = ""
     detail: str = ""
     briefly: Callable[[Any], Value | Labelled] | None = None
+
+    @property
+    def samples(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the family's samples, each with the labels beyond the table's."""
+        if self.kind is not MetricType.HISTOGRAM:
+            return {self.name: self.extra}
+        return {
+            f"{self.name}_bucket": (*self.extra, "le"),
+            f"{self.name}_sum": self.extra,
+            f"{self.name}_count": self.extra,
+        }
 
     def within(self, details: Collection[str]) -> "Family | None":
         """The family where only these groups of details are wanted; None if it is left out."""

@@ -6,10 +6,11 @@ if one of them has. Most of a node's numbers are the same from one sample to the
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from math import isfinite
 from typing import Any, Final
 
-from vgpu.metrics.family import Family, FamilyTable
+from vgpu.metrics.family import Family, FamilyTable, Histogram, MetricType
 
 _NOTHING: Final = object()
 """In place of the number of a line that was never made."""
@@ -135,9 +136,26 @@ def _plain(name: str, labels: str, number: Any) -> str:
 
 def _labelled(family: Family, labels: str, numbers: dict[tuple[str, ...], Any]) -> str:
     name, extra = family.name, family.extra
+    if family.kind is MetricType.HISTOGRAM:
+        return "".join(
+            _buckets(name, [*filter(None, (labels, _extra_pairs(extra, values)))], histogram)
+            for values, histogram in numbers.items()
+        )
     comma = "," if labels else ""
     return "".join(
         f"{name}{{{labels}{comma}{_extra_pairs(extra, values)}}} {number}\n"
         for values, number in numbers.items()
         if isfinite(number)
     )
+
+
+def _buckets(name: str, labels: Sequence[str], histogram: Histogram) -> str:
+    """The samples of a histogram: each bucket with all amounts up to its bound, sum and count."""
+    up_to = accumulate(histogram.buckets.values())
+    samples: list[tuple[str, tuple[str, ...], float]] = [
+        (f"{name}_bucket", (*labels, f'le="{bound if isfinite(bound) else "+Inf"}"'), number)
+        for bound, number in zip(histogram.buckets, up_to, strict=True)
+    ]
+    samples.append((f"{name}_sum", (*labels,), histogram.total))
+    samples.append((f"{name}_count", (*labels,), histogram.count))
+    return "".join(f"{each}{{{','.join(pairs)}}} {number}\n" for each, pairs, number in samples)
