@@ -29,8 +29,8 @@ from vgpu.doctor.components import COMPONENTS, image_parts
 from vgpu.doctor.diagnose import cluster_findings
 from vgpu.doctor.facts import ClusterFacts, DeniedRight
 from vgpu.doctor.model import DoctorCheck, DoctorReason, Severity, diagnosis
-from vgpu.inventory import Units
 from vgpu.kube.access_review import Right
+from vgpu.units import MIB
 
 GPU_ON = {"gpu": "on"}
 BAD = (Severity.ERROR, Severity.WARNING)
@@ -93,11 +93,11 @@ def webhook(policy="Fail"):
 
 @pytest.fixture
 def facts(tmp_path):
-    def made(*items, **changes):
+    def made(*items, units=None, **changes):
         path = tmp_path / "dump.json"
         path.write_text(json.dumps(sample.dump(list(items))))
         os.utime(path, (NOW, NOW))
-        return msgspec.structs.replace(from_dumps([str(path)], Units()), **changes)
+        return msgspec.structs.replace(from_dumps([str(path)], units or {}), **changes)
 
     return made
 
@@ -311,7 +311,28 @@ def test_a_unit_that_the_nodes_contradict(facts):
             sample.volcano_node("a", 1, (True,))["metadata"]["annotations"],
         )
     )
-    assert found(facts(node, *VOLCANO[1:])) == {"unit_unconfirmed"}
+    ours = our_plugin("--volcano.memory-factor=1")
+    assert found(facts(node, ours, VOLCANO[2])) == {"unit_unconfirmed"}
+
+
+@pytest.mark.parametrize(
+    ("factor", "units", "reasons"),
+    [("10", {}, set()), ("1", {}, {"unit_unconfirmed"}), ("1", {"volcano": 10 * MIB}, set())],
+)
+def test_the_unit_is_that_of_the_command_line_else_that_of_the_plugin(
+    facts, factor, units, reasons
+):
+    """A GPU of 460 units is one of 4.5 GiB with a factor of 10."""
+    register = f"{sample.uuid(1)},10,460,NVIDIA-L40S,true,hami-core:"
+    node = with_software(
+        sample.node(
+            "a",
+            {"volcano.sh/vgpu-number": 10, "volcano.sh/vgpu-memory": 460},
+            {"volcano.sh/node-vgpu-register": register},
+        )
+    )
+    plugin = our_plugin(f"--volcano.memory-factor={factor}")
+    assert found(facts(node, plugin, VOLCANO[2], units=units)) == reasons
 
 
 @pytest.mark.parametrize(
@@ -412,7 +433,7 @@ def _facts(items):
     content = json.dumps(sample.dump(items)).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor_read, "read_dump", lambda _: (content, NOW))
-        return doctor_read.from_dumps(["any"], Units())
+        return doctor_read.from_dumps(["any"], {})
 
 
 @given(st.lists(st.sampled_from(ITEMS), min_size=1))
@@ -495,21 +516,8 @@ def test_facts_without_any_object_are_a_finding():
 
 WORDS = st.sampled_from(
     [
-        "vgpu",
-        "scheduler",
-        "device-plugin",
-        "--scheme",
-        "--scheme=",
-        "--no-cdi",
-        "-",
-        "--",
-        "=",
-        "10",
-        "ключ",
-        "\x00",
-        "--gpu-memory-factor",
-        "-memory-unit=MiB",
-        "--volcano.memory-factor=",
+        *("vgpu", "scheduler", "device-plugin", "--scheme", "--scheme=", "--no-cdi", "-", "--"),
+        *("=", "10", "ключ", "\0", "--gpu-memory-factor", "-memory-unit=MiB"),
     ]
 )
 IMAGES = st.sampled_from(

@@ -111,12 +111,17 @@ def _facts(ctx: click.Context, flags: dict[str, Any]) -> Any:
     from vgpu.inventory import Units  # noqa: PLC0415  # slow to import
 
     files = flags["files"]
-    units = Units(flags["volcano_factor"], flags["gpushare_unit"])
+    typed = Units(flags["volcano_factor"], flags["gpushare_unit"]).by_row
+    units = {
+        row: typed[row]
+        for row, name in (("volcano", "volcano_factor"), ("gpushare", "gpushare_unit"))
+        if is_typed(ctx, name, or_set=True)
+    }
     configs = [read.given_config(path, MOST_BYTES) for path in flags["configs"]]
     if files:
-        typed = [flag for flag in API_FLAGS if is_typed(ctx, flag)]
-        if typed:
-            wrong = f"--{typed[0].replace('_', '-')}"
+        named = [flag for flag in API_FLAGS if is_typed(ctx, flag)]
+        if named:
+            wrong = f"--{named[0].replace('_', '-')}"
             raise click.UsageError(f"--from asks no cluster: drop {wrong}", ctx)
         if files.count("-") > 1:
             raise click.UsageError("--from - can be read once only", ctx)

@@ -14,7 +14,6 @@ from vgpu.doctor.components import ComponentRole, components
 from vgpu.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
 from vgpu.doctor.model import DoctorCheck, Unread
 from vgpu.doctor.rights import needed
-from vgpu.inventory import Units
 from vgpu.kube.access_review import (
     ACCESS_REVIEWS,
     OWN_ACCESS_REVIEWS,
@@ -43,6 +42,7 @@ from vgpu.kube.kinds import (
 from vgpu.kube.objects import MalformedObject
 from vgpu.kube.verbs import CREATE, LIST
 from vgpu.reasons import SourceError
+from vgpu.schemes.registry import UnitBytes
 
 LEASES_OF_NODES: Final = "kube-node-lease"
 """The namespace of the Leases of nodes."""
@@ -94,7 +94,7 @@ class _Reading:
 
 
 def from_server(
-    cluster: ApiClient, units: Units, given: Sequence[SchedulerText] = ()
+    cluster: ApiClient, units: UnitBytes, given: Sequence[SchedulerText] = ()
 ) -> ClusterFacts:
     """The facts that the server has; ``given`` are further configurations of schedulers.
 
@@ -230,7 +230,7 @@ def _reviews(
 
 
 def from_dumps(
-    paths: Sequence[str], units: Units, given: Sequence[SchedulerText] = ()
+    paths: Sequence[str], units: UnitBytes, given: Sequence[SchedulerText] = ()
 ) -> ClusterFacts:
     """The facts of dumps; ``given`` as above. Raises click.ClickException."""
     reading = _Reading()

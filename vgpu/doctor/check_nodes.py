@@ -5,13 +5,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final
 
-from vgpu.doctor.components import MEMORY_FACTOR, MEMORY_UNIT, ComponentRole, InstalledComponent
+from vgpu.doctor.components import (
+    GPUSHARE,
+    MEMORY_FACTOR,
+    MEMORY_UNIT,
+    VOLCANOS,
+    ComponentRole,
+    InstalledComponent,
+)
 from vgpu.doctor.facts import ClusterFacts, named
 from vgpu.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.installation import ReportedNode
 from vgpu.schemes.registry import registry
-from vgpu.units import count
+from vgpu.units import GIB, MIB, count
 
 MACHINE_MARGIN_SECONDS: Final = 2.0
 """Maximum difference of the clocks of this machine and of the API server, in seconds."""
@@ -201,6 +208,7 @@ _UNIT_FLAGS: Final = {
 """Our flag, and the names of the same one of ours and of the original."""
 
 _DEFAULTS: Final = {MEMORY_FACTOR: "1", MEMORY_UNIT: "GiB"}
+_ROW_OF: Final = {MEMORY_FACTOR: VOLCANOS, MEMORY_UNIT: GPUSHARE}
 
 
 def check_units(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -208,7 +216,7 @@ def check_units(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     for flag, names in _UNIT_FLAGS.items():
         by_unit: dict[str, list[str]] = {}
         for each in facts.components:
-            unit = next((each.flags[name] for name in names if name in each.flags), None)
+            unit = _typed_unit(flag, each)
             if unit is None and each.row.role is ComponentRole.DEVICE_PLUGIN:
                 own = [name for name in names if name in each.row.flags]
                 serves = flag.partition(".")[0] in each.serves
@@ -219,19 +227,56 @@ def check_units(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             texts = (f"{unit}: {', '.join(users)}" for unit, users in sorted(by_unit.items()))
             yield finding(DoctorCheck.UNITS, DoctorReason.UNITS_DIFFER, f"--{flag}", *texts)
     nodes = [node.node for node in facts.gpu_nodes]
-    unit_bytes, notes = registry().assumed_units(facts.units.by_row, nodes)
+    plugin_units, sentences = _plugin_units(facts)
+    for text in sentences:
+        yield finding(DoctorCheck.UNITS, DoctorReason.UNIT_OF_PLUGIN, "", text)
+    unit_bytes, notes = registry().assumed_units({**plugin_units, **facts.units}, nodes)
     for note in notes:
         yield finding(DoctorCheck.UNITS, DoctorReason.UNIT_ASSUMED, "", note)
     for note in doubt_notes(doubts_of(nodes, {}, registry().rows, unit_bytes)):
         yield finding(DoctorCheck.UNITS, DoctorReason.UNIT_UNCONFIRMED, "", note)
 
 
+def _plugin_units(facts: ClusterFacts) -> tuple[dict[str, int], list[str]]:
+    """The units that device plugins run with, in bytes by row, and sentences about them.
+
+    Where plugins of one system have several units, none of them is used.
+    """
+    units: dict[str, int] = {}
+    texts: list[str] = []
+    for flag, row in _ROW_OF.items():
+        by_size: dict[int, str] = {}
+        for plugin in facts.of_role(ComponentRole.DEVICE_PLUGIN):
+            unit = _typed_unit(flag, plugin)
+            size = _unit_bytes(flag, unit) if unit is not None else None
+            if size is not None:
+                by_size[size] = f"{_unit_text(flag, unit or '')}, by {plugin.text}"
+        if len(by_size) == 1 and row not in facts.units:
+            ((units[row], text),) = by_size.items()
+            texts.append(f"one unit of {row}'s memory is {text}")
+    return units, texts
+
+
+def _typed_unit(flag: str, component: InstalledComponent) -> str | None:
+    """The text of the flag, or of the original's; None if the command line has neither."""
+    names = _UNIT_FLAGS[flag]
+    return next((component.flags[name] for name in names if name in component.flags), None)
+
+
+def _unit_bytes(flag: str, text: str) -> int | None:
+    """Bytes of one unit; None for a text of another form."""
+    if flag == MEMORY_FACTOR:
+        return int(text) * MIB if _FACTOR.fullmatch(text) else None
+    match = _UNIT.fullmatch(text)
+    return int(match[1] or 1) * (GIB if match[2] == "GiB" else MIB) if match else None
+
+
 def _unit_text(flag: str, text: str) -> str:
     """The unit for people; a text of another form is not repeated."""
-    if flag == MEMORY_FACTOR:
-        return f"{text} MiB" if _FACTOR.fullmatch(text) else "unreadable"
-    match = _UNIT.fullmatch(text)
-    return f"{match[1] or 1} {match[2]}" if match else "unreadable"
+    size = _unit_bytes(flag, text)
+    if size is None:
+        return "unreadable"
+    return f"{size // GIB} GiB" if size % GIB == 0 else f"{size // MIB} MiB"
 
 
 # ---------------------------------------------------------------- parts

@@ -14,10 +14,9 @@ from vgpu.doctor.components import (
     components,
 )
 from vgpu.doctor.model import Unread
-from vgpu.inventory import Units
 from vgpu.kube.access_review import Right
 from vgpu.kube.installation import AdmissionWebhook, NodeHeartbeat, ReportedNode, Workload
-from vgpu.schemes.registry import registry
+from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.volcano.key_set import HAMI
 
 _NAMED: Final = 3
@@ -59,7 +58,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         denied: those that are missing.
         unread: what could not be read.
         malformed: names of objects that could not be decoded.
-        units: the units of memory that the caller has set.
+        units: bytes of one unit of memory by the name of the system's row, as the caller has set
+            them; a system whose unit is not set has none.
     """
 
     as_of: float
@@ -76,7 +76,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     denied: tuple[DeniedRight, ...] = ()
     unread: tuple[Unread, ...] = ()
     malformed: tuple[str, ...] = ()
-    units: Units = Units()
+    units: UnitBytes = {}
 
     @cached_property
     def components(self) -> tuple[InstalledComponent, ...]:

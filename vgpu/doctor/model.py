@@ -163,6 +163,11 @@ class DoctorReason(Explained):
         "components have different units of memory, so sizes differ by the same factor",
         "give each of them the unit of the device plugin",
     )
+    UNIT_OF_PLUGIN = (
+        "unit_of_plugin",
+        Severity.INFO,
+        "the unit of memory that a device plugin runs with, by its command line",
+    )
     UNIT_UNCONFIRMED = (
         "unit_unconfirmed",
         Severity.WARNING,
