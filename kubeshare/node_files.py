@@ -9,19 +9,28 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from kubeshare.model import SharePod
+from kubeshare.tenant_identity import (
+    IDENTITIES_LIMIT,
+    TENANTS,
+    TenantIdentity,
+    addresses,
+    format_identities,
+    parse_identities,
+)
 from vgpu import atomic_files
 from vgpu.reasons import SourceError
 from vgpu.schemes.kubeshare.daemon import TenantPort, format_ports, parse_ports
 from vgpu.schemes.kubeshare.gemini_config import (
-    CONFIG_LIMIT,
     SharedPod,
     format_config,
     parse_config,
+    split_name,
+    tenant_name,
 )
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.files import read_file
@@ -30,10 +39,11 @@ _Line = TypeVar("_Line")
 
 
 class GpuTable(msgspec.Struct, frozen=True):
-    """The pods of one GPU, sorted, with their ports."""
+    """The pods of one GPU, sorted, with their ports, and who they are."""
 
     pods: tuple[SharedPod, ...] = ()
     ports: tuple[TenantPort, ...] = ()
+    tenants: tuple[TenantIdentity, ...] = ()
 
 
 Tables = Mapping[str, GpuTable]
@@ -44,23 +54,42 @@ def tables_of(share_pods: Iterable[SharePod], node: str) -> Tables:
     """The pods of each GPU of a node that has some: bound SharePods that are not finished."""
     pods: dict[str, list[SharedPod]] = defaultdict(list)
     ports: dict[str, list[TenantPort]] = defaultdict(list)
+    tenants: dict[str, list[TenantIdentity]] = defaultdict(list)
     for share_pod in share_pods:
         request, ref = share_pod.request, share_pod.ref
         if request is None or not share_pod.is_tenant or share_pod.node != node:
             continue
         if not is_uuid(share_pod.bound) or not share_pod.port:
             continue
+        key = tenant_name(ref.namespace, ref.name)
         pods[share_pod.bound].append(
             SharedPod(
-                ref.namespace,
-                ref.name,
+                *split_name(key),
                 request.request_milli,
                 request.limit_milli,
                 request.memory_bytes,
             )
         )
-        ports[share_pod.bound].append(TenantPort(ref.namespace, ref.name, share_pod.port))
-    return {uuid: GpuTable(tuple(sorted(pods[uuid])), tuple(sorted(ports[uuid]))) for uuid in pods}
+        ports[share_pod.bound].append(TenantPort(*split_name(key), share_pod.port))
+        known = pod_addresses(share_pod.copied)
+        tenants[share_pod.bound].append(TenantIdentity(key, ref.namespace, ref.name, known))
+    return {
+        uuid: GpuTable(
+            tuple(sorted(pods[uuid])), tuple(sorted(ports[uuid])), tuple(sorted(tenants[uuid]))
+        )
+        for uuid in pods
+    }
+
+
+def pod_addresses(status: Any) -> tuple[str, ...]:
+    """The addresses in a pod's status, a JSON value; a user may have written it."""
+    if not isinstance(status, dict):
+        return ()
+    several = status.get("podIPs")
+    listed = several if isinstance(several, list) else []
+    return addresses(
+        [status.get("podIP"), *(each.get("ip") for each in listed if isinstance(each, dict))]
+    )
 
 
 def with_unread(wanted: Tables, present: Tables, unread: Collection[tuple[str, str]]) -> Tables:
@@ -68,13 +97,17 @@ def with_unread(wanted: Tables, present: Tables, unread: Collection[tuple[str, s
 
     A GPU that has a table and no pods any more gets an empty one.
     """
+    keys = {split_name(tenant_name(*name)) for name in unread}
     tables: dict[str, GpuTable] = {}
     for uuid in wanted.keys() | present.keys():
         table, before = wanted.get(uuid, GpuTable()), present.get(uuid, GpuTable())
-        pods = [pod for pod in before.pods if (pod.namespace, pod.pod) in unread]
-        ports = [port for port in before.ports if (port.namespace, port.pod) in unread]
+        pods = [pod for pod in before.pods if (pod.namespace, pod.pod) in keys]
+        ports = [port for port in before.ports if (port.namespace, port.pod) in keys]
+        tenants = [each for each in before.tenants if (each.namespace, each.pod) in unread]
         tables[uuid] = GpuTable(
-            tuple(sorted({*table.pods, *pods})), tuple(sorted({*table.ports, *ports}))
+            tuple(sorted({*table.pods, *pods})),
+            tuple(sorted({*table.ports, *ports})),
+            tuple(sorted({*table.tenants, *tenants})),
         )
     return tables
 
@@ -94,11 +127,13 @@ class GeminiFolder:
 
     def tables(self) -> Tables:
         """What the files have; a file that cannot be read counts as empty."""
-        uuids = {file.name for folder in (CONFIG, PORTS) for file in self._files(folder)}
+        folders = CONFIG, PORTS, TENANTS
+        uuids = {file.name for folder in folders for file in self._files(folder)}
         return {
             uuid: GpuTable(
                 _parsed(self._path / CONFIG / uuid, parse_config),
                 _parsed(self._path / PORTS / uuid, parse_ports),
+                _parsed(self._path / TENANTS / uuid, parse_identities),
             )
             for uuid in uuids
         }
@@ -107,6 +142,7 @@ class GeminiFolder:
         """Write the files that differ; returns how many. Raises OSError."""
         written = 0
         for uuid, table in sorted(tables.items()):
+            written += self._write(self._path / TENANTS / uuid, format_identities(table.tenants))
             written += self._write(self._path / PORTS / uuid, format_ports(table.ports))
             written += self._write(self._path / CONFIG / uuid, format_config(table.pods))
         return written
@@ -144,13 +180,13 @@ def write_address(library: Path, address: str) -> None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return read_file(str(path), CONFIG_LIMIT)
+        return read_file(str(path), IDENTITIES_LIMIT)
     except SourceError:
         return None
 
 
 def _parsed(path: Path, parse: Callable[[bytes], tuple[_Line, ...]]) -> tuple[_Line, ...]:
     try:
-        return parse(_content(path) or b"0\n")
+        return parse(_content(path) or b"")
     except SourceError:
         return ()

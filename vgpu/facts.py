@@ -359,7 +359,8 @@ class ResourceClaimSample(msgspec.Struct, frozen=True):
 class LimitFile(msgspec.Struct, frozen=True, gc=False):
     """A limit that a sharing system left on disk for one container and one device.
 
-    The pod is named by ``pod_uid`` (gpu-manager) or by ``namespace`` and ``pod`` (kubeshare), the
+    The pod is named by ``pod_uid`` (gpu-manager) or by ``namespace`` and ``pod`` (kubeshare; a key
+    for a long name has no namespace), the
     device by ``device`` (UUID) or ``pci_bus_id``. ``memory_bytes`` and ``cores_percent`` are
     None if there is no limit.
     """

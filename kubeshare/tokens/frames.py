@@ -63,7 +63,7 @@ class FrameError(Exception):
         self.kind = kind
 
 
-class QuotaRequest(msgspec.Struct, frozen=True, gc=False):
+class QuotaRequest(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A process asks for the token; times in milliseconds as it claims them, nan if cut off."""
 
     name: bytes
@@ -72,14 +72,14 @@ class QuotaRequest(msgspec.Struct, frozen=True, gc=False):
     burst_ms: float
 
 
-class LimitRequest(msgspec.Struct, frozen=True, gc=False):
+class LimitRequest(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A process asks for its pod's memory limit."""
 
     name: bytes
     id: int
 
 
-class UpdateRequest(msgspec.Struct, frozen=True, gc=False):
+class UpdateRequest(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A process allocates memory, or has freed some."""
 
     name: bytes

@@ -4,9 +4,8 @@ The scheduler decides in :mod:`kubeshare.tokens.scheduler`; here its grants beco
 connections, and events are counted.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -20,6 +19,7 @@ from kubeshare.tokens.frames import (
     times,
     update_response,
 )
+from kubeshare.tokens.handover_record import GpuRecord, HeldRecord, PodRecord, TenantCounts
 from kubeshare.tokens.memory import MemoryBook
 from kubeshare.tokens.pod import PodToken
 from kubeshare.tokens.scheduler import (
@@ -40,21 +40,16 @@ from kubeshare.tokens.tenant_entry import TenantEntry
 Key = TypeVar("Key", bound=Hashable)
 
 HOLD: Final = 8_000_000
-"""Maximum time for which a memory message of a pod without a share waits, in microseconds. Gemini's
-hook sends it again after 10 s, and is then out of step."""
+"""Maximum time for which a memory message waits for its tenant's share or address, in microseconds.
+Gemini's hook sends it again after 10 s, and is then out of step."""
 
 
-class TenantCounts(msgspec.Struct):
-    """What is counted of a tenant; times in microseconds."""
+MAX_CONNECTIONS: Final = 8192
+"""Maximum number of connections of a tenant. Gemini 1.1 opens one for each message and closes
+none before its process ends."""
 
-    grants: int = 0
-    granted: int = 0
-    waited: int = 0
-    overused: int = 0
-    unreturned: int = 0
-    refused: int = 0
-    other_names: int = 0
-    malformed: Counter[MalformedMessage] = msgspec.field(default_factory=Counter)
+MAX_OTHER_CONNECTIONS: Final = 64
+"""Maximum number of connections through a tenant's port from other addresses."""
 
 
 class TokenTenantView(msgspec.Struct, frozen=True):
@@ -72,16 +67,26 @@ class TokenTenantView(msgspec.Struct, frozen=True):
 class _PodState(Generic[Key]):
     """A pod with its connections."""
 
-    def __init__(self, name: str) -> None:
-        self.entry: TenantEntry
-        self.token = PodToken[Key](name)
+    def __init__(self, entry: TenantEntry) -> None:
+        self.configure(entry)
+        self.token = PodToken[Key](entry.name)
         self.book = MemoryBook[Key]()
-        self.connections: set[Key] = set()
+        self.connections: dict[Key, str] = {}  # with their addresses
         self.ids: dict[Key, int] = {}  # of the token requests that wait
         self.is_listed = True
         self.opened = 0
         self.asked_at = 0
         self.counts = TenantCounts()
+
+    def configure(self, entry: TenantEntry) -> None:
+        """Take what the files have of it."""
+        self.entry = entry
+        self.names = {entry.key.encode(), entry.name.encode()} - {b""}
+
+    def may_speak(self, key: Key) -> bool:
+        """Whether a connection comes from the pod, as far as its addresses are known."""
+        known = self.entry.addresses
+        return not known or self.connections[key] in known
 
 
 Answer = tuple[Key, bytes]
@@ -107,8 +112,9 @@ class GpuTokens(Generic[Key]):
         for name, entry in wanted.items():
             pod = self._pods.get(name)
             if pod is None:
-                pod = self._pods[name] = _PodState(name)
-            pod.entry = entry
+                self._pods[name] = _PodState(entry)
+            else:
+                pod.configure(entry)
         for name, pod in [*self._pods.items()]:
             pod.is_listed = name in wanted
             self._forget_if_gone(name)
@@ -119,28 +125,77 @@ class GpuTokens(Generic[Key]):
         )
         answers = list(self._step(Configure(tenants), now))
         for key, (_, pod, request) in [*self._held.items()]:
-            if pod.entry.share is not None:
+            if not self._is_held(pod, key, request):
                 del self._held[key]
-                answers += self.request(pod.entry, key, request, now)
+                answers += self._respond(pod, key, request, now)
         return answers + self._refuse_held(now)
+
+    def record(self, numbers: Mapping[Key, int]) -> GpuRecord:
+        """Its state, for another daemon; ``numbers`` are those of the connections."""
+        pods = tuple(
+            PodRecord(
+                pod.entry,
+                pod.is_listed,
+                {numbers[key]: address for key, address in pod.connections.items()},
+                pod.token.record(numbers),
+                {numbers[key]: id_ for key, id_ in pod.ids.items()},
+                pod.book.record(numbers),
+                pod.opened,
+                pod.asked_at,
+                pod.counts,
+            )
+            for pod in self._pods.values()
+        )
+        held = {
+            numbers[key]: HeldRecord(since, pod.entry.name, request)
+            for key, (since, pod, request) in self._held.items()
+        }
+        return GpuRecord(self._state, self._token_at, pods, held)
+
+    @classmethod
+    def restored(cls, record: GpuRecord, rules: TokenRules, keys: Sequence[Key]) -> Self:
+        """The state that another daemon had; ``keys`` are its connections by their numbers.
+
+        Raises IndexError and KeyError for a record that contradicts itself.
+        """
+        gpu = cls(rules, 0)
+        gpu._state, gpu._token_at = record.state, record.token_at  # its own
+        for each in record.pods:
+            pod = gpu._pods[each.entry.name] = _PodState(each.entry)
+            pod.is_listed = each.is_listed
+            pod.connections = {keys[number]: it for number, it in each.connections.items()}
+            pod.token.restore(each.token, keys)
+            pod.book.restore(each.booked, keys)
+            pod.ids = {keys[number]: id_ for number, id_ in each.ids.items()}
+            pod.opened, pod.asked_at, pod.counts = each.opened, each.asked_at, each.counts
+        for number, held in record.held.items():
+            gpu._held[keys[number]] = held.since, gpu._pods[held.pod], held.request
+        gpu._set_wake_at()
+        return gpu
 
     @property
     def is_empty(self) -> bool:
         """Whether it has no pods."""
         return not self._pods
 
-    def connect(self, entry: TenantEntry, key: Key) -> int:
-        """A connection has come through a tenant's port; returns how many the tenant has."""
+    def connect(self, entry: TenantEntry, key: Key, address: str) -> int:
+        """A connection has come through a tenant's port; returns by how many it has too many.
+
+        Others than the tenant have their own maximum: they cannot use up the tenant's.
+        """
         pod = self._pods[entry.name]
-        pod.connections.add(key)
-        pod.opened += 1
-        return len(pod.connections)
+        pod.connections[key] = address
+        if pod.may_speak(key):
+            pod.opened += 1
+            return len(pod.connections) - MAX_CONNECTIONS
+        others = sum(not pod.may_speak(each) for each in pod.connections)
+        return others - MAX_OTHER_CONNECTIONS
 
     def disconnect(self, entry: TenantEntry, key: Key, now: int) -> list[Answer[Key]]:
         """A connection has closed: what it has booked is released."""
         name = entry.name
         pod = self._pods[name]
-        pod.connections.discard(key)
+        pod.connections.pop(key, None)
         pod.ids.pop(key, None)
         self._held.pop(key, None)
         pod.book.close(key)
@@ -152,21 +207,35 @@ class GpuTokens(Generic[Key]):
 
     def malformed(self, entry: TenantEntry, kind: MalformedMessage) -> None:
         """Count a message that is wrong."""
-        self._pods[entry.name].counts.malformed[kind] += 1
+        self._pods[entry.name].counts.count_malformed(kind)
 
     def request(
         self, entry: TenantEntry, key: Key, request: Request, now: int
     ) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
-        name = entry.name
-        pod = self._pods[name]
-        share = pod.entry.share
-        if request.name != name.encode():
+        pod = self._pods[entry.name]
+        if request.name not in pod.names:
             pod.counts.other_names += 1
-        if share is None and not (self._rules.mode is TokenMode.LENIENT and _is_quota(request)):
+        if not pod.may_speak(key):
+            pod.counts.other_addresses += 1
+        if self._is_held(pod, key, request):
             self._held[key] = now, pod, request
             self._set_wake_at()
             return []
+        return self._respond(pod, key, request, now)
+
+    def _is_held(self, pod: _PodState[Key], key: Key, request: Request) -> bool:
+        """Whether a message waits for its tenant's share or address.
+
+        A pod that was created again may speak from its new address before the files have it.
+        """
+        is_token = isinstance(request, QuotaRequest) and self._rules.mode is TokenMode.LENIENT
+        return not pod.may_speak(key) or (pod.entry.share is None and not is_token)
+
+    def _respond(
+        self, pod: _PodState[Key], key: Key, request: Request, now: int
+    ) -> list[Answer[Key]]:
+        share = pod.entry.share
         if isinstance(request, QuotaRequest):
             return self._ask(pod, key, request, now)
         limit = share.memory_bytes if share is not None else 0
@@ -198,7 +267,7 @@ class GpuTokens(Generic[Key]):
                 min(time / window, 1.0) if window else 0.0,
                 pod.book.booked,
                 len(pod.connections),
-                msgspec.structs.replace(pod.counts, malformed=Counter(pod.counts.malformed)),
+                msgspec.structs.replace(pod.counts, malformed=dict(pod.counts.malformed)),
             )
 
     # ------------------------------------------------------------ token
@@ -212,7 +281,7 @@ class GpuTokens(Generic[Key]):
             request, self._rules.window.length, several_connections=pod.opened > 1
         )
         if kind is not None:
-            pod.counts.malformed[kind] += 1
+            pod.counts.count_malformed(kind)
         answer = pod.token.ask(key, overuse, burst, now)
         if isinstance(answer, int):
             return [(key, quota_response(request.id, answer))]
@@ -238,10 +307,10 @@ class GpuTokens(Generic[Key]):
             for key, length in pod.token.grant(grant).items():
                 yield key, quota_response(pod.ids.pop(key), length)
 
-    # ------------------------------------------------------------ pods without a share
+    # ------------------------------------------------------------ messages that wait for the files
 
     def _refuse_held(self, now: int) -> list[Answer[Key]]:
-        """Refuse memory to pods whose share has not come; the token has no time limit."""
+        """Refuse memory to those that the files do not name; the token has no time limit."""
         answers: list[Answer[Key]] = []
         for key, (since, _, request) in [*self._held.items()]:
             if isinstance(request, QuotaRequest) or now < since + HOLD:
@@ -255,7 +324,11 @@ class GpuTokens(Generic[Key]):
 
     def _set_wake_at(self) -> None:
         token = () if self._token_at is None else (self._token_at,)
-        held = (since + HOLD for since, _, request in self._held.values() if not _is_quota(request))
+        held = (
+            since + HOLD
+            for since, _, request in self._held.values()
+            if not isinstance(request, QuotaRequest)
+        )
         self.wake_at = min((*token, *held), default=None)
 
     def _forget_if_gone(self, name: str) -> None:
@@ -263,7 +336,3 @@ class GpuTokens(Generic[Key]):
         pod = self._pods[name]
         if not pod.is_listed and not pod.connections:
             del self._pods[name]
-
-
-def _is_quota(request: Request) -> bool:
-    return isinstance(request, QuotaRequest)

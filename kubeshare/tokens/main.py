@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from kubeshare.tokens.handover import HandoverError
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
@@ -17,6 +18,8 @@ from vgpu.program.host import ProgramHost, program_flags
 from vgpu.program.pages import program_routes
 
 DEFAULT_ADDRESS: Final = ":9402"
+
+HANDOVER_FLAG: Final = "--handover-socket"
 
 
 def _time_flag(flag: str, default: int, text: str) -> Decorator:
@@ -74,26 +77,51 @@ What it replaces, the order of start, and what is not there yet:
     metavar="ADDRESS",
     help="Address on which the ports of pods are served.  [default: all]",
 )
+@click.option(
+    HANDOVER_FLAG,
+    default="/run/vgpu/tokens/handover.sock",
+    show_default=True,
+    metavar="FILE",
+    help="Unix socket by which the next process takes over from this one; empty for none.",
+)
 @program_flags(DEFAULT_ADDRESS)
 @click.pass_context
 def command(ctx: click.Context, /, **_: Any) -> None:
     """Share the time and memory of this node's GPUs among pods with Gemini's hook.
 
-    Takes the place of Gemini's gem-schd and gem-pmgr, which must not run beside it.
+    Takes the place of Gemini's gem-schd and gem-pmgr, which must not run beside it. If another
+    vgpu tokens runs, this one takes over its ports and connections, and the other one then only
+    waits for its end.
     """
     params = ctx.params
     rules = rules_of(params)
     with ProgramHost.from_flags(params) as host:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # Gemini 1.1 closes nothing
-        folder = Path(params["kubeshare_dir"])
+        handover = Path(params["handover_socket"]) if params["handover_socket"] else None
         try:
-            server = TokenServer(folder, params["tenant_address"], rules, host.fail)
+            server = TokenServer(
+                Path(params["kubeshare_dir"]),
+                params["tenant_address"],
+                rules,
+                host.fail,
+                handover_path=handover,
+                handed_over=host.stop_serving,
+            )
         except OSError as error:
             raise click.ClickException(f"inotify: {error.strerror}") from error
         metrics = host.metrics(TABLES, server.view)
-        host.start(program_routes("tokens", {"/metrics": metrics}, ready=server.complaint))
-        server.start()
+        routes = program_routes("tokens", {"/metrics": metrics}, ready=server.complaint)
+        # All that can fail comes before the sockets: the process that has them goes on without us.
+        host.start(routes, shares_port=handover is not None)
+        try:
+            server.start()
+        except HandoverError as error:
+            problem = f"the running vgpu tokens has not handed over: {error}"
+            raise click.ClickException(f"{HANDOVER_FLAG} {handover}: {problem}") from error
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise click.ClickException(f"{HANDOVER_FLAG} {handover}: {problem}") from error
         host.wait()
         server.stop()
     ctx.exit(host.leave())

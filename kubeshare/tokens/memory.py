@@ -4,7 +4,7 @@ A process reserves memory before it allocates it, and reports what it has freed.
 closes its connections, and what they have booked is released.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -43,6 +43,15 @@ class MemoryBook(Generic[Key]):
     def close(self, connection: Key) -> None:
         """Release all that a connection has booked."""
         self.booked -= self._shares.pop(connection, 0)
+
+    def record(self, numbers: Mapping[Key, int]) -> dict[int, int]:
+        """The bytes by number of the connection, the oldest first."""
+        return {numbers[key]: size for key, size in self._shares.items()}
+
+    def restore(self, record: Mapping[int, int], keys: Sequence[Key]) -> None:
+        """Take over what another daemon has booked."""
+        self._shares = {keys[number]: size for number, size in record.items()}
+        self.booked = sum(self._shares.values())
 
     def _take(self, key: Key, size: int) -> None:
         self._shares[key] -= size

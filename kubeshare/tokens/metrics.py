@@ -124,6 +124,18 @@ TENANTS: Final = FamilyTable(
             lambda view: view.counts.other_names,
         ),
         Family(
+            "vgpu_token_address_known",
+            GAUGE,
+            "1 if the addresses of the pod are known, and messages from others are not served.",
+            lambda view: int(bool(view.entry.addresses)),
+        ),
+        Family(
+            "vgpu_token_other_addresses_total",
+            COUNTER,
+            "Messages through the pod's port from another address than the pod's.",
+            lambda view: view.counts.other_addresses,
+        ),
+        Family(
             "vgpu_token_malformed_total",
             COUNTER,
             "Messages of the pod that do not follow the protocol, by what is wrong.",

@@ -7,9 +7,10 @@ burst of all connections that ever asked, of which Gemini 1.1 leaves thousands, 
 that wait.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from kubeshare.tokens.handover_record import PodTokenRecord
 from kubeshare.tokens.scheduler import Ask, TokenGrant, Withdraw
 
 Key = TypeVar("Key", bound=Hashable)
@@ -48,3 +49,13 @@ class PodToken(Generic[Key]):
         """A connection has closed; returns what the scheduler has to know."""
         waited = self._waiting.pop(connection, None) is not None
         return Withdraw(self._tenant) if waited and not self._waiting else None
+
+    def record(self, numbers: Mapping[Key, int]) -> PodTokenRecord:
+        """Its state, with the numbers of the connections."""
+        waiting = {numbers[key]: times for key, times in self._waiting.items()}
+        return PodTokenRecord(self._end, waiting)
+
+    def restore(self, record: PodTokenRecord, keys: Sequence[Key]) -> None:
+        """Take over the state that another daemon had."""
+        self._end = record.end
+        self._waiting = {keys[number]: times for number, times in record.waiting.items()}

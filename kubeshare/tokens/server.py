@@ -1,6 +1,7 @@
 """The daemon's loop: one thread, a listener for each tenant's port, an epoll for all.
 
-A tenant is who comes through its port; the name in a message is only compared. A connection that
+A tenant is who comes through its port, from its pod's address where that is known; the name in a
+message is only compared. A connection that
 has sent a valid message is not closed by the daemon while it is within bounds: Gemini's hook is
 killed by SIGPIPE at its next message.
 """
@@ -12,14 +13,24 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
+from kubeshare.tokens import handover
 from kubeshare.tokens.frames import REQUEST_BYTES, RESPONSE_BYTES, FrameError, decode
 from kubeshare.tokens.gpu_tokens import Answer, GpuTokens, TokenTenantView
+from kubeshare.tokens.handover_record import (
+    VERSION,
+    ConnectionRecord,
+    DaemonRecord,
+    ListenerRecord,
+    RecordError,
+    decode_record,
+    encode_record,
+)
 from kubeshare.tokens.scheduler import TokenRules
 from kubeshare.tokens.tenant_entry import TenantEntry
 from kubeshare.tokens.tenant_files import FolderEvents, TenantFiles
@@ -33,9 +44,8 @@ MAX_QUEUED: Final = 8
 """Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, and
 repeats it up to five times."""
 
-MAX_CONNECTIONS: Final = 8192
-"""Maximum number of connections of a tenant. Gemini 1.1 opens one for each message and closes
-none before its process ends."""
+HANDOVER: Final = "handover"
+"""What the selector has for the socket of the next process."""
 
 BACKLOG: Final = 512
 """Maximum number of connections that wait to be accepted, for each port."""
@@ -76,6 +86,34 @@ class _Connection:
         self.waits = False
         self.is_blocked = False
 
+    @property
+    def events(self) -> int:
+        """What it waits for."""
+        writes = selectors.EVENT_WRITE if self.is_blocked else 0
+        return selectors.EVENT_READ | writes
+
+    def record(self) -> ConnectionRecord:
+        """Its state for the next process."""
+        return ConnectionRecord(
+            self.entry.uuid,
+            self.entry.name,
+            self.received,
+            self.unsent,
+            self.is_valid,
+            self.waits,
+        )
+
+    @classmethod
+    def restored(
+        cls, record: ConnectionRecord, entry: TenantEntry, connected: socket.socket
+    ) -> Self:
+        """A connection of the last process."""
+        connection = cls(entry, connected)
+        connection.received, connection.unsent = record.received, record.unsent
+        connection.is_valid, connection.waits = record.is_valid, record.waits
+        connection.is_blocked = bool(record.unsent)
+        return connection
+
 
 def now_us() -> int:
     """The monotonic clock, in microseconds."""
@@ -86,13 +124,24 @@ class TokenServer:
     """The loop, on a thread of its own from :meth:`start` to :meth:`stop`."""
 
     def __init__(
-        self, folder: Path, host: str, rules: TokenRules, failed: Callable[[str], None]
+        self,
+        folder: Path,
+        host: str,
+        rules: TokenRules,
+        failed: Callable[[str], None],
+        *,
+        handover_path: Path | None = None,
+        handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         """``host`` is the address to listen on, "" for all; ``failed`` ends the program.
 
-        Raises OSError.
+        ``handover_path`` is the Unix socket of the running process, from which this one takes over;
+        it calls ``handed_over`` when the next one has taken over from it. Raises OSError.
         """
         self._failed = failed
+        self._handover_path = handover_path
+        self._handed_over = handed_over
+        self._successors: socket.socket | None = None
         self._files = TenantFiles(folder)
         self._host = host
         self._rules = rules
@@ -113,20 +162,26 @@ class TokenServer:
         self._selector.register(self._events.fd, selectors.EVENT_READ)
 
     def start(self) -> None:
-        """Read the files, listen, and begin."""
+        """Take over from a running process, read the files, listen, and begin.
+
+        Raises HandoverError if there is a running process and it cannot be taken over, and OSError
+        if the next one could not connect.
+        """
         with self._lock:
+            if self._handover_path is not None:
+                self._take_over(self._handover_path)
             self._configure(now_us())
         self._thread.start()
 
     def stop(self) -> None:
-        """End; every connection is closed."""
+        """End; every connection is closed, unless the next process has it."""
         self._ending = True
         os.write(self._waker, b"x")
-        self._thread.join()
-        for connection in self._connections:
-            connection.socket.close()
-        for listener in self._listeners.values():
-            listener.socket.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._successors is not None and self._handover_path is not None:
+            self._handover_path.unlink(missing_ok=True)
+        self._close_all()
         self._selector.close()
         self._events.close()
         os.close(self._wake)
@@ -164,6 +219,8 @@ class TokenServer:
             events = self._selector.select(self._timeout(now_us()))
             with self._lock:
                 for key, mask in events:
+                    if self._ending:  # also: all was handed over
+                        return
                     self._handle(key, mask)
                 self._tick(now_us())
 
@@ -182,6 +239,8 @@ class TokenServer:
                 self._flush(connection)
             if mask & selectors.EVENT_READ and connection in self._connections:
                 self._receive(connection)
+        elif key.data is HANDOVER:
+            self._hand_over()
         elif key.fd == self._events.fd:
             self._events.drain()
             self._configure(now_us())
@@ -197,6 +256,106 @@ class TokenServer:
                 self._selector.register(listener.socket, selectors.EVENT_READ, listener)
             self._paused.clear()
             self._configure(now)
+
+    # ------------------------------------------------------------ the next and the last process
+
+    def _hand_over(self) -> None:
+        """Give everything to the process that has connected; go on if that fails."""
+        if self._successors is None:
+            return
+        listeners, connections = [*self._listeners.values()], [*self._connections]
+        record = encode_record(self._record(listeners, connections))
+        sockets = [
+            self._successors,
+            *(each.socket for each in listeners),
+            *(each.socket for each in connections),
+        ]
+        try:
+            handover.hand_over(self._successors, record, sockets)
+        except handover.HandoverError as error:
+            log.warning("nothing was handed over, and this process goes on: %s", error)
+            return
+        log.info("the next process serves the pods; this one only waits for its end")
+        self._ending = True
+        self._close_all()
+        self._handed_over()
+
+    def _close_all(self) -> None:
+        for connection in self._connections:
+            connection.socket.close()
+        for listener in self._listeners.values():
+            listener.socket.close()
+        if self._successors is not None:
+            self._successors.close()
+        self._connections.clear()
+        self._listeners.clear()
+        self._successors = None
+
+    def _record(
+        self, listeners: Sequence[_Listener], connections: Sequence[_Connection]
+    ) -> DaemonRecord:
+        numbers = {each: number for number, each in enumerate(connections)}
+        return DaemonRecord(
+            VERSION,
+            tuple(
+                ListenerRecord(each.entry.port, each.entry.uuid, each.entry.name)
+                for each in listeners
+            ),
+            tuple(each.record() for each in connections),
+            {uuid: gpu.record(numbers) for uuid, gpu in self._gpus.items()},
+            self._files.content,
+            self._refused,
+            self._config_errors,
+        )
+
+    def _take_over(self, path: Path) -> None:
+        last = handover.predecessor(path)
+        if last is None:
+            self._successors = handover.listen(path)
+        else:
+            begin = now_us()
+            with last:
+                last.receive()
+                self._successors = self._restored(last)
+                last.take()
+            log.info(
+                "took over %d ports and %d connections in %.1f ms",
+                *(len(self._listeners), len(self._connections), (now_us() - begin) / 1000),
+            )
+        self._selector.register(self._successors, selectors.EVENT_READ, HANDOVER)
+
+    def _restored(self, last: handover.Predecessor) -> socket.socket:
+        """Have all that the last process had; returns the socket of the next one.
+
+        Raises HandoverError.
+        """
+        try:
+            record = decode_record(last.record)
+            entries = {
+                (uuid, pod.entry.name): pod.entry
+                for uuid, gpu in record.gpus.items()
+                for pod in gpu.pods
+            }
+            sockets = last.sockets(1 + len(record.listeners) + len(record.connections))
+            successors = next(sockets)
+            for each in record.listeners:
+                listener = _Listener(entries[each.uuid, each.pod], next(sockets))
+                self._listeners[each.port] = listener
+                self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+            connections = [
+                _Connection.restored(each, entries[each.uuid, each.pod], next(sockets))
+                for each in record.connections
+            ]
+            for uuid, gpu in record.gpus.items():
+                self._gpus[uuid] = GpuTokens.restored(gpu, self._rules, connections)
+        except (RecordError, LookupError) as error:
+            raise handover.HandoverError(f"its state cannot be used: {error}") from error
+        self._connections.update(connections)
+        for connection in connections:
+            self._selector.register(connection.socket, connection.events, connection)
+        self._files.content = record.files
+        self._refused, self._config_errors = record.refused_connections, record.config_errors
+        return successors
 
     # ------------------------------------------------------------ files and ports
 
@@ -243,7 +402,7 @@ class TokenServer:
 
     def _accept(self, listener: _Listener) -> None:
         try:
-            connected, _ = listener.socket.accept()
+            connected, peer = listener.socket.accept()
         except OSError as error:
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}:
                 self._selector.unregister(listener.socket)
@@ -255,7 +414,7 @@ class TokenServer:
         gpu = self._gpus[listener.entry.uuid]
         self._connections.add(connection)
         self._selector.register(connected, selectors.EVENT_READ, connection)
-        if gpu.connect(listener.entry, connection) > MAX_CONNECTIONS:
+        if gpu.connect(listener.entry, connection, plain_address(peer[0])) > 0:
             self._refused += 1
             self._close(connection)
 
@@ -316,8 +475,7 @@ class TokenServer:
             self._close(connection)
         elif bool(connection.unsent) != connection.is_blocked:
             connection.is_blocked = not connection.is_blocked
-            writes = selectors.EVENT_WRITE if connection.is_blocked else 0
-            self._selector.modify(connection.socket, selectors.EVENT_READ | writes, connection)
+            self._selector.modify(connection.socket, connection.events, connection)
 
     def _close(self, connection: _Connection) -> None:
         if connection not in self._connections:
@@ -327,6 +485,12 @@ class TokenServer:
         connection.socket.close()
         gpu = self._gpus[connection.entry.uuid]
         self._answer(gpu.disconnect(connection.entry, connection, now_us()))
+
+
+def plain_address(host: str) -> str:
+    """An address of a peer as files have it: IPv4 without IPv6's prefix, no zone."""
+    address = host.partition("%")[0]
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 def _listening(host: str, port: int) -> socket.socket:

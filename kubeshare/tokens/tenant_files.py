@@ -4,21 +4,30 @@ A file that cannot be used keeps what it had before: a damaged file takes nobody
 """
 
 import ctypes
+import errno
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
 from kubeshare.node_files import CONFIG, PORTS
+from kubeshare.tenant_identity import (
+    IDENTITIES_LIMIT,
+    TENANTS,
+    TenantIdentity,
+    parse_identities,
+)
+from kubeshare.tokens.handover_record import FilesRecord
 from kubeshare.tokens.tenant_entry import TenantEntry
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.kubeshare.daemon import TenantPort, parse_ports
-from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT, SharedPod, parse_config
+from vgpu.schemes.kubeshare.daemon import parse_ports
+from vgpu.schemes.kubeshare.gemini_config import parse_config
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.files import read_file
 
 IN_CLOSE_WRITE: Final = 0x8
 IN_MOVED_TO: Final = 0x80
+IN_CREATE: Final = 0x100
 IN_DELETE: Final = 0x200
 """Events of Linux's inotify (``<sys/inotify.h>``)."""
 
@@ -33,26 +42,38 @@ class TenantFiles:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._shares: dict[str, tuple[SharedPod, ...]] = {}
-        self._ports: dict[str, tuple[TenantPort, ...]] = {}
+        self.content = FilesRecord()
         self.problems: tuple[str, ...] = ()
 
     def read(self) -> Mapping[int, TenantEntry]:
         """The tenants by port; sets ``problems``, one line for each file that cannot be used."""
         problems: list[str] = []
-        self._shares = self._folder(CONFIG, parse_config, self._shares, problems)
-        self._ports = self._folder(PORTS, parse_ports, self._ports, problems)
+        before = self.content
+        self.content = FilesRecord(
+            self._folder(CONFIG, parse_config, before.shares, problems),
+            self._folder(PORTS, parse_ports, before.ports, problems),
+            self._folder(TENANTS, parse_identities, before.tenants, problems),
+        )
         tenants: dict[int, TenantEntry] = {}
-        for uuid, ports in sorted(self._ports.items()):
-            shares = {(each.namespace, each.pod): each for each in self._shares.get(uuid, ())}
+        for uuid, ports in sorted(self.content.ports.items()):
+            shares = {each.name: each for each in self.content.shares.get(uuid, ())}
+            known = {each.key: each for each in self.content.tenants.get(uuid, ())}
             for each in ports:
-                name = each.namespace, each.pod
-                entry = TenantEntry(uuid, *name, each.port, shares.get(name))
+                who = known.get(each.name) or TenantIdentity(each.name, each.namespace, each.pod)
+                entry = TenantEntry(
+                    uuid,
+                    who.namespace,
+                    who.pod,
+                    each.port,
+                    shares.get(each.name),
+                    who.key,
+                    who.addresses,
+                )
                 if tenants.setdefault(each.port, entry) is not entry:
                     other = tenants[each.port]
                     problems.append(
-                        f"{self._path / PORTS / uuid}: port {each.port} of {each.namespace}/"
-                        f"{each.pod} is that of {other.namespace}/{other.pod}"
+                        f"{self._path / PORTS / uuid}: port {each.port} of {entry.name} "
+                        f"is that of {other.name}"
                     )
         self.problems = tuple(problems)
         return tenants
@@ -68,13 +89,15 @@ class TenantFiles:
         try:
             uuids = sorted(file.name for file in folder.iterdir() if is_uuid(file.name))
         except OSError as error:
+            if name == TENANTS and error.errno == errno.ENOENT:  # KubeShare's own has none
+                return {}
             problems.append(f"{folder}: {error.strerror}")
             return dict(before)
         contents: dict[str, tuple[_Line, ...]] = {}
         for uuid in uuids:
             path = str(folder / uuid)
             try:
-                contents[uuid] = parse(read_file(path, CONFIG_LIMIT), path)
+                contents[uuid] = parse(read_file(path, IDENTITIES_LIMIT), path)
             except SourceError as error:
                 if error.reason is Reason.ABSENT:
                     continue
@@ -85,7 +108,7 @@ class TenantFiles:
 
 
 class FolderEvents:
-    """The events of both folders, as a descriptor to wait for. Raises OSError when created."""
+    """The events of the folders, as a descriptor to wait for. Raises OSError when created."""
 
     def __init__(self, path: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -93,13 +116,14 @@ class FolderEvents:
         self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self._folders = [path / CONFIG, path / PORTS]
+        files = IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE
+        folders = (path / CONFIG, path / PORTS, path / TENANTS)
+        self._folders = {path: IN_CREATE, **dict.fromkeys(folders, files)}
         self.watch()
 
     def watch(self) -> None:
         """Watch the folders, also those that were not there before."""
-        for folder in self._folders:
-            events = IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE
+        for folder, events in self._folders.items():
             self._add_watch(self.fd, os.fsencode(folder), events)
 
     def drain(self) -> None:

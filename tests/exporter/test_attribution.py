@@ -30,6 +30,7 @@ from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
 from vgpu.model import Phase, PodRef, Scheme, Share, Sharing, Source
 from vgpu.reasons import Reason
+from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
@@ -342,14 +343,16 @@ def test_gaias_limit_file_finds_its_gpu_by_bus_id():
     assert (row.scheme, row.limit_bytes, row.core_limit_percent) == (Scheme.GAIA, 7680 * MIB, 50)
 
 
-def test_kubeshares_line_finds_its_pod_by_name():
+@pytest.mark.parametrize("name", ["infer", "a-model-with-a-name-that-is-too-long-for-gemini-x2x7k"])
+def test_kubeshares_line_finds_its_pod_by_name_or_key(name):
+    namespace, pod = split_name(tenant_name("ml", name))
     limits = LimitSample(
         (
             LimitFile(
                 Scheme.KUBESHARE,
                 "/config/A",
-                namespace="ml",
-                pod="infer",
+                namespace=namespace,
+                pod=pod,
                 device=A,
                 memory_bytes=GIB,
                 cores_percent=100,
@@ -360,8 +363,11 @@ def test_kubeshares_line_finds_its_pod_by_name():
         gpu=driver(),
         process=kernel(live=(POD2,)),
         limits=limits,
-        kubelet=kubelet(containers=[("c2", "infer", "web", POD2)]),
+        kubelet=msgspec.structs.replace(
+            kubelet(containers=[("c2", name, "web", POD2)]), pods={POD2: PodRef(POD2, "ml", name)}
+        ),
     )
+    assert share(result, "web", A, POD2).pod == name
     assert share(result, "web", A, POD2).limit_bytes == GIB
 
 

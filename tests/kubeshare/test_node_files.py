@@ -1,5 +1,6 @@
 """Gemini's files on a node: what they have, that their readers notice them, that none is lost."""
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -11,10 +12,12 @@ from msgspec import structs
 
 from kubeshare.node_component import held_uuid
 from kubeshare.node_files import CONFIG, PORTS, GeminiFolder, tables_of, with_unread, write_address
+from kubeshare.tenant_identity import parse_identities
 from tests.kubeshare.model_cluster import share_pod
 from vgpu.facts import Grant
+from vgpu.reasons import SourceError
 from vgpu.schemes.kubeshare.daemon import format_ports, parse_ports
-from vgpu.schemes.kubeshare.gemini_config import parse_config
+from vgpu.schemes.kubeshare.gemini_config import parse_config, tenant_name
 
 A, B = "GPU-a", "GPU-b"
 CLOSE_WRITE, MOVED_TO = 0x8, 0x80
@@ -49,12 +52,56 @@ def test_a_gpu_has_its_bound_share_pods_and_no_others():
 
 def test_the_files_are_as_kubeshare_1_writes_them(tmp_path):
     folder = GeminiFolder(tmp_path)
-    assert folder.write(tables_of([bound("a"), bound("b", port=50052)], "n1")) == 2
+    assert folder.write(tables_of([bound("a"), bound("b", port=50052)], "n1")) == 3
     assert (tmp_path / CONFIG / A).read_text() == (
         "2\nns/a 0.500000 1.000000 1073741824\nns/b 0.500000 1.000000 1073741824\n"
     )
     assert (tmp_path / PORTS / A).read_text() == "2\nns/a 50051\nns/b 50052\n"
     assert folder.write(tables_of([bound("a"), bound("b", port=50052)], "n1")) == 0
+
+
+LONG = "trainer-of-a-model-with-a-long-name-7d9c5b7f4-x2x7k"
+
+
+def test_a_pod_whose_name_is_too_long_for_gemini_has_a_key(tmp_path):
+    found = bound("a")
+    ref = structs.replace(found.ref, name=LONG)
+    tables = tables_of([structs.replace(found, pod=structs.replace(found.pod, ref=ref))], "n1")
+    folder = GeminiFolder(tmp_path)
+    folder.write(tables)
+    key = tenant_name("ns", LONG)
+    assert len(key) == 32
+    assert (tmp_path / CONFIG / A).read_text() == f"1\n{key} 0.500000 1.000000 1073741824\n"
+    assert (tmp_path / PORTS / A).read_text() == f"1\n{key} 50051\n"
+    assert folder.tables() == tables
+    assert [each.pod for each in tables[A].tenants] == [LONG]
+    assert folder.write(with_unread({}, folder.tables(), {("ns", LONG)})) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "addresses"),
+    [
+        ({"podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}, {"ip": "FD00::7"}]}, 2),
+        ({"podIP": "10.0.0.7"}, 1),
+        ({"podIP": "ten", "podIPs": {"ip": "10.0.0.7"}}, 0),
+        ({"podIP": 7, "podIPs": ["10.0.0.7", {"ip": None}, None]}, 0),
+        ([], 0),
+        (None, 0),
+    ],
+)
+def test_a_pods_addresses_are_those_of_its_status(tmp_path, status, addresses):
+    tables = tables_of([bound("a", copied=status)], "n1")
+    (tenant,) = tables[A].tenants
+    assert tenant.addresses == ("10.0.0.7", "fd00::7")[:addresses]
+    folder = GeminiFolder(tmp_path)
+    folder.write(tables)
+    assert folder.tables() == tables
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_file_of_tenants_is_read_or_refused(content):
+    with contextlib.suppress(SourceError):
+        parse_identities(content)
 
 
 def test_a_gpu_without_pods_gets_an_empty_table():

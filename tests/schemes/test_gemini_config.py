@@ -1,5 +1,6 @@
 """KubeShare's config file of one GPU, in exact numbers."""
 
+import hashlib
 from decimal import Decimal
 from math import ceil
 
@@ -8,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config, parse_config
+from vgpu.schemes.kubeshare.gemini_config import (
+    SharedPod,
+    format_config,
+    parse_config,
+    split_name,
+    tenant_name,
+)
 from vgpu.units import GIB, milli, percent
 
 EXAMPLE = b"1\nns/name 0.500000 1.000000 1073741824\n"
@@ -18,6 +25,19 @@ def test_the_worked_example_is_read_and_written():
     pods = (SharedPod("ns", "name", request_milli=500, limit_milli=1000, memory_bytes=GIB),)
     assert parse_config(EXAMPLE) == pods
     assert format_config(pods) == EXAMPLE
+
+
+def test_a_name_that_is_too_long_for_geminis_messages_has_a_key():
+    short, long = "n" * (47 - len("ns/")), "n" * (48 - len("ns/"))
+    assert tenant_name("ns", short) == f"ns/{short}"
+    key = tenant_name("ns", long)
+    assert key == hashlib.sha256(f"ns/{long}".encode()).hexdigest()[:32]
+    pods = (SharedPod(*split_name(key), 500, 1000, GIB),)
+    assert pods[0].name == key
+    assert format_config(pods) == f"1\n{key} 0.500000 1.000000 1073741824\n".encode()
+    assert parse_config(format_config(pods)) == pods
+    with pytest.raises(SourceError):
+        parse_config(f"1\n{key[1:]} 0.500000 1.000000 1073741824\n".encode())
 
 
 def test_a_gpu_that_nobody_uses_has_a_file_too():

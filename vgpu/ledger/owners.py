@@ -14,6 +14,7 @@ from vgpu.facts import (
 )
 from vgpu.model import PodRef
 from vgpu.reasons import Reason
+from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 
 Place = tuple[str, str]
 """Pod UID and container."""
@@ -87,12 +88,19 @@ def owned_limits(
     the file, so a container that its pod does not have is an error.
     """
     uids: dict[tuple[str, str], set[str]] = {}
+    full_names: dict[tuple[str, str], tuple[str, str]] = {}  # by key
     for pod in pods:
-        uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+        full_name = pod.namespace, pod.name
+        full_names[split_name(tenant_name(*full_name))] = full_name
+        uids.setdefault(full_name, set()).add(pod.uid)
     containers: dict[str, set[str]] = {}
     for container in names.values():
         containers.setdefault(container.pod_uid, set()).add(container.container)
-    for limit in limits:
+    for read in limits:
+        limit = read
+        if not read.namespace and ("", read.pod) in full_names:
+            namespace, pod_name = full_names["", read.pod]
+            limit = msgspec.structs.replace(read, namespace=namespace, pod=pod_name)
         candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
         if len(candidates) > 1:
             error = f"{len(candidates)} pods {limit.namespace}/{limit.pod}"

@@ -113,10 +113,7 @@ class ProgramHost:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        if self._server is not None:
-            self._server.stop()
-        if self._probes is not None:
-            self._probes.stop(PROBE_GRACE_SECONDS)
+        self.stop_serving()
         if error is not None and self._is_held():
             exit_now(_report(error))
 
@@ -137,8 +134,11 @@ class ProgramHost:
         own = own_tables(lambda: OwnView(self.build, self.own_numbers()))
         return metrics_page(LiveMetrics((*tables, *own), view).body)
 
-    def start(self, routes: Routes) -> None:
+    def start(self, routes: Routes, *, shares_port: bool = False) -> None:
         """Serve from now on: all routes, and those of the probes on an address of their own.
+
+        With ``shares_port`` the next process of the same program may serve beside this one, until
+        :meth:`stop_serving`.
 
         Raises:
             CannotServe: an address cannot be listened on.
@@ -146,7 +146,8 @@ class ProgramHost:
         web = self._web
         if web.probe_address:
             probes = {path: routes[path] for path in PROBES if path in routes}
-            self._probes = _started(WebServer(probes, (web.probe_address,)), PROBE_FLAG)
+            probe_server = WebServer(probes, (web.probe_address,), shares_port=shares_port)
+            self._probes = _started(probe_server, PROBE_FLAG)
         server = WebServer(
             routes,
             web.listen_address,
@@ -155,6 +156,7 @@ class ProgramHost:
             max_connections=web.max_connections,
             max_per_address=web.max_connections_per_address,
             max_bodies=web.max_bodies,
+            shares_port=shares_port,
         )
         self._server = _started(server, web.listen_flag)
 
@@ -163,6 +165,13 @@ class ProgramHost:
         if not self._is_announced:
             self._is_announced = True
             log.info("serving", extra={"addresses": ",".join(self.urls), **more})
+
+    def stop_serving(self) -> None:
+        """Stop the web server, while the process goes on. From any thread."""
+        if self._server is not None:
+            self._server.stop()
+        if self._probes is not None:
+            self._probes.stop(PROBE_GRACE_SECONDS)
 
     def is_ending(self) -> bool:
         """Whether it is to end, for callers that start a long operation."""

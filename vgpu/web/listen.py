@@ -51,8 +51,10 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def listen(address: str) -> socket.socket:
+def listen(address: str, *, shares_port: bool = False) -> socket.socket:
     """A non-blocking listening socket; no host and ``[::]`` mean IPv6 and IPv4 where both exist.
+
+    With ``shares_port`` another process of the same user may listen there, too, if it also does so.
 
     Raises:
         ListenError: the address is malformed, unknown, in use or not permitted.
@@ -67,7 +69,11 @@ def listen(address: str) -> socket.socket:
         else:
             family, target = _resolve(host or "0.0.0.0", port)
         listener = socket.create_server(
-            target, family=family, backlog=_BACKLOG, dualstack_ipv6=both
+            target,
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=both,
+            reuse_port=shares_port,
         )
     except socket.gaierror as error:
         raise ListenError(address, f"unknown host: {error.strerror}") from error

@@ -81,6 +81,7 @@ class WebServer:
         max_per_address: the same for the connections of one client's address.
         max_bodies: request bodies that are read at a time; beyond that 503.
         timeouts: how long a client may take.
+        shares_port: whether the next process of the same program may listen beside this one.
 
     Attributes:
         addresses: where it really listens, as ``host:port``; known after :meth:`start`.
@@ -97,6 +98,7 @@ class WebServer:
         max_per_address: int = MAX_PER_ADDRESS,
         max_bodies: int = MAX_BODIES,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        shares_port: bool = False,
     ) -> None:
         self.addresses: tuple[str, ...] = ()
         self._routes = {path: route_of(entry) for path, entry in routes.items()}
@@ -106,6 +108,7 @@ class WebServer:
         self._bodies = threading.BoundedSemaphore(max_bodies)
         self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
+        self._shares_port = shares_port
         self._listeners: list[socket.socket] = []
         self._stopping = threading.Event()
         self._acceptor = threading.Thread(target=self._accept_all, name="web-accept", daemon=True)
@@ -127,7 +130,7 @@ class WebServer:
             raise ListenError("", "give at least one address, such as :9394")
         try:
             for address in self._wanted:
-                self._listeners.append(listen(address))
+                self._listeners.append(listen(address, shares_port=self._shares_port))
         except ListenError:
             self._close_listeners()
             raise

@@ -7,10 +7,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from msgspec import structs
+
 from kubeshare.node_files import GeminiFolder, GpuTable
+from kubeshare.tenant_identity import TenantIdentity
 from tests.support.environment import required_tool
 from vgpu.schemes.kubeshare.daemon import TenantPort
-from vgpu.schemes.kubeshare.gemini_config import SharedPod
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, split_name, tenant_name
 
 SOURCE = Path(__file__).with_name("gemini_client.c")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
@@ -24,15 +27,15 @@ def own_address():
     return f"127.{64 + (pid >> 16) % 64}.{pid >> 8 & 255}.{pid & 255}"
 
 
-def built_client():
-    """The program, compiled once per content."""
+def compiled(source, *flags):
+    """A program in C, compiled once per content."""
     compiler = required_tool("gcc", "gcc libc6-dev")
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    program = Path(tempfile.gettempdir(), f"vgpu-gemini-client-{os.getuid()}-{digest}")
+    digest = hashlib.sha256(source.read_bytes() + repr(flags).encode()).hexdigest()[:16]
+    program = Path(tempfile.gettempdir(), f"vgpu-{source.stem}-{os.getuid()}-{digest}")
     if not program.exists():
         with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder, "client")
-            subprocess.run([compiler, *FLAGS, "-o", made, SOURCE], check=True)
+            made = Path(folder, "program")
+            subprocess.run([compiler, *FLAGS, *flags, "-o", made, source], check=True)
             made.replace(program)
     return program
 
@@ -42,7 +45,7 @@ class Client:
 
     def __init__(self, port, *options, name="ns/a", address=None):
         self.process = subprocess.Popen(
-            [built_client(), *options, address or own_address(), str(port), name],
+            [compiled(SOURCE), *options, address or own_address(), str(port), name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -80,9 +83,16 @@ def pod(name, request=500, limit=1000, memory=1024 * MIB):
     return SharedPod("ns", name, request, limit, memory)
 
 
-def write(folder, pods, ports=None, uuid=UUID):
-    """Gemini's files as the node component writes them; ports from 50051 on, by pod."""
+def write(folder, pods, ports=None, uuid=UUID, addresses=()):
+    """The files as the node component writes them; ports from 50051 on, by pod."""
     if ports is None:
         ports = {each.pod: 50051 + number for number, each in enumerate(pods)}
-    lines = tuple(TenantPort("ns", name, port) for name, port in ports.items())
-    GeminiFolder(folder).write({uuid: GpuTable(tuple(pods), lines)})
+    keys = {name: tenant_name("ns", name) for name in ports}
+    lines = tuple(TenantPort(*split_name(keys[name]), port) for name, port in ports.items())
+    shares = (structs.replace(each, **named(tenant_name("ns", each.pod))) for each in pods)
+    who = tuple(TenantIdentity(keys[name], "ns", name, addresses) for name in ports)
+    GeminiFolder(folder).write({uuid: GpuTable(tuple(shares), lines, who)})
+
+
+def named(key):
+    return dict(zip(("namespace", "pod"), split_name(key), strict=True))

@@ -1,5 +1,6 @@
 """The daemon serves processes with Gemini's hook: clients in C, over TCP."""
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from kubeshare.tokens.frames import MalformedMessage
 from kubeshare.tokens.main import command
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
-from tests.kubeshare.tokens.gemini_process import MIB, Client, own_address, pod, write
+from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
+from vgpu.schemes.kubeshare.gemini_config import tenant_name
 
 GOLDEN = ROOT / "tests" / "golden" / "gemini"
 
@@ -120,6 +122,49 @@ def test_a_pod_is_who_comes_through_its_port(serve, tmp_path):
     with Client(50052, name="ns/a") as client:
         assert client.ask("limit") == f"limit 0 {MIB}"
         assert seen(server, "b").counts.other_names == 1
+
+
+def test_a_message_from_another_address_than_the_pods_waits_for_the_files(serve, tmp_path):
+    """As that of a pod that was created again, whose new address the files do not have yet."""
+    write(tmp_path, [pod("a")], addresses=("10.1.2.3",))
+    server = serve()
+    with Client(50051) as client, Client(50051) as other:
+        client.send("quota 0 0")
+        other.send("limit")
+        wait_until(lambda: seen(server).counts.other_addresses == 2, "both messages wait")
+        assert not seen(server).held
+        write(tmp_path, [pod("a")], addresses=("10.1.2.3", "127.0.0.1"))
+        assert client.answer() == "quota 300.000"
+        assert other.answer() == f"limit 0 {1024 * MIB}"
+        assert client.ask("allocate 1") == "allocate 1"
+    assert seen(server).counts.other_addresses == 2
+
+
+def test_others_cannot_use_up_a_pods_connections(serve, tmp_path):
+    write(tmp_path, [pod("a")], addresses=("10.1.2.3",))
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        for _ in range(70):
+            stack.enter_context(socket.create_connection((own_address(), 50051)))
+        wait_until(lambda: server.view().refused_connections == 6, "the others are closed")
+        write(tmp_path, [pod("a")], addresses=("127.0.0.1",))
+        wait_until(lambda: seen(server).entry.addresses == ("127.0.0.1",), "the new address")
+        with Client(50051) as client:
+            assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+
+
+def test_a_pod_with_a_long_name_has_a_key_and_loses_nothing(serve, tmp_path):
+    name = "trainer-of-a-model-with-a-long-name-7d9c5b7f4-x2x7k"
+    write(tmp_path, [pod(name)])
+    server = serve()
+    key = tenant_name("ns", name)
+    assert (tmp_path / "config" / UUID).read_text() == f"1\n{key} 0.500000 1.000000 1073741824\n"
+    with Client(50051, name=key) as client:
+        assert client.ask("quota 0 400") == "quota 350.000"  # the burst came whole
+        assert seen(server, name).entry.name == f"ns/{name}"
+    with Client(50051, name=f"ns/{name}") as client:  # created before its name had a key
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+    assert seen(server, name).counts.other_names == 0
 
 
 def test_a_late_answer_leaves_a_process_out_of_step_and_nobody_else(serve, tmp_path):
@@ -250,6 +295,7 @@ def test_the_program(tmp_path):
         [
             *(sys.executable, "-m", "vgpu", "tokens", "--kubeshare-dir", tmp_path),
             *("--tenant-address", address, "--web.listen-address", f"{address}:9402"),
+            *("--handover-socket", tmp_path / "handover.sock"),
         ],
         cwd=ROOT,
         stderr=subprocess.PIPE,

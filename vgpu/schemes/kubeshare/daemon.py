@@ -18,7 +18,7 @@ import msgspec
 from vgpu.model import Device
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.kubeshare import gemini_config
-from vgpu.schemes.kubeshare.gemini_config import SharedPod
+from vgpu.schemes.kubeshare.gemini_config import NAME_KEY, SharedPod, joined_name, split_name
 from vgpu.schemes.kubeshare.node import format_gpu_info, parse_gpu_info
 from vgpu.schemes.kubeshare.text import is_uuid
 
@@ -39,7 +39,9 @@ SCHEDULER_PORTS_BEGIN: Final = 49901
 
 _MOST_PODS: Final = len(MANAGER_PORTS)
 _POD_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
-_TENANT_PORT = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-a-z0-9.]{0,252}) ([0-9]{1,5})")
+_TENANT_PORT = re.compile(
+    rf"([a-z0-9][-a-z0-9]{{0,62}}/[a-z0-9][-a-z0-9.]{{0,252}}|{NAME_KEY}) ([0-9]{{1,5}})"
+)
 _MOST_PORT: Final = 65535
 
 
@@ -75,11 +77,16 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Where a tenant of a GPU finds its pod manager."""
+    """Where a tenant of a GPU finds its pod manager; named as in :class:`SharedPod`."""
 
     namespace: str
     pod: str
     port: int
+
+    @property
+    def name(self) -> str:
+        """Its name as Gemini has it."""
+        return joined_name(self.namespace, self.pod)
 
 
 class GpuTenants(msgspec.Struct, frozen=True):
@@ -163,11 +170,11 @@ def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort,
 
 
 def _port_line(tenant: TenantPort) -> str:
-    return f"{tenant.namespace}/{tenant.pod} {tenant.port}"
+    return f"{tenant.name} {tenant.port}"
 
 
 def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
     matched = _TENANT_PORT.fullmatch(text)
-    if matched is None or int(matched[3]) > _MOST_PORT:
+    if matched is None or int(matched[2]) > _MOST_PORT:
         raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
-    return TenantPort(matched[1], matched[2], int(matched[3]))
+    return TenantPort(*split_name(matched[1]), int(matched[2]))

@@ -5,10 +5,16 @@
 request and limit are fractions of the GPU as decimals, memory is bytes. KubeShare 2 writes limit
 before request. A request is never above its limit, so a file in that order is refused as soon as
 the two differ, rather than read with the columns crossed.
+
+Gemini's messages have 80 bytes, in which a name of more than 47 cuts off what follows, and one of
+more than 63 overruns a buffer in the tenant. Our controllers give such a pod a key in place of its
+name, here and in its environment: 32 hexadecimal digits.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -18,19 +24,54 @@ from vgpu.units import WHOLE_DEVICE_MILLI, count, milli
 CONFIG_LIMIT = 256 * 1024
 """Maximum size in bytes: KubeShare has at most 511 pods on a GPU, and a line at most 400 bytes."""
 
-_POD = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9][-a-z0-9.]{0,252}")
+MAX_NAME_BYTES: Final = 47
+"""Maximum length of a name with which all of a message of Gemini's hook is sent."""
+
+_KEY_DIGITS: Final = 32
+
+NAME_KEY: Final = rf"[0-9a-f]{{{_KEY_DIGITS}}}"
+"""A pattern: the key of a pod whose name is too long."""
+
+_POD = re.compile(rf"[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?/[a-z0-9][-a-z0-9.]{{0,252}}|{NAME_KEY}")
 _DECIMAL = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,18})?")
 _BYTES = re.compile(r"[0-9]{1,18}")
 
 
 class SharedPod(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One pod's part of a GPU: thousandths of the GPU, and bytes."""
+    """One pod's part of a GPU: thousandths of the GPU, and bytes.
+
+    A pod that has a key in place of its name has no namespace, and the key as ``pod``.
+    """
 
     namespace: str
     pod: str
     request_milli: int
     limit_milli: int
     memory_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Its name as Gemini has it."""
+        return joined_name(self.namespace, self.pod)
+
+
+def joined_name(namespace: str, pod: str) -> str:
+    """``namespace/pod``, or a key, which has no namespace."""
+    return f"{namespace}/{pod}" if namespace else pod
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The namespace and the pod; a key has no namespace."""
+    namespace, slash, pod = name.partition("/")
+    return (namespace, pod) if slash else ("", name)
+
+
+def tenant_name(namespace: str, pod: str) -> str:
+    """The name by which Gemini knows a pod: its own, or a key that is computed from it."""
+    name = f"{namespace}/{pod}"
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    return hashlib.sha256(name.encode()).hexdigest()[:_KEY_DIGITS]
 
 
 def parse_config(content: bytes, object_name: str = "config") -> tuple[SharedPod, ...]:
@@ -68,8 +109,7 @@ def parse_line(line: str, where: str, object_name: str) -> SharedPod:
         if not shape.fullmatch(column):
             raise SourceError(Reason.MALFORMED, object_name, f"{where}: {column[:64]!r}")
     name, request, limit, memory = columns
-    namespace, _, pod = name.partition("/")
-    shared = SharedPod(namespace, pod, milli(request), milli(limit), int(memory))
+    shared = SharedPod(*split_name(name), milli(request), milli(limit), int(memory))
     if shared.limit_milli > WHOLE_DEVICE_MILLI:
         raise SourceError(Reason.MALFORMED, object_name, f"{where}: a limit above the whole GPU")
     if shared.request_milli > shared.limit_milli:
@@ -87,7 +127,7 @@ def format_config(pods: Iterable[SharedPod]) -> bytes:
 def format_line(pod: SharedPod) -> str:
     """The line of one pod, without its end."""
     request, limit = _decimal(pod.request_milli), _decimal(pod.limit_milli)
-    return f"{pod.namespace}/{pod.pod} {request} {limit} {pod.memory_bytes}"
+    return f"{pod.name} {request} {limit} {pod.memory_bytes}"
 
 
 def _decimal(thousandths: int) -> str:

@@ -1,0 +1,205 @@
+"""The token daemon: time of a hand-over, CPU of a message, and what hand-overs cost the GPU.
+
+    python benchmarks/tokens.py [--seconds 3] [--runs 3]
+
+The daemon and a server that reads 80 bytes and answers 40, and does nothing else, are processes of
+their own; clients in C load them by turns. CPU times are the scheduler's counts for a server's
+process, the best of several runs. Shares are of a simulated GPU on a virtual clock, with the
+hand-over that was measured.
+"""
+
+import argparse
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.budgets import Budgets, load  # noqa: E402
+from benchmarks.exporter import on_cpu  # noqa: E402
+from kubeshare.tokens.scheduler import TokenRules  # noqa: E402
+from tests.kubeshare.tokens.gemini_process import compiled, own_address, pod, write  # noqa: E402
+from tests.kubeshare.tokens.simulated_gpu import Behaviour, SimulatedGpu  # noqa: E402
+from tests.support.waiting import wait_until  # noqa: E402
+from vgpu.placement.kubeshare_gemini import TokenWindow  # noqa: E402
+
+CLIENTS = Path(__file__).with_name("token_clients.c")
+GPUS, TENANTS, HOLD_MS = 8, 8, 20
+"""64 clients; a GPU hands over 50 times a second."""
+
+CONNECTIONS, PACE_MS = 64, 50
+FIRST_PORT, WEB_PORT = 50051, 9402
+
+HANDOVER_P50_MS, HANDOVER_P99_MS = 0.15, 2.0
+CPU_RATIO = 2.5
+"""Maximum CPU of a message beside that of the server that does nothing."""
+
+CORE_PERCENT = 3.0
+"""Maximum CPU of 8 GPUs that hand over 50 times a second each."""
+
+SHARE_POINTS, LOST_PERCENT = 2.0, 1.0
+
+
+def serve_nothing(address):
+    """Answer every 80 bytes with 40."""
+    selector = selectors.DefaultSelector()
+    listening = socket.create_server((address, 0), backlog=512)
+    selector.register(listening, selectors.EVENT_READ)
+    print(listening.getsockname()[1], flush=True)
+    answer, parts = bytes(40), {}
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listening:
+                connected, _ = listening.accept()
+                connected.setblocking(False)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                selector.register(connected, selectors.EVENT_READ)
+                parts[connected] = b""
+                continue
+            received = parts[key.fileobj] + key.fileobj.recv(640)
+            if not received:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                continue
+            parts[key.fileobj] = received[80:]
+            if len(received) >= 80:
+                key.fileobj.send(answer)
+
+
+class Server:
+    """A process with its port."""
+
+    def __init__(self, command, port=None):
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        self.port = port or int(self.process.stdout.readline())
+
+    def load(self, program, mode, *numbers):
+        """Number, p50 and p99 in microseconds, and the CPU of the server in microseconds."""
+        before = on_cpu(self.process.pid)
+        command = [program, mode, own_address(), str(self.port), *map(str, numbers)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        cpu = (on_cpu(self.process.pid) - before) * 1000
+        return *map(int, printed.split()), cpu
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+def started(folder):
+    """The daemon with a tenant for each client, and the server that does nothing."""
+    address = own_address()
+    for gpu in range(GPUS):
+        names = [f"t{gpu * TENANTS + number}" for number in range(TENANTS)]
+        ports = {name: FIRST_PORT + int(name[1:]) for name in names}
+        uuid = f"GPU-00000000-0000-0000-0000-00000000000{gpu}"
+        write(folder, [pod(name, 1000 // TENANTS) for name in names], ports, uuid)
+    web = f"{address}:{WEB_PORT}"
+    daemon = [
+        *("-m", "vgpu", "tokens", "--kubeshare-dir", str(folder), "--tenant-address", address),
+        *("--web.listen-address", web, "--handover-socket", str(folder / "handover.sock")),
+    ]
+    servers = {
+        "daemon": Server(daemon, FIRST_PORT),
+        "nothing": Server([__file__, "--serve-nothing", address]),
+    }
+    url = f"http://{web}/-/ready"
+    wait_until(lambda: urllib.request.urlopen(url).close() is None, "ready", failures=(OSError,))
+    return servers
+
+
+def measured(servers, program, seconds, runs):
+    """The best of some runs, by figure; servers take turns."""
+    best = {}
+
+    def keep(what, value):
+        best[what] = min(best.get(what, value), value)
+
+    for _ in range(runs):
+        for name, server in servers.items():
+            number, p50, p99, cpu = server.load(program, "memory", 8, 0, seconds)
+            keep(f"{name} cpu", cpu / number)
+            _, p50, p99, _ = server.load(program, "memory", CONNECTIONS, PACE_MS, seconds)
+            keep(f"{name} p50", p50 / 1000)
+            keep(f"{name} p99", p99 / 1000)
+        number, p50, p99, cpu = servers["daemon"].load(
+            program, "tokens", GPUS, TENANTS, HOLD_MS, seconds
+        )
+        keep("handover p50", p50 / 1000)
+        keep("handover p99", p99 / 1000)
+        keep("handover cpu", cpu / number)
+    return best
+
+
+def shares(handover_ms, requests, quota_ms=None):
+    """The shares of always busy tenants in the first window after a warm-up, in percent."""
+    window = TokenWindow()
+    rules = TokenRules(window=window)
+    if quota_ms is not None:
+        quota = quota_ms * 1000
+        rules = TokenRules(window=TokenWindow(quota, quota, window.length), max_quota=quota)
+    tenants = [Behaviour(request, 1000) for request in requests]
+    gpu = SimulatedGpu(tenants, rules, handover=round(handover_ms * 500))
+    gpu.run(2 * window.length)
+    return [100 * gpu.share(name, window.length) for name in gpu.tenants]
+
+
+def report(best):
+    budgets = Budgets()
+    hold = budgets.hold
+    print(f"{CONNECTIONS} clients, a memory message every {PACE_MS} ms, load {load()}:")
+    for name in ("daemon", "nothing"):
+        print(f"  {name}: p50 {best[f'{name} p50']:.3f} ms, p99 {best[f'{name} p99']:.3f} ms")
+    print(f"{GPUS} GPUs with {TENANTS} tenants each, tokens of {HOLD_MS} ms:")
+    for name, most in (("p50", HANDOVER_P50_MS), ("p99", HANDOVER_P99_MS)):
+        value = best[f"handover {name}"]
+        held = hold(f"{name} of a hand-over", value, most, "ms")
+        print(f"  hand-over {name} {value:.3f} ms: {held}")
+    ratio = best["daemon cpu"] / best["nothing cpu"]
+    each = f"{best['daemon cpu']:.1f} us beside {best['nothing cpu']:.1f} us"
+    print(f"CPU of a message: {each}, {ratio:.2f} times: {hold('CPU', ratio, CPU_RATIO, 'times')}")
+    core = best["handover cpu"] * GPUS * 1000 / HOLD_MS / 1e6 * 100
+    held = hold("CPU of hand-overs", core, CORE_PERCENT, "% of a core")
+    each = f"{best['handover cpu']:.1f} us each"
+    print(f"CPU of {GPUS} GPUs with 50 hand-overs a second: {each}, {core:.2f} %: {held}")
+    for requests in ([500, 500], [500, 300, 200], [100, 200, 400, 300]):
+        reached = shares(best["handover p50"], requests)
+        off = max(abs(share - milli / 10) for share, milli in zip(reached, requests, strict=True))
+        held = hold(f"shares {requests}", off, SHARE_POINTS, "points")
+        print(f"shares {requests}: {', '.join(f'{it:.1f} %' for it in reached)}: {held}")
+    lost = 100 - sum(shares(best["handover p50"], [500, 500], quota_ms=100))
+    held = hold("lost to hand-overs", lost, LOST_PERCENT, "%")
+    print(f"lost to hand-overs with quotas of 100 ms: {lost:.2f} %: {held}")
+    return budgets.status()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=3, help="of each load")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--serve-nothing", metavar="ADDRESS", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve_nothing:
+        serve_nothing(args.serve_nothing)
+    program = compiled(CLIENTS)
+    with tempfile.TemporaryDirectory() as folder:
+        servers = started(Path(folder))
+        try:
+            best = measured(servers, program, args.seconds, args.runs)
+        finally:
+            for server in servers.values():
+                server.end()
+    return report(best)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The state that a daemon hands over to the next one, as values. Pure.
+
+Connections are numbered; their sockets follow the record in this order. Times are microseconds of
+the monotonic clock, which all processes of a node share.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kubeshare.tenant_identity import TenantIdentity
+from kubeshare.tokens.frames import MalformedMessage, Request
+from kubeshare.tokens.scheduler import TokenState
+from kubeshare.tokens.tenant_entry import TenantEntry
+from vgpu.schemes.kubeshare.daemon import TenantPort
+from vgpu.schemes.kubeshare.gemini_config import SharedPod
+
+VERSION: Final = 1
+"""The version of the record. A daemon that gets another one takes nothing over."""
+
+
+class TenantCounts(msgspec.Struct):
+    """What is counted of a tenant; times in microseconds."""
+
+    grants: int = 0
+    granted: int = 0
+    waited: int = 0
+    overused: int = 0
+    unreturned: int = 0
+    refused: int = 0
+    other_names: int = 0
+    other_addresses: int = 0
+    malformed: dict[MalformedMessage, int] = {}
+
+    def count_malformed(self, kind: MalformedMessage) -> None:
+        """Count a message that is wrong."""
+        self.malformed[kind] = self.malformed.get(kind, 0) + 1
+
+
+class PodTokenRecord(msgspec.Struct, frozen=True):
+    """The token of a pod: its end, and overuse and burst of the connections that wait."""
+
+    end: int
+    waiting: Mapping[int, tuple[int, int]]
+
+
+class PodRecord(msgspec.Struct, frozen=True):
+    """A pod.
+
+    Attributes:
+        entry: what the files have of it.
+        is_listed: whether they still have it.
+        connections: their numbers, with the address of each.
+        token: its token.
+        ids: the numbers of the messages for the token that wait, by connection.
+        booked: bytes by connection, the oldest first.
+        opened: how many connections it has ever opened.
+        asked_at: when it asked for the token that it waits for.
+        counts: what is counted.
+    """
+
+    entry: TenantEntry
+    is_listed: bool
+    connections: Mapping[int, str]
+    token: PodTokenRecord
+    ids: Mapping[int, int]
+    booked: Mapping[int, int]
+    opened: int
+    asked_at: int
+    counts: TenantCounts
+
+
+class FilesRecord(msgspec.Struct, frozen=True):
+    """What the files had when they could be used last, by GPU."""
+
+    shares: Mapping[str, tuple[SharedPod, ...]] = {}
+    ports: Mapping[str, tuple[TenantPort, ...]] = {}
+    tenants: Mapping[str, tuple[TenantIdentity, ...]] = {}
+
+
+class HeldRecord(msgspec.Struct, frozen=True):
+    """A message that waits until the files name its tenant's share or address."""
+
+    since: int
+    pod: str
+    request: Request
+
+
+class GpuRecord(msgspec.Struct, frozen=True):
+    """The tenants of a GPU; ``held`` is by connection, ``token_at`` when the token has a timer."""
+
+    state: TokenState
+    token_at: int | None
+    pods: tuple[PodRecord, ...]
+    held: Mapping[int, HeldRecord]
+
+
+class ConnectionRecord(msgspec.Struct, frozen=True):
+    """A connection with its tenant.
+
+    Attributes:
+        uuid, pod: its tenant.
+        received: what has come of messages that were not handled yet.
+        unsent: what was not sent of answers.
+        is_valid: whether it has sent a valid message.
+        waits: whether it waits for an answer.
+    """
+
+    uuid: str
+    pod: str
+    received: bytes
+    unsent: bytes
+    is_valid: bool
+    waits: bool
+
+
+class ListenerRecord(msgspec.Struct, frozen=True):
+    """A port with its tenant."""
+
+    port: int
+    uuid: str
+    pod: str
+
+
+class DaemonRecord(msgspec.Struct, frozen=True):
+    """All that is handed over.
+
+    Three groups of sockets follow: the one to which the next process connects, those of
+    ``listeners``, and those of ``connections``.
+    """
+
+    version: int
+    listeners: tuple[ListenerRecord, ...]
+    connections: tuple[ConnectionRecord, ...]
+    gpus: Mapping[str, GpuRecord]
+    files: FilesRecord
+    refused_connections: int
+    config_errors: int
+
+
+class RecordError(ValueError):
+    """A record that cannot be used."""
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(DaemonRecord)
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def encode_record(record: DaemonRecord) -> bytes:
+    """The bytes of a record."""
+    return _ENCODER.encode(record)
+
+
+def decode_record(content: bytes) -> DaemonRecord:
+    """The record of these bytes. Raises RecordError."""
+    try:
+        version = msgspec.msgpack.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise RecordError(f"its state has version {version}, and {VERSION} is expected")
+        return _DECODER.decode(content)
+    except msgspec.MsgspecError as error:
+        raise RecordError(f"its state cannot be read: {error}") from error

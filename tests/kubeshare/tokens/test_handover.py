@@ -1,0 +1,343 @@
+"""A planned restart: the next process takes over, and no process of a pod notices it."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeshare.tokens import handover, handover_record
+from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest
+from kubeshare.tokens.gpu_tokens import GpuTokens
+from kubeshare.tokens.scheduler import TokenMode, TokenRules
+from kubeshare.tokens.server import TokenServer
+from kubeshare.tokens.tenant_entry import TenantEntry
+from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
+from tests.kubeshare.tokens.test_daemon import get, seen
+from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Starts one daemon after the other, each of which takes over from the last one."""
+    servers, failures = [], []
+
+    def start():
+        server = TokenServer(
+            tmp_path,
+            own_address(),
+            TokenRules(),
+            failures.append,
+            handover_path=tmp_path / "run" / "socket",
+        )
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in reversed(servers):
+        server.stop()
+    assert failures == []
+
+
+def test_no_process_notices_that_another_daemon_has_taken_over(serve, tmp_path):
+    write(tmp_path, [pod("a"), pod("b"), pod("c")])
+    first = serve()
+    with (
+        Client(50051) as holder,
+        Client(50052, name="ns/b") as waiting,
+        Client(50053, name="ns/c") as halfway,
+        Client(50053, "-1", name="ns/c") as newer,
+    ):
+        assert holder.ask(f"allocate {600 * MIB}") == "allocate 1"
+        assert holder.ask("quota 0 0") == "quota 300.000"
+        waiting.send("quota 0 0")
+        wait_until(lambda: seen(first, "b").waiting, "b waits")
+        assert newer.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert newer.ask("allocate 7") == "allocate 1"
+        whole = struct.pack("<Q5sii", 4, b"ns/c", 5, 1).ljust(80, b"\0")
+        assert halfway.ask(f"raw {whole[:33].hex()}") == "raw"
+        before = {name: seen(first, name).counts for name in "abc"}
+        second = serve()
+        assert first.view().tenants
+        assert {name: seen(second, name).counts for name in "abc"} == before
+        assert seen(second).held
+        assert seen(second).booked == 600 * MIB
+        assert seen(second, "c").booked == 7
+        assert halfway.ask(f"raw {whole[33:].hex()}") == "raw"
+        assert halfway.ask("limit") == f"limit 0 {1024 * MIB}"  # the answer to the two halves
+        holder.send("quota 0 9000")
+        assert waiting.answer() == "quota 300.000"
+        waiting.send("quota 0 9000")
+        assert holder.answer() == "quota 1000.000"
+        assert holder.ask(f"allocate {600 * MIB}") == "allocate 0"
+        assert newer.ask("free 7") == "free 1"
+        with Client(50051) as late:
+            assert late.ask("limit") == f"limit 0 {1024 * MIB}"
+        third = serve()
+        assert holder.ask("limit") == f"limit 0 {1024 * MIB}"
+        assert seen(third, "c").booked == 0
+        assert holder.end() == waiting.end() == newer.end() == 0
+
+
+def test_answers_that_a_peer_has_not_read_are_sent_by_the_next_daemon(serve, tmp_path):
+    """And more connections than one message carries."""
+    write(tmp_path, [pod("a")])
+    serve()
+    message = struct.pack("<Q5sii", 4, b"ns/a", 5, 1).ljust(80, b"\0")
+    with contextlib.ExitStack() as stack:
+        peers = [
+            stack.enter_context(socket.create_connection((own_address(), 50051)))
+            for _ in range(300)
+        ]
+        for peer in peers:
+            peer.sendall(message + message[:5])
+        second = serve()
+        for peer in peers:
+            peer.sendall(message[5:])
+            answer = peer.recv(80, socket.MSG_WAITALL)
+            assert answer == struct.pack("<iQQ20x", 5, 0, 1024 * MIB) * 2
+        assert seen(second).connections == 300
+
+
+def test_a_damaged_file_takes_nobodys_share_also_by_a_restart(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    serve()
+    (tmp_path / "config" / UUID).write_text("7\n")
+    second = serve()
+    with Client(50051) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
+    assert "7 pods announced" in second.complaint()
+
+
+def leaves_at_once(path):
+    handover.predecessor(path).__exit__(None, None, None)
+
+
+def leaves_before_it_is_ready(path):
+    with handover.predecessor(path) as last:
+        last.receive()
+
+
+def says_something_else(path):
+    with handover.predecessor(path) as last:
+        last.receive()
+        last._connection.send(b"never")
+        assert last._connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("other", [leaves_at_once, leaves_before_it_is_ready, says_something_else])
+def test_a_daemon_goes_on_if_the_next_one_fails(serve, tmp_path, other):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with Client(50051) as client:
+        assert client.ask("allocate 5") == "allocate 1"
+        other(tmp_path / "run" / "socket")
+        assert client.ask("allocate 5") == "allocate 1"
+        assert seen(server).booked == 10
+        assert seen(serve()).booked == 10
+
+
+def test_a_daemon_does_not_take_over_what_it_cannot_read(serve, tmp_path, monkeypatch):
+    write(tmp_path, [pod("a")])
+    serve()
+    with Client(50051) as client:
+        assert client.ask("allocate 5") == "allocate 1"
+        monkeypatch.setattr(handover_record, "VERSION", 2)
+        with pytest.raises(handover.HandoverError, match="version 1, and 2 is expected"):
+            serve()
+        assert client.ask("allocate 5") == "allocate 1"
+
+
+def test_another_user_gets_nothing(serve, tmp_path, monkeypatch):
+    write(tmp_path, [pod("a")])
+    serve()
+    path = tmp_path / "run" / "socket"
+    assert path.parent.stat().st_mode & 0o77 == 0
+    assert path.stat().st_mode & 0o77 == 0
+    with Client(50051) as client:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(handover.HandoverError, match="closed the connection"):
+            serve()
+        assert client.ask("allocate 5") == "allocate 1"
+
+
+ENTRIES = [
+    TenantEntry(UUID, "ns", "a", 1, pod("a", 300, 600, 100)),
+    TenantEntry(UUID, "ns", "b", 2, pod("b", 500, 1000, 100), "", ("10.0.0.1",)),
+    TenantEntry(UUID, "ns", "c", 3, None),
+]
+TIMES = st.just(0.0) | st.floats(0, 400)
+events = st.lists(
+    st.tuples(
+        st.integers(0, 500_000),
+        st.integers(0, 7),
+        st.just("close")
+        | st.booleans().map(lambda at_own: ("files", at_own))
+        | st.builds(QuotaRequest, st.just(b"ns/a"), st.integers(0, 9), TIMES, TIMES)
+        | st.builds(LimitRequest, st.just(b"ns/a"), st.integers(0, 9))
+        | st.builds(
+            UpdateRequest,
+            st.just(b"ns/b"),
+            st.integers(0, 9),
+            st.integers(0, 60),
+            st.booleans(),
+        ),
+    ),
+    max_size=40,
+)
+
+
+class Played:
+    """The pods of a GPU, played by eight connections; every answer is noted."""
+
+    def __init__(self, mode, restarts):
+        self.restarts = restarts
+        self.rules = TokenRules(mode)
+        self.tokens = GpuTokens(self.rules, 0)
+        self.tokens.configure(ENTRIES, 0)
+        self.entries = {key: ENTRIES[key % 3] for key in range(8)}
+        self.open, self.waiting, self.now, self.answers = set(), set(), 0, []
+
+    def note(self, answers):
+        self.answers += [(self.now, *each) for each in answers]
+        self.waiting -= {key for key, _ in answers}
+
+    def play(self, delay, key, event):
+        until = self.now + delay
+        while self.tokens.wake_at is not None and self.tokens.wake_at <= until:
+            self.now = max(self.now, self.tokens.wake_at)
+            self.note(self.tokens.tick(self.now))
+        self.now = until
+        entry = self.entries[key]
+        if event == "close":
+            if key in self.open:
+                self.open.discard(key)
+                self.waiting.discard(key)
+                self.note(self.tokens.disconnect(entry, key, self.now))
+        elif isinstance(event, tuple):
+            addresses = ("10.0.0.1", "10.0.0.2") if event[1] else ("10.0.0.1",)
+            b = TenantEntry(UUID, "ns", "b", 2, ENTRIES[1].share, "", addresses)
+            self.note(self.tokens.configure([ENTRIES[0], b, ENTRIES[2]], self.now))
+        elif key not in self.waiting:
+            if key not in self.open:
+                self.open.add(key)
+                self.tokens.connect(entry, key, f"10.0.0.{key % 2 + 1}")
+            self.waiting.add(key)
+            self.note(self.tokens.request(entry, key, event, self.now))
+        if self.restarts:
+            self.restart()
+
+    def restart(self):
+        keys = sorted(self.open)
+        gpu = self.tokens.record({key: number for number, key in enumerate(keys)})
+        files = handover_record.FilesRecord()
+        record = handover_record.DaemonRecord(1, (), (), {UUID: gpu}, files, 0, 0)
+        record = handover_record.decode_record(handover_record.encode_record(record))
+        self.tokens = GpuTokens.restored(record.gpus[UUID], self.rules, keys)
+
+
+@given(st.sampled_from(TokenMode), events)
+def test_a_restart_after_every_event_changes_no_answer_and_no_booking(mode, script):
+    once, often = Played(mode, restarts=False), Played(mode, restarts=True)
+    for event in script:
+        once.play(*event)
+        often.play(*event)
+    assert often.answers == once.answers
+    assert [*often.tokens.views(often.now)] == [*once.tokens.views(once.now)]
+
+
+@given(st.binary())
+def test_any_record_is_read_or_refused(content):
+    with contextlib.suppress(handover_record.RecordError):
+        handover_record.decode_record(content)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def start(folder, log):
+    """The command, with its log in a file."""
+    address = own_address()
+    command = [
+        *(sys.executable, "-m", "vgpu", "tokens", "--kubeshare-dir", folder),
+        *("--tenant-address", address, "--web.listen-address", f"{address}:9402"),
+        *("--handover-socket", folder / "run" / "handover.sock"),
+    ]
+    with log.open("w") as stderr:
+        return subprocess.Popen(command, cwd=ROOT, stderr=stderr)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Starts the program; ends all that are left."""
+    with contextlib.ExitStack() as stack:
+        logs = []
+
+        def started():
+            log = tmp_path / f"log-{len(logs)}"
+            logs.append(log)
+            program = stack.enter_context(start(tmp_path, log))
+            stack.callback(program.kill)
+            return program, log
+
+        yield started
+
+
+def connections(name="a"):
+    page = get(f"http://{own_address()}:9402/metrics")
+    return next(
+        int(line.split()[1])
+        for line in page.splitlines()
+        if line.startswith(f'vgpu_token_connections{{uuid="{UUID}",namespace="ns",pod="{name}"}}')
+    )
+
+
+def test_the_next_process_serves_before_the_last_one_ends(programs, tmp_path):
+    write(tmp_path, [pod("a"), pod("b")])
+    last, last_log = programs()
+    ready = f"http://{own_address()}:9402/-/ready"
+    wait_until(lambda: get(ready), "it is ready", failures=(OSError,))
+    with Client(50051) as client, Client(50052, name="ns/b") as waiting:
+        assert client.ask("quota 0 0") == "quota 300.000"
+        waiting.send("quota 0 0")
+        next_one, log = programs()
+        wait_until(lambda: "took over 2 ports" in log.read_text(), "it took over")
+        wait_until(lambda: "only waits for its end" in last_log.read_text(), "the last one waits")
+        assert waiting.answer() == "quota 300.000"
+        assert client.ask("allocate 5") == "allocate 1"
+        wait_until(lambda: get(ready), "its page is served", failures=(OSError,))
+        assert connections() == 1
+        assert last.poll() is None, "the kubelet would start it again"
+        last.send_signal(signal.SIGTERM)
+        assert last.wait() == 0
+        assert client.ask("allocate 5") == "allocate 1"
+        next_one.send_signal(signal.SIGTERM)
+        assert next_one.wait() == 0
+    assert not (tmp_path / "run" / "handover.sock").exists()
+
+
+def test_after_an_unclean_death_only_the_newer_hook_goes_on(programs, tmp_path):
+    write(tmp_path, [pod("a")])
+    killed, _ = programs()
+    ready = f"http://{own_address()}:9402/-/ready"
+    wait_until(lambda: get(ready), "it is ready", failures=(OSError,))
+    with Client(50051) as older, Client(50051, "-1") as newer:
+        assert older.ask("allocate 5") == "allocate 1"
+        assert newer.ask("allocate 5") == "allocate 1"
+        killed.kill()
+        killed.wait()
+        programs()
+        wait_until(lambda: get(ready), "another one is ready", failures=(OSError,))
+        assert newer.ask("allocate 5") == "allocate 1"
+        older.send("limit")
+        older.send("limit")
+        assert older.process.wait() == -signal.SIGPIPE
+        assert connections() == 1
