@@ -47,7 +47,7 @@ _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid (struct ucred)
 
 
 class HandoverError(Exception):
-    """A hand-over that failed; the message says why."""
+    """A hand-over that failed; its message is the reason."""
 
 
 class _Deadline:
@@ -96,7 +96,7 @@ def hand_over(listening: socket.socket, record: bytes, sockets: Sequence[socket.
             limited = _Deadline(connection, HANDOVER_SECONDS)
             _send(limited, record, [each.fileno() for each in sockets])
             if limited().recv(len(_READY)) != _READY:
-                raise HandoverError("the next process has given up; its log has the reason")
+                raise HandoverError("the next process has left; its log has the reason")
             limited().send(_GO)
         except OSError as error:
             raise HandoverError(str(error)) from error
@@ -182,7 +182,7 @@ class Predecessor:
             yield taken
 
     def take(self) -> None:
-        """Say that this process can serve, and return when it has to. Raises HandoverError."""
+        """Report that this process can serve; returns when it has to. Raises HandoverError."""
         with self._translated():
             self._limited().send(_READY)
             if self._limited().recv(len(_GO)) != _GO:

@@ -84,6 +84,13 @@ What it replaces, the order of start, and what is not there yet:
     metavar="FILE",
     help="Unix socket by which the next process takes over from this one; empty for none.",
 )
+@click.option(
+    "--handover-wait",
+    type=Duration(),
+    metavar="DURATION",
+    help="Maximum time to serve on after SIGTERM until the next process has taken over.  "
+    "[default: none]",
+)
 @program_flags(DEFAULT_ADDRESS)
 @click.pass_context
 def command(ctx: click.Context, /, **_: Any) -> None:
@@ -123,6 +130,8 @@ def command(ctx: click.Context, /, **_: Any) -> None:
             problem = error.strerror or str(error)
             raise click.ClickException(f"{HANDOVER_FLAG} {handover}: {problem}") from error
         host.wait()
+        if handover is not None and params["handover_wait"]:
+            server.wait_handed_over(params["handover_wait"])
         server.stop()
     ctx.exit(host.leave())
 

@@ -142,6 +142,7 @@ class TokenServer:
         self._handover_path = handover_path
         self._handed_over = handed_over
         self._successors: socket.socket | None = None
+        self._is_handed_over = threading.Event()
         self._files = TenantFiles(folder)
         self._host = host
         self._rules = rules
@@ -172,6 +173,10 @@ class TokenServer:
                 self._take_over(self._handover_path)
             self._configure(now_us())
         self._thread.start()
+
+    def wait_handed_over(self, seconds: float) -> None:
+        """Return when the next process has taken over, or after this time."""
+        self._is_handed_over.wait(seconds)
 
     def stop(self) -> None:
         """End; every connection is closed, unless the next process has it."""
@@ -279,6 +284,7 @@ class TokenServer:
         self._ending = True
         self._close_all()
         self._handed_over()
+        self._is_handed_over.set()
 
     def _close_all(self) -> None:
         for connection in self._connections:

@@ -12,6 +12,7 @@ from tests.cluster import upstream_kubeshare as upstream
 from tests.cluster.charting import Chart, driver_for_pods, install, of_the_bed, shown, uninstall
 from tests.cluster.kubesharing import GPUID, labelled_pod, share_pod
 from tests.cluster.test_admission_policies import only
+from tests.cluster.token_pods import Worker, install_client, token_daemon, worker
 from tests.support import nvml_fake
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
@@ -252,6 +253,62 @@ def test_a_pod_with_labels_finds_its_gpu_by_its_annotations(way):
     client.delete(found)
     wait_until(lambda: line not in way.file("config", uuid), "its line goes")
     client.wait_gone(found)
+
+
+def test_pods_share_a_gpu_and_notice_no_rollout_of_the_token_daemon(way, product_image):
+    """SharePods, controllers, node component, files, pods of the kubelet, and their messages."""
+    client, node, space = way.client, way.node, way.namespace
+    install_client(node)
+    daemon = client.create(token_daemon(space, node, product_image))
+    made = [client.create(worker(name, space, 50)) for name in "xy"]
+    found = [way.wait_ready(name) for name in "xy"]
+    (uuid,) = {each["status"]["BoundDeviceID"] for each in found}
+    client.wait_for(daemon, lambda it: it["status"].get("numberReady") == 1, "ready")
+    addresses = [way.pods()[space, name]["status"]["podIP"] for name in "xy"]
+    tenants = way.scheduler / "tenants" / uuid
+    wait_until(lambda: all(f'["{it}"]' in tenants.read_text() for it in addresses), "the addresses")
+
+    def daemons():
+        return client.list(f"/api/v1/namespaces/{space}/pods", labelSelector="app=tokens")
+
+    def metric(name, pod):
+        (first, *_) = daemons()
+        path = f"/api/v1/namespaces/{space}/pods/{first['metadata']['name']}:9402/proxy/metrics"
+        labels = f'{{uuid="{uuid}",namespace="{space}",pod="{pod}"}}'
+        page = client.raw("GET", path).data.decode()
+        line = next(line for line in page.splitlines() if line.startswith(f"{name}{labels} "))
+        return int(line.split()[1])
+
+    x, y = Worker(node, "x"), Worker(node, "y")
+    stranger = y.other(found[0]["status"]["PodManagerPort"])
+    refused = stranger.send("limit")
+    assert x.ask("limit") == f"limit 0 {GIB}"
+    assert x.ask(f"allocate {GIB // 2}") == "allocate 1"
+    assert x.ask(f"allocate {GIB}") == "allocate 0"
+    assert x.ask("quota 0 0") == "quota 300.000"
+    assert y.ask("quota 0 0") == "quota 300.000"
+    wait_until(lambda: metric("vgpu_token_address_known", "x") == 1, "the address is known")
+    assert stranger.answer(refused) == "limit 0 0", "it came from another pod's address"
+    assert metric("vgpu_token_other_addresses_total", "x") == 1
+
+    (before,) = daemons()
+    template = {"metadata": {"annotations": {"restartedAt": "now"}}}
+    client.patch(daemon, {"spec": {"template": template}})
+    client.wait_gone(before)
+    (after,) = daemons()
+    assert objects.ready(after)
+    assert "and 3 connections in" in client.logs(after)
+    assert metric("vgpu_token_memory_booked_bytes", "x") == GIB // 2
+    assert x.ask(f"allocate {GIB}") == "allocate 0"
+    assert x.ask(f"allocate {GIB // 4}") == "allocate 1"
+    assert y.ask("quota 0 0").startswith("quota ")
+
+    for each in made:
+        client.delete(each)
+    wait_until(lambda: f"{space}/x" not in str(way.file("config", uuid)), "its line goes")
+    client.delete(daemon, propagation="Foreground")
+    client.delete(after, grace_seconds=1)  # it would serve on until another one comes
+    client.wait_gone(after)
 
 
 def test_upstreams_programs_find_all_as_they_need_it_when_ours_have_gone(way):

@@ -263,13 +263,13 @@ def test_any_record_is_read_or_refused(content):
 # ---------------------------------------------------------------- processes
 
 
-def start(folder, log):
+def start(folder, log, *flags):
     """The command, with its log in a file."""
     address = own_address()
     command = [
         *(sys.executable, "-m", "vgpu", "tokens", "--kubeshare-dir", folder),
         *("--tenant-address", address, "--web.listen-address", f"{address}:9402"),
-        *("--handover-socket", folder / "run" / "handover.sock"),
+        *("--handover-socket", folder / "run" / "handover.sock", *flags),
     ]
     with log.open("w") as stderr:
         return subprocess.Popen(command, cwd=ROOT, stderr=stderr)
@@ -281,10 +281,10 @@ def programs(tmp_path):
     with contextlib.ExitStack() as stack:
         logs = []
 
-        def started():
+        def started(*flags):
             log = tmp_path / f"log-{len(logs)}"
             logs.append(log)
-            program = stack.enter_context(start(tmp_path, log))
+            program = stack.enter_context(start(tmp_path, log, *flags))
             stack.callback(program.kill)
             return program, log
 
@@ -300,14 +300,17 @@ def connections(name="a"):
     )
 
 
-def test_the_next_process_serves_before_the_last_one_ends(programs, tmp_path):
+@pytest.mark.parametrize("is_ended_early", [False, True])
+def test_the_next_process_serves_before_the_last_one_ends(programs, tmp_path, is_ended_early):
     write(tmp_path, [pod("a"), pod("b")])
-    last, last_log = programs()
+    last, last_log = programs("--handover-wait=1h")
     ready = f"http://{own_address()}:9402/-/ready"
     wait_until(lambda: get(ready), "it is ready", failures=(OSError,))
     with Client(50051) as client, Client(50052, name="ns/b") as waiting:
         assert client.ask("quota 0 0") == "quota 300.000"
         waiting.send("quota 0 0")
+        if is_ended_early:  # it serves on until the next one has taken over
+            last.send_signal(signal.SIGTERM)
         next_one, log = programs()
         wait_until(lambda: "took over 2 ports" in log.read_text(), "it took over")
         wait_until(lambda: "only waits for its end" in last_log.read_text(), "the last one waits")
@@ -315,8 +318,9 @@ def test_the_next_process_serves_before_the_last_one_ends(programs, tmp_path):
         assert client.ask("allocate 5") == "allocate 1"
         wait_until(lambda: get(ready), "its page is served", failures=(OSError,))
         assert connections() == 1
-        assert last.poll() is None, "the kubelet would start it again"
-        last.send_signal(signal.SIGTERM)
+        if not is_ended_early:
+            assert last.poll() is None, "the kubelet would start it again"
+            last.send_signal(signal.SIGTERM)
         assert last.wait() == 0
         assert client.ask("allocate 5") == "allocate 1"
         next_one.send_signal(signal.SIGTERM)
