@@ -1,13 +1,14 @@
 """The costs of the exporter at 8, 80 and 240 containers, beside nvitop-exporter in the same run.
 
     python benchmarks/exporter.py [--sizes 8,80,240] [--scrapes 500] [--samples 60] [--no-peer]
-                                  [--minutes 2]
+                                  [--minutes 2] [--scheme nvidia]
 
 Both read the same fake driver with 8 GPUs and two processes in each container. CPU times are the
 kernel's count for the whole process. `CPU/min` is 4 samples (with the page rendered before the
 scrape in the format in use) and 4 scrapes, the costs of a 15 s interval; nvitop samples once a
 second, its own default. With `--minutes` only the CPU time of so many real minutes is measured, by
-`exporter_minutes.py`: with real processes, idle threads and cold caches.
+`exporter_minutes.py`: with real processes, idle threads and cold caches. With `--scheme nvidia`
+the containers have a replica of NVIDIA's own plugin each (time-slicing, ten replicas of a GPU).
 """
 
 import argparse
@@ -27,9 +28,10 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.exporter_minutes import LIKE_PROMETHEUS, memory_mib, report, run  # noqa: E402
 from benchmarks.real_node import GPUS  # noqa: E402
 from tests.support import nvml_fake  # noqa: E402
-from tests.support.fleet_node import fleet_node  # noqa: E402
+from tests.support.fleet_node import fleet_node, of_nvidias_plugin  # noqa: E402
 from tests.support.kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
 from tests.support.live import LiveExporter, fake_devices, fake_processes  # noqa: E402
+from vgpu.schemes.nvidia.grant import NVIDIA  # noqa: E402
 from vgpu.simulator.scheme_objects import grants  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -78,8 +80,14 @@ def p(values, percent):
     return statistics.quantiles(values, n=1000, method="inclusive")[percent * 10 - 1]
 
 
+def node_of(size, args):
+    """The node of this size, shared by the chosen system."""
+    node = fleet_node(GPUS, size)
+    return of_nvidias_plugin(node) if args.scheme == NVIDIA else node
+
+
 def measure_vgpu(folder, size, args):
-    scenario = fleet_node(GPUS, size)
+    scenario = node_of(size, args)
     found = {"who": "vgpu", "containers": size}
     interval = 0.25
     flags = (f"--sample.interval={interval}s", "--metrics.detail=calls")
@@ -114,7 +122,7 @@ def measure_vgpu(folder, size, args):
 def measure_delay(folder, size, args):
     """Scrape latency while each NVML call takes a millisecond."""
     slow = [nvml_fake.Fault("*", delay_ms=1)]
-    exporter = LiveExporter(folder / "c", fleet_node(GPUS, size), "--sample.interval=1s")
+    exporter = LiveExporter(folder / "c", node_of(size, args), "--sample.interval=1s")
     exporter.write_driver(faults=slow)
     with exporter:
         return p(latencies(exporter.port, args.scrapes, keep_alive=True), 50)
@@ -226,6 +234,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--sizes", default="8,80,240")
+    parser.add_argument("--scheme", choices=("volcano", NVIDIA.value), default="volcano")
     parser.add_argument("--scrapes", type=int, default=500)
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--no-peer", action="store_true", help="leave nvitop-exporter out")

@@ -76,6 +76,7 @@ class RealNode:
             f"--kubelet.checkpoint={paths.checkpoint}",
             f"--limits.gaia-dir={paths.gaia_dir}",
             f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+            f"--limits.mps-dir={paths.mps_dir}",
             f"--plugin.state-dir={paths.state_dir}",
             f"--path.procfs={procfs}",
             f"--path.cgroupfs={cgroupfs}",

@@ -30,7 +30,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "plugin": (True, "what our own device plugin has bound, from its checkpoint"),
     "process": (True, "processes to containers, through /proc and cgroups"),
     "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
-    "bare": (False, "regions inside containers (/tmp/cudevshr.cache); needs SYS_PTRACE"),
+    "bare": (False, "regions and limits of MPS inside containers; needs SYS_PTRACE"),
 }
 """Name -> (on by default, help)."""
 

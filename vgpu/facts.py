@@ -199,6 +199,18 @@ class ProcessOwner(msgspec.Struct, frozen=True, gc=False):
     runtime: str
 
 
+class MpsClientLimits(msgspec.Struct, frozen=True, gc=False):
+    """The limits of MPS that a process has set for itself in its environment.
+
+    Attributes:
+        memory_bytes: number of a device, as the process sees it -> bytes of its memory.
+        thread_percent: percent of a device's threads; None if it has set no limit.
+    """
+
+    memory_bytes: Mapping[int, int] = {}
+    thread_percent: int | None = None
+
+
 class ProcessSample(msgspec.Struct, frozen=True):
     """One pass over the processes that the kernel lists.
 
@@ -208,12 +220,15 @@ class ProcessSample(msgspec.Struct, frozen=True):
         sees_host: whether these are the host's pids; if not, a missing pid is no evidence.
         live_pods: UIDs of pods that have a cgroup, None where that could not be read.
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
+        mps_clients: host pid -> the limits in its environment, of processes in containers whose
+            environment was read.
     """
 
     owners: Mapping[int, ProcessOwner | None]
     sees_host: bool
     live_pods: frozenset[str] | None
     bare: tuple[tuple[ProcessOwner, str, Region], ...] = ()
+    mps_clients: Mapping[int, MpsClientLimits] = {}
     rejections: tuple[Rejection, ...] = ()
 
 

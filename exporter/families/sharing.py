@@ -52,7 +52,8 @@ SHARING = FamilyTable(
             "vgpu_container_process_memory_limit_bytes",
             GAUGE,
             "Memory of the device that MPS lets each process of the container have (control.log of"
-            " the MPS daemon). A container with several processes may have more.",
+            " the MPS daemon, with --collector.bare also the processes' environment). A container"
+            " with several processes may have more.",
             lambda row: row.process_limit_bytes,
             unit="bytes",
         ),
@@ -60,7 +61,8 @@ SHARING = FamilyTable(
             "vgpu_container_process_core_limit_ratio",
             GAUGE,
             "Part of the device's threads that MPS lets each process of the container use, 1 is the"
-            " whole device (control.log of the MPS daemon).",
+            " whole device (control.log of the MPS daemon, with --collector.bare also the"
+            " processes' environment).",
             lambda row: _ratio(row.process_core_limit_percent),
             unit="ratio",
         ),

@@ -17,6 +17,7 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
+from grafana.dashboards.nvidia_row import node_row
 from grafana.dashboards.selecting import NODE, or_zero, with_gpu, with_scheme
 from grafana.promql import GPU, named
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
@@ -416,6 +417,6 @@ BY_NODE: Final = Dashboard(
     "vgpu / Node",
     "One node: its GPUs, their holders and their condition.",
     (choices.CLUSTER, choices.NODE),
-    (TRUST, GPUS, HOLDERS, TIME, HEALTH, SOURCES),
+    (TRUST, GPUS, HOLDERS, node_row(of_node), TIME, HEALTH, SOURCES),
     "1h",
 )

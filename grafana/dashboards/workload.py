@@ -19,6 +19,7 @@ from grafana.dashboards.model import (
     graph,
     stat,
 )
+from grafana.dashboards.nvidia_row import workload_row
 from grafana.dashboards.selecting import (
     CHOSEN,
     largest,
@@ -284,11 +285,19 @@ CORES: Final = PanelRow(
     ),
 )
 
+OF_FAIR_SHARE: Final = of_containers(
+    "vgpu_container_memory_used_bytes", "/ vgpu_container_memory_fair_share_bytes"
+)
+
+NVIDIA: Final = workload_row(
+    of_containers("vgpu_container_sharing_info"), lines(OF_FAIR_SHARE, "max"), SHOWN
+)
+
 WORKLOAD: Final = Dashboard(
     "vgpu-workload",
     "vgpu / Workload",
     "Containers with shared GPUs: limits, use, accounted memory, and unused shares.",
     (choices.CLUSTER, choices.NAMESPACE, choices.SCHEME, choices.POD),
-    (SUMMARY, CONTAINERS, MEMORY, CORES),
+    (SUMMARY, CONTAINERS, MEMORY, CORES, NVIDIA),
     "1h",
 )

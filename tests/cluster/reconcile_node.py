@@ -71,6 +71,7 @@ class NodeOnStage:
             f"--kubelet.checkpoint={paths.checkpoint}",
             f"--limits.gaia-dir={paths.gaia_dir}",
             f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+            f"--limits.mps-dir={paths.mps_dir}",
             f"--plugin.state-dir={paths.state_dir}",
         ]
 

@@ -1,32 +1,28 @@
 """A real kubelet with a stand-in for NVIDIA's device plugin: its IDs, its replicas, its answers.
 
-Each value on the wire is that of k8s-device-plugin 0.18: IDs of replicas are ``<uuid>::<n>``
-(``internal/rm/rm.go``, ``AnnotatedID``); the answer of the strategy ``envvar`` is
-``NVIDIA_VISIBLE_DEVICES`` with each UUID once; with MPS it also has ``CUDA_MPS_PIPE_DIRECTORY`` and
-the mounts of the pipe and of /dev/shm (``internal/plugin/server.go``, ``internal/plugin/mps.go``);
-resources of MIG are ``nvidia.com/mig-<profile>`` (``internal/rm/nvml_manager.go``).
+The values on the wire are in ``tests/support/nvidia_plugin.py``, each with its source.
 """
 
 from contextlib import ExitStack
 
 import pytest
 
+from tests.support import nvidia_plugin
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin
+from tests.support.nvidia_plugin import G0, G1, MIG
+from tests.support.nvidia_plugin import GPU as TIME_SLICED
+from tests.support.nvidia_plugin import M0 as M
+from tests.support.nvidia_plugin import SHARED as MPS
 from tests.support.waiting import wait_until
 from vgpu.facts import Gpu, GpuSample
 from vgpu.model import Sharing, Source
-from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.own_devices import OwnGrant
 from vgpu.schemes.registry import registry
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.samples import Observation
 
-G0 = "GPU-11111111-2222-3333-4444-555555555555"
-G1 = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-M = "MIG-0a1b2c3d-1111-5222-8333-444455556666"
-TIME_SLICED, MPS, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 GPUS = (
@@ -36,31 +32,20 @@ GPUS = (
 )
 
 
-def uuids(ids):
-    """The UUIDs of the IDs, each once."""
-    return ",".join(sorted({device_id.partition("::")[0] for device_id in ids}))
-
-
-def in_the_environment(ids):
-    return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": uuids(ids)})
-
-
 def through_mps(ids):
     """Without the mounts: their folders are not on this node."""
-    envs = {
-        "NVIDIA_VISIBLE_DEVICES": uuids(ids),
-        "CUDA_MPS_PIPE_DIRECTORY": f"/mps/{MPS}/pipe",
-    }
-    return pb.ContainerAllocateResponse(envs=envs)
+    answer = nvidia_plugin.mps(ids)
+    del answer.mounts[:]
+    return answer
 
 
 @pytest.fixture
 def plugins(node):
     with ExitStack() as stack:
         for resource, ids, answer in (
-            (TIME_SLICED, [f"{G0}::{n}" for n in range(4)], in_the_environment),
-            (MPS, [f"{G1}::{n}" for n in range(2)], through_mps),
-            (MIG, [M], in_the_environment),
+            (TIME_SLICED, nvidia_plugin.replicas(G0, 4), nvidia_plugin.envvar),
+            (MPS, nvidia_plugin.replicas(G1, 2), through_mps),
+            (MIG, [M], nvidia_plugin.envvar),
         ):
             plugin = stack.enter_context(DevicePlugin(node, resource, ids, answer))
             plugin.wait_counted(len(ids))

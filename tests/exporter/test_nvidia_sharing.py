@@ -3,10 +3,14 @@
 import msgspec
 import pytest
 
+from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
 from exporter.codecs import codecs
+from exporter.families import OWN_TABLES
+from exporter.families.allocations import RESOURCE_CLAIMS
 from exporter.families.sharing import REPLICAS, SHARING
 from exporter.view import Attribution, ExporterView
+from tests.support.waiting import WAIT_SECONDS
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -15,6 +19,7 @@ from vgpu.facts import (
     Grant,
     KubeletSample,
     LimitSample,
+    MpsClientLimits,
     MpsLimits,
     ProcessOwner,
     ProcessSample,
@@ -23,7 +28,12 @@ from vgpu.ledger.conflicts import ConflictKind
 from vgpu.ledger.usage import MEMORY_USED
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import PodRef, Source
+from vgpu.schemes import registry as registry_module
+from vgpu.schemes.dra.row import DRA_ROW
+from vgpu.schemes.nvidia.row import NVIDIA_ROW
+from vgpu.schemes.registry import SchemeRegistry
 from vgpu.sources.ledger_builder import LedgerBuilder
+from vgpu.sources.observation import observe
 from vgpu.sources.samples import Observation, pod_sample
 from vgpu.units import GIB
 
@@ -50,6 +60,7 @@ def observation(
     held=None,
     utilization=None,
     limits=None,
+    clients=None,
 ):
     """``processes`` are (pid, pod UID, container, device, bytes)."""
     uids = {grant.pod_uid for grant in grants} | {uid for _, uid, *_ in processes}
@@ -67,7 +78,7 @@ def observation(
             utilization=utilization or {},
             utilization_known=frozenset(one.uuid for one in gpus if not one.parent),
         ),
-        process=ProcessSample(owners, True, frozenset(uids)),
+        process=ProcessSample(owners, True, frozenset(uids), mps_clients=clients or {}),
         kubelet=KubeletSample(pods, names, tuple(grants), held=held, replicas=replicas or {}),
         limits=limits,
     )
@@ -174,6 +185,48 @@ def test_mps_limits_each_process_as_the_daemon_of_its_resource_has_it():
     lines = text(page.rows).splitlines()
     assert f"vgpu_container_process_memory_limit_bytes{{{labels}}} {10 * GIB}" in lines
     assert f"vgpu_container_process_core_limit_ratio{{{labels}}} 0.25" in lines
+
+
+A, B = (1, "a", "main", G0, GIB), (2, "a", "main", G0, GIB)
+LOWER = MpsClientLimits({0: 5 * GIB}, 10)
+HIGHER = MpsClientLimits({0: 30 * GIB}, 80)
+DAEMON = MpsLimits("nvidia.com/gpu", {0: 20 * GIB}, 25)
+
+
+@pytest.mark.parametrize(
+    ("processes", "clients", "daemons", "limits"),
+    [
+        ([A], {}, [DAEMON], (20 * GIB, 25)),
+        ([A], {1: LOWER}, [DAEMON], (5 * GIB, 10)),
+        ([A], {1: HIGHER}, [DAEMON], (20 * GIB, 25)),  # a client raises no limit
+        ([A], {1: LOWER}, [], (5 * GIB, 10)),
+        ([A, B], {1: LOWER, 2: MpsClientLimits()}, [DAEMON], (20 * GIB, 25)),
+        ([A, B], {1: LOWER, 2: MpsClientLimits({0: GIB}, 5)}, [DAEMON], (5 * GIB, 10)),
+        ([A, B], {1: LOWER}, [DAEMON], (20 * GIB, 25)),  # of one it was not read
+        ([A, B], {1: LOWER, 2: MpsClientLimits()}, [], (None, None)),
+    ],
+)
+def test_a_client_may_have_lowered_its_limit_in_its_environment(
+    processes, clients, daemons, limits
+):
+    seen = observation(
+        replica("a", f"{G0}::0", env=MPS_ENV),
+        processes=processes,
+        clients=clients,
+        limits=LimitSample((), mps=tuple(daemons)),
+    )
+    row = Page(seen).share("a")
+    assert (row.process_limit_bytes, row.process_core_limit_percent) == limits
+
+
+def test_the_environment_of_a_container_with_two_gpus_names_none_of_them():
+    """Its numbers are CUDA's, and their order is not known here."""
+    seen = observation(
+        replica("a", f"{G0}::0", f"{G1}::0", env=MPS_ENV), processes=[A], clients={1: LOWER}
+    )
+    assert Page(seen).share("a").process_limit_bytes is None
+    sliced = observation(replica("a", f"{G0}::0"), processes=[A], clients={1: LOWER})
+    assert Page(sliced).share("a").process_limit_bytes is None
 
 
 def test_an_mps_server_is_no_process_without_an_allocation():
@@ -306,6 +359,26 @@ def test_only_a_node_with_nvidias_plugin_has_its_series():
     seen = observation(Grant("b", "main", "nvidia.com/gpu", (f"{G0}-4",), HAMI))
     assert text(Page(seen).rows) == ""
     assert text(Attribution()) == ""
+
+
+def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkeypatch):
+    """The demo's node has Volcano, HAMi, gpushare, gpu-manager and KubeShare, and each problem."""
+    collectors = make_bench().sampler._collectors
+    seen = observe(collectors, 1_790_000_000.0, WAIT_SECONDS, 600.0)
+
+    def page(tables):
+        builder = LedgerBuilder(codecs(GIB, GIB), "n")
+        ledger = builder.ledger(seen)
+        rows, totals = Attributor().rows(seen, builder.usage(seen)), allocation_totals(ledger)
+        view = ExporterView(seen.at, "n", 15.0, rows, (), {}, (), {}, {}, allocations=totals)
+        return Renderer(tables).render(view).body(Format.TEXT)
+
+    new = (REPLICAS, SHARING, RESOURCE_CLAIMS)
+    whole = page(OWN_TABLES)
+    assert whole.count(b"\nvgpu_container_memory_used_bytes{") > 5
+    old_rows = [row for row in registry_module.ROWS if row not in (NVIDIA_ROW, DRA_ROW)]
+    monkeypatch.setattr(registry_module, "_registry", SchemeRegistry(old_rows))
+    assert page([table for table in OWN_TABLES if table not in new]) == whole
 
 
 def test_the_answer_of_pod_resources_confirms_the_checkpoint():

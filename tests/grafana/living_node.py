@@ -10,9 +10,10 @@ from pathlib import Path
 from msgspec import structs
 
 from tests.support import nvml_fake
-from tests.support.fleet_node import fleet_node
+from tests.support.fleet_node import fleet_node, of_nvidias_plugin
 from tests.support.live import LiveExporter
 from vgpu.model import Scheme, Share
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.simulator.scenario import Scenario, SimulatedContainer
 from vgpu.units import GIB
 
@@ -24,7 +25,7 @@ KINDS = (
     (4, 10, Scheme.GPUSHARE),
     (2, 4, Scheme.GAIA),
     (4, 6, Scheme.KUBESHARE),
-    (1, 3, Scheme.VOLCANO),
+    (2, 6, NVIDIA),
     (2, 0, Scheme.NONE),
 )
 """GPUs, containers and the sharing system of nodes on which nothing is wrong."""
@@ -61,7 +62,7 @@ def well(folder: Path) -> list[LivingNode]:
     """The nodes on which nothing is wrong, of each kind some; little happens on them."""
     kinds = enumerate(islice(cycle(KINDS), NODES - 2), FIRST)
     stories = {
-        number: shared_by(scheme, fleet_node(gpus, pods, number))
+        number: shared_by(scheme, fleet_node(gpus, pods, number), mps=number % 4 == 0)
         for number, (gpus, pods, scheme) in kinds
     }
     return [
@@ -70,8 +71,13 @@ def well(folder: Path) -> list[LivingNode]:
     ]
 
 
-def shared_by(scheme: Scheme, node: Scenario) -> Scenario:
-    """The same node with another sharing system. Only Volcano's and HAMi's keeps regions."""
+def shared_by(scheme: Scheme, node: Scenario, *, mps: bool = False) -> Scenario:
+    """The same node with another sharing system. Only Volcano's and HAMi's keeps regions.
+
+    ``mps`` is whether NVIDIA's own plugin shares by MPS, and not by time-slicing.
+    """
+    if scheme is NVIDIA:
+        return of_nvidias_plugin(node, mps=mps)
 
     def taken(container: SimulatedContainer) -> SimulatedContainer:
         if scheme is Scheme.VOLCANO:

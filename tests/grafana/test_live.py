@@ -20,7 +20,7 @@ EMPTY = {
     "VgpuExporterDefect": "no defect is known",
     "VgpuDoubleBooked": "no simulated pods hold the same slice",
     "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
-    "VgpuFairShareExceeded": "no simulated GPU has replicas of NVIDIA's plugin",
+    "VgpuFairShareExceeded": "no container uses more than its part of a full GPU",
     "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
     "VgpuIdleWhileOthersWait": "there is no kube-state-metrics",
     "VgpuPluginsAbsent": "there are targets",
@@ -34,7 +34,6 @@ EMPTY = {
 
 ABSENT = {
     "vgpu_gpu_retired_pages_pending": "GPUs of today remap rows",
-    "vgpu_container_memory_fair_share_bytes": "no simulated GPU has replicas of NVIDIA's plugin",
     "vgpu_reconcile_actions_total": "these reconcilers only tell",
 }
 """Metrics in expressions that nobody tells here."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.facts import ProcessOwner
+from vgpu.facts import MpsClientLimits, ProcessOwner
 from vgpu.reasons import Reason, SourceError
-from vgpu.sources import runtime
+from vgpu.sources import mps_clients, runtime
+from vgpu.sources.mps_clients import MpsClients
 from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
 
@@ -372,3 +373,49 @@ def test_a_process_that_enters_its_container_is_found_at_once(own, sleeper, monk
     assert source.sample([sleeper.pid]).owners == {sleeper.pid: None}
     run(own, sleeper.pid, POD_PATH)
     assert source.sample([sleeper.pid]).owners == {sleeper.pid: ProcessOwner(ID, UID, "")}
+
+
+# ---------------------------------------------------------------- limits of MPS in the environment
+
+
+def test_a_real_process_has_the_limits_of_its_environment():
+    limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    limits |= {f"SECRET_{number}": "x" * 100_000 for number in range(3)}
+    sleeper = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", sleeper],
+        env=limits,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        child.stdout.readline()
+        rejections = []
+        told = MpsClients("/proc").sample([child.pid, 2**22], lambda _: False, rejections)
+        child.stdin.close()
+    assert told == {child.pid: MpsClientLimits({}, 30)}
+    assert rejections == []
+
+
+def test_an_environment_is_read_once_and_only_with_the_right_to_read_inside_containers(proc):
+    run(proc, 10, POD_PATH)
+    run(proc, 11, "/user.slice")
+    for pid in (10, 11):
+        (proc / str(pid) / "environ").write_bytes(b"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30\0")
+    assert sample(proc, 10, 11).mps_clients == {}
+    assert sample(proc, 10, 11, bare=True).mps_clients == {10: MpsClientLimits({}, 30)}
+    clients = MpsClients(str(proc))
+    for _ in range(2):
+        assert clients.sample([10], lambda _: True, []) == {10: MpsClientLimits({}, 30)}
+        (proc / "10/environ").write_bytes(b"")
+    assert clients.sample([10], lambda _: False, []) == {10: MpsClientLimits()}
+    assert clients.sample([], lambda _: True, []) == {}
+
+
+def test_an_environment_that_may_not_be_read_is_reported(proc, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "denied", path)
+
+    monkeypatch.setattr(mps_clients.os, "open", refuse)
+    rejections = []
+    assert MpsClients(str(proc)).sample([10], lambda _: True, rejections) == {}
+    assert [one.reason for one in rejections] == [Reason.UNREADABLE]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from vgpu.facts import MpsLimits
 from vgpu.reasons import Reason
+from vgpu.schemes.nvidia.mps_env import client_limits
 from vgpu.schemes.nvidia.mps_log import MpsControl
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.mps import PART_BYTES
@@ -196,3 +197,34 @@ def test_a_node_without_mps_has_no_limits_and_no_rejections(tmp_path):
     for root in (tmp_path, tmp_path / "absent"):
         sample = source(root).sample()
         assert (sample.mps, sample.rejections) == ((), ())
+
+
+# ---------------------------------------------------------------- what a client sets for itself
+
+
+@pytest.mark.parametrize(
+    ("variables", "memory", "threads"),
+    [
+        ([], {}, None),
+        (["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,1=512M"], {0: GIB, 1: 512 * MIB}, None),
+        (["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2GB , 1=x"], {0: 2 * GIB}, None),
+        (["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2"], {}, None),  # without a unit
+        (["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"], {}, 50),
+        (["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=12.5"], {}, 12),
+        (["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=0"], {}, None),
+        (["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=101"], {}, None),
+        (["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=9"], {}, 20),
+        (["XCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=9", "CUDA_MPS_"], {}, None),
+    ],
+)
+def test_a_client_lowers_its_limits_by_two_variables(variables, memory, threads):
+    environ = b"".join(f"{text}\0".encode() for text in ("PATH=/bin", *variables))
+    limits = client_limits(environ)
+    assert (limits.memory_bytes, limits.thread_percent) == (memory, threads)
+
+
+@given(st.binary() | st.binary().map(lambda rest: b"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + rest))
+def test_any_environment_has_limits_or_none(environ):
+    limits = client_limits(environ)
+    assert all(amount >= 0 for amount in limits.memory_bytes.values())
+    assert limits.thread_percent is None or 0 < limits.thread_percent <= 100

@@ -3,6 +3,7 @@
 import msgspec
 
 from vgpu.model import PodRef, Scheme, Share
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.simulator.scenario import (
     HAMI_ROOT,
     Process,
@@ -59,6 +60,23 @@ def fleet_node(
             for number in range(fleet.first, fleet.first + containers)
         ),
     )
+
+
+def of_nvidias_plugin(node: Scenario, *, mps: bool = False) -> Scenario:
+    """The same node, with a replica of NVIDIA's own plugin in place of each share.
+
+    ``mps`` is whether the plugin shares by MPS, and not by time-slicing.
+    """
+
+    def shared(container: SimulatedContainer) -> SimulatedContainer:
+        shares = tuple(Share(share.device) for share in container.shares)
+        return msgspec.structs.replace(container, scheme=NVIDIA, shares=shares, shim=None, mps=mps)
+
+    pods = tuple(
+        msgspec.structs.replace(pod, containers=tuple(map(shared, pod.containers)))
+        for pod in node.pods
+    )
+    return msgspec.structs.replace(node, pods=pods)
 
 
 def _in_turn(gpus: tuple[SimulatedGpu, ...], first: int, count: int) -> tuple[SimulatedGpu, ...]:

@@ -97,6 +97,7 @@ class LiveExporter:
             f"--pods={paths.pods_file}",
             f"--limits.gaia-dir={paths.gaia_dir}",
             f"--limits.kubeshare-dir={paths.kubeshare_dir}",
+            f"--limits.mps-dir={paths.mps_dir}",
             f"--plugin.state-dir={paths.state_dir}",
             f"--path.procfs={paths.procfs}",
             f"--path.cgroupfs={paths.cgroupfs}",

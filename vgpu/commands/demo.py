@@ -70,6 +70,7 @@ def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
         pods=paths.pods_file,
         limits_gaia_dir=paths.gaia_dir,
         limits_kubeshare_dir=paths.kubeshare_dir,
+        limits_mps_dir=paths.mps_dir,
         plugin_state_dir=paths.state_dir,
         path_procfs=paths.procfs,
         path_cgroupfs=paths.cgroupfs,

@@ -14,6 +14,7 @@ from vgpu.facts import (
     GpuSample,
     KubeletSample,
     LimitSample,
+    MpsClientLimits,
     MpsLimits,
     ProcessOwner,
     ProcessSample,
@@ -79,6 +80,9 @@ def node_usage(
     process_usages: tuple[Usage, ...] = ()
     if gpu is not None and owners is not None:
         process_usages = usages(gpu, owners, regions.container_of)
+        _add_mps_clients(
+            builder, index.grants, process_usages, process.mps_clients if process else {}
+        )
         _add_processes(builder, gpu, process_usages)
         devices = _device_usages(builder, gpu, owners, process_usages)
     builder.add_promised()
@@ -159,6 +163,55 @@ def _add_mps(
                 index = -1 if known.index is None else known.index
                 share.process_limit_bytes = limits.memory_bytes.get(index)
                 share.process_core_limit_percent = limits.thread_percent
+
+
+def _add_mps_clients(
+    builder: UsageBuilder,
+    grants: Iterable[StatementDevices],
+    process_usages: Iterable[Usage],
+    clients: Mapping[int, MpsClientLimits],
+) -> None:
+    """Lower what MPS lets each process have to what all of the container's processes have set.
+
+    A process can lower its limit and not raise it. The largest limit of the processes counts, and
+    none if the limit of one of them is unknown. The environment has no UUIDs, so it counts only for
+    containers with one device of the plugin, which is number 0 there.
+    """
+    if not clients:
+        return
+    single = {
+        (statement.pod.uid, statement.container): set(devices).pop()
+        for statement, devices in grants
+        if len(set(devices)) == 1 and Sharing.MPS in statement.sharing
+    }
+    for usage in process_usages:
+        place = usage.pod_uid, usage.container
+        container = builder.containers.get(place)
+        if container is None or single.get(place) != usage.device:
+            continue
+        share = container.shares.get(usage.device)
+        if share is None or not all(pid in clients for pid in usage.pids):
+            continue
+        own = [clients[pid] for pid in usage.pids]
+        memory = [_lower(share.process_limit_bytes, each.memory_bytes.get(0)) for each in own]
+        share.process_limit_bytes = _largest(memory)
+        threads = [_lower(share.process_core_limit_percent, each.thread_percent) for each in own]
+        share.process_core_limit_percent = _largest(threads)
+
+
+def _lower(configured: int | None, own: int | None) -> int | None:
+    """The lower limit of those that are known."""
+    return min((limit for limit in (configured, own) if limit is not None), default=None)
+
+
+def _largest(limits: Iterable[int | None]) -> int | None:
+    """The largest limit; None if one is unknown."""
+    known: list[int] = []
+    for limit in limits:
+        if limit is None:
+            return None
+        known.append(limit)
+    return max(known, default=None)
 
 
 def _add_resource_claims(builder: UsageBuilder, pairs: Iterable[StatementDevices]) -> None:

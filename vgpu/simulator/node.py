@@ -32,6 +32,7 @@ class SimulatedPaths(msgspec.Struct, frozen=True):
     pods_file: str
     gaia_dir: str
     kubeshare_dir: str
+    mps_dir: str
     state_dir: str
 
     @property
@@ -70,6 +71,7 @@ class SimulatedNode:
             pods_file=str(self.folder / tree.PODS_FILE),
             gaia_dir=str(self.folder / tree.GAIA_DIR),
             kubeshare_dir=str(self.folder / tree.KUBESHARE_DIR),
+            mps_dir=str(self.folder / tree.MPS_DIR),
             state_dir=str(self.folder / tree.STATE_DIR),
         )
         self._pods: bytes | None = None

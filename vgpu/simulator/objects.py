@@ -1,6 +1,6 @@
 """A simulated node and its pods as the API server reports them: JSON values."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -143,7 +143,7 @@ def node_object(scenario: Scenario) -> Json:
             "annotations": marks,
             "labels": {
                 "kubernetes.io/hostname": scenario.node,
-                **(_discovered(scenario) if System.NVIDIA in systems else {}),
+                **_discovered(scenario, systems),
             },
         },
         "spec": {},
@@ -159,13 +159,17 @@ def node_object(scenario: Scenario) -> Json:
     }
 
 
-def _discovered(scenario: Scenario) -> dict[str, str]:
+def _discovered(scenario: Scenario, systems: Container[System]) -> dict[str, str]:
     """The labels of NVIDIA's GPU feature discovery, which describe a node by its first GPU."""
+    strategies = {System.NVIDIA: "time-slicing", System.MPS: "mps"}
+    strategy = next((text for system, text in strategies.items() if system in systems), "")
+    if not strategy:
+        return {}
     gpu = scenario.gpus[0]
     return {
         "nvidia.com/gpu.count": str(len(scenario.gpus)),
-        "nvidia.com/gpu.product": f"{gpu.name.replace(' ', '-')}-SHARED",
+        "nvidia.com/gpu.product": gpu.name.replace(" ", "-"),
         "nvidia.com/gpu.memory": str(gpu.memory_bytes // MIB),
         "nvidia.com/gpu.replicas": str(REPLICAS),
-        "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        "nvidia.com/gpu.sharing-strategy": strategy,
     }

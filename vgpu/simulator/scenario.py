@@ -107,7 +107,10 @@ class Shim(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedContainer(msgspec.Struct, frozen=True, gc=False):
-    """One container, its shares and what runs in it; ``id`` is 64 hex digits."""
+    """One container, its shares and what runs in it; ``id`` is 64 hex digits.
+
+    ``mps`` is whether its replicas of NVIDIA's own plugin are through MPS.
+    """
 
     name: str
     id: str
@@ -116,6 +119,7 @@ class SimulatedContainer(msgspec.Struct, frozen=True, gc=False):
     processes: tuple[Process, ...] = ()
     shim: Shim | None = None
     cores_request_percent: int | None = None
+    mps: bool = False
 
 
 class SimulatedPod(msgspec.Struct, frozen=True, gc=False):

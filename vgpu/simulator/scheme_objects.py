@@ -1,7 +1,8 @@
 """What each sharing system writes about a container: its requests, annotations and grants.
 
 Spellings are those of the originals: HAMi v2.10, volcano-vgpu-device-plugin v1.12,
-gpushare-device-plugin, gpu-manager, KubeShare v1, and k8s-device-plugin 0.18 with time-slicing.
+gpushare-device-plugin, gpu-manager, KubeShare v1, and k8s-device-plugin 0.18 with time-slicing and
+with MPS, whose resource is renamed.
 Amounts follow the first share.
 """
 
@@ -27,6 +28,9 @@ SPLIT = 40
 
 REPLICAS = 10
 """Replicas of one GPU of NVIDIA's own plugin."""
+
+MPS_RESOURCE = "nvidia.com/gpu.shared"
+"""The resource of replicas through MPS."""
 
 _NEVER = str(2**64 - 1)  # volcano.sh/vgpu-time once Allocate has answered
 
@@ -60,7 +64,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
         shim = self.container.shim
         if self.container.scheme is Scheme.VOLCANO and shim and shim.root == HAMI_ROOT:
             return System.HAMI
-        return System(self.container.scheme.value)
+        return System.MPS if self.container.mps else System(self.container.scheme.value)
 
     def devices(self, unit: int) -> str:
         """The shares as HAMi and Volcano encode them, memory in units of ``unit`` bytes."""
@@ -72,7 +76,7 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
 
 
 class System(StrEnum):
-    """The six systems; HAMi and Volcano are two spellings of one scheme.
+    """The systems; HAMi and Volcano are two spellings of one scheme, and MPS is NVIDIA's plugin.
 
     HAMi and NVIDIA's own plugin have one resource, so a node has one of them at most.
     """
@@ -83,6 +87,16 @@ class System(StrEnum):
     GAIA = "gaia"
     KUBESHARE = "kubeshare"
     NVIDIA = "nvidia"
+    MPS = "mps"
+
+
+def _replicas(name: str) -> "Resource":
+    return Resource(
+        name,
+        lambda claim: len(claim.gpus),
+        lambda _: REPLICAS,
+        lambda gpu, j: f"{gpu.uuid}::{j}",
+    )
 
 
 def claims(scenario: Scenario, start: float) -> tuple[SimulatedClaim, ...]:
@@ -166,14 +180,8 @@ _RESOURCES: Mapping[System, tuple[Resource, ...]] = {
         ),
     ),
     System.KUBESHARE: (),
-    System.NVIDIA: (
-        Resource(
-            "nvidia.com/gpu",
-            lambda claim: len(claim.gpus),
-            lambda _: REPLICAS,
-            lambda gpu, j: f"{gpu.uuid}::{j}",
-        ),
-    ),
+    System.NVIDIA: (_replicas("nvidia.com/gpu"),),
+    System.MPS: (_replicas(MPS_RESOURCE),),
 }
 
 # Asked for like a resource, but served by a scheduler alone.
@@ -242,6 +250,7 @@ _ANNOTATIONS: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
         "kubeshare/GPUID": "zxcvb",
     },
     System.NVIDIA: lambda _: {},
+    System.MPS: lambda _: {},
 }
 
 
@@ -281,6 +290,10 @@ _ENVIRONMENT: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
     },
     System.NVIDIA: lambda claim: {
         "NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpu.uuid for gpu in claim.gpus)),
+    },
+    System.MPS: lambda claim: {
+        "NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpu.uuid for gpu in claim.gpus)),
+        "CUDA_MPS_PIPE_DIRECTORY": f"/mps/{MPS_RESOURCE}/pipe",
     },
 }
 

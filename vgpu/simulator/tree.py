@@ -14,9 +14,17 @@ from vgpu.schemes.gaia.cgroup import container_path
 from vgpu.schemes.kubeshare import gemini_config
 from vgpu.simulator.objects import pod_objects, pods_file, stamp
 from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod
-from vgpu.simulator.scheme_objects import SimulatedClaim, claims, grants, registered
+from vgpu.simulator.scheme_objects import (
+    MPS_RESOURCE,
+    REPLICAS,
+    SimulatedClaim,
+    System,
+    claims,
+    grants,
+    registered,
+)
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
-from vgpu.units import WHOLE_DEVICE_PERCENT
+from vgpu.units import MIB, WHOLE_DEVICE_PERCENT
 
 PROCFS = "proc"
 CGROUPFS = "sys/fs/cgroup"
@@ -25,6 +33,7 @@ CHECKPOINT = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 PODS_FILE = "pods.json"
 GAIA_DIR = "etc/gpu-manager/vm"
 KUBESHARE_DIR = "kubeshare/scheduler/config"
+MPS_DIR = "run/nvidia/mps"
 STATE_DIR = "var/lib/vgpu"  # empty: other plugins than ours run here
 
 _HOST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
@@ -54,6 +63,8 @@ def tree(scenario: Scenario, alive: frozenset[int], start: float) -> FileTree:
             links[f"var/log/containers/{link}"] = f"../pods/{folder}/0.log"
     all_claims = claims(scenario, start)
     files |= _limit_files(all_claims)
+    if any(claim.system is System.MPS for claim in all_claims):
+        files |= _mps_files(scenario)
     files[PODS_FILE] = pods_file(pod_objects(scenario, start))
     files[CHECKPOINT] = checkpoint(scenario)
     return FileTree(files, links)
@@ -112,6 +123,24 @@ def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:
     for uuid, pods in tenants.items():
         files[f"{KUBESHARE_DIR}/{uuid}"] = gemini_config.format_config(pods)
     return files
+
+
+def _mps_files(scenario: Scenario) -> dict[str, bytes]:
+    """What the MPS control daemon of NVIDIA's plugin leaves behind after its start.
+
+    The plugin gives each client process an equal part of each GPU (k8s-device-plugin 0.18,
+    ``cmd/mps-control-daemon``).
+    """
+    folder = f"{MPS_DIR}/{MPS_RESOURCE}"
+    commands = [
+        f"set_default_device_pinned_mem_limit {gpu.index} {gpu.memory_bytes // REPLICAS // MIB}M"
+        for gpu in scenario.gpus
+    ]
+    commands.append(f"set_default_active_thread_percentage {WHOLE_DEVICE_PERCENT // REPLICAS}")
+    texts = [f"Starting control daemon using socket /mps/{MPS_RESOURCE}/pipe/control"]
+    texts += [f"Cmd:{command}" for command in commands]
+    log = "".join(f"[2026-09-01 10:28:13.725 Control    69] {text}\n" for text in texts)
+    return {f"{folder}/.started": b"", f"{folder}/log/control.log": log.encode()}
 
 
 def cgroup_of(pod: SimulatedPod, container: SimulatedContainer) -> str:

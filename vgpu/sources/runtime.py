@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vgpu.facts import ProcessOwner, ProcessSample, Region
+from vgpu.facts import MpsClientLimits, ProcessOwner, ProcessSample, Region
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
 from vgpu.sources.files import list_folder, printable, translated
+from vgpu.sources.mps_clients import MpsClients
 from vgpu.sources.pid_watch import PidWatch
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
@@ -122,7 +123,7 @@ class ProcessSource:
         bare: bool = False,
         watch: bool = True,
     ) -> None:
-        """``bare`` also reads the region files that lie inside containers.
+        """``bare`` also reads inside containers: region files, and limits in the environment.
 
         Without ``watch`` it opens no descriptors for processes: for a single sample.
         """
@@ -132,6 +133,7 @@ class ProcessSource:
         self._watch = PidWatch() if watch else None
         self._owners: dict[int, ProcessOwner | None] = {}
         self._parsed: dict[bytes, ProcessOwner | None] = {}
+        self._clients = MpsClients(procfs)
         self._samples = 0
 
     def sample(self, pids: Iterable[int]) -> ProcessSample:
@@ -153,10 +155,13 @@ class ProcessSource:
         except SourceError as error:
             rejections.append(error.rejection())
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
+        clients = self._mps_clients(owners, rejections) if self._bare else {}
         sees_host = sees_host_processes(self._procfs)
         if not sees_host:
             rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
-        return ProcessSample(owners, sees_host and not hidden, live_pods, bare, tuple(rejections))
+        return ProcessSample(
+            owners, sees_host and not hidden, live_pods, bare, clients, tuple(rejections)
+        )
 
     def _read_owners(
         self, pids: frozenset[int], rejections: list[Rejection]
@@ -200,6 +205,16 @@ class ProcessSource:
                 self._parsed.clear()
             self._parsed[content] = parse_cgroup(content.decode("utf-8", "replace"))
         return self._parsed[content]
+
+    def _mps_clients(
+        self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
+    ) -> dict[int, MpsClientLimits]:
+        """The limits in the environments of processes in containers."""
+        watch = self._watch if is_own_procfs(self._procfs) else None
+        pids = [pid for pid, owner in owners.items() if owner]
+        return self._clients.sample(
+            pids, lambda pid: watch is not None and pid in watch, rejections
+        )
 
     def _bare_regions(
         self, owners: dict[int, ProcessOwner | None], rejections: list[Rejection]
