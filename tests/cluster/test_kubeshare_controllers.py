@@ -289,6 +289,7 @@ def test_a_share_pod_of_a_lost_node_is_placed_again_once_its_pod_is_gone(
 
 
 def test_a_silent_node_component_keeps_share_pods_waiting_and_is_shown(bed, controller, namespace):
+    """Also a holder that fails before its GPU is known is created again."""
     bed.player.silent.update(bed.cards)
     try:
         bed.create("s", namespace)
@@ -302,6 +303,12 @@ def test_a_silent_node_component_keeps_share_pods_waiting_and_is_shown(bed, cont
         silent = f'vgpu_kubeshare_node_connected{{node="{node}"}} 0'
         wait_until(lambda: silent in controller.metrics(), "the node component is reported silent")
         assert not bed.client.list(f"/api/v1/namespaces/{namespace}/pods"), "nobody would serve it"
+        (failed,) = bed.holders()
+        bed.client.patch(failed, {"status": {"phase": "Failed"}}, "status")
+        wait_until(
+            lambda: [pod for pod in bed.holders() if uid_of(pod) != uid_of(failed)],
+            "another holder",
+        )
     finally:
         bed.player.silent.clear()
     bed.wait_ready(namespace, "s")
@@ -328,6 +335,10 @@ def test_what_is_deleted_while_the_controllers_see_nothing_is_released(bed, alon
         assert controller.daemon.stop() == 0
 
 
+def uid_of(found):
+    return found["metadata"]["uid"]
+
+
 def native_pod(namespace, node):
     """A pod that takes a whole GPU by itself, on a node that it names."""
     pod = objects.pod("native", namespace, limits={"nvidia.com/gpu": 1}, nodeName=node)
@@ -350,7 +361,7 @@ def test_share_pods_whose_gpu_went_to_another_pod_move_away(bed, controller, nam
     bed.client.wait_for(native, objects.ready, "has the GPU")
 
     def refused():
-        pods = [pod for pod in bed.holders() if pod["metadata"]["uid"] != lost["metadata"]["uid"]]
+        pods = [pod for pod in bed.holders() if uid_of(pod) != uid_of(lost)]
         waits = [pod for pod in pods if objects.condition(pod, "PodScheduled") == "False"]
         return waits[0] if waits else None
 
