@@ -97,7 +97,7 @@ LABEL_RULES = (
 """Further rights for pods with KubeShare 2's labels, as the chart has them."""
 
 
-def labelled_pod(name, namespace, milli=500, gib=1, **spec):
+def labelled_pod(name, namespace, milli=500, gib=1, *, annotations=None, **spec):
     """A pod with KubeShare 2's labels, as it is once the chart's policy has completed it."""
     pod = objects.pod(
         name,
@@ -107,6 +107,7 @@ def labelled_pod(name, namespace, milli=500, gib=1, **spec):
             "sharedgpu/gpu_limit": "1.0",
             "sharedgpu/gpu_mem": str(gib * GIB),
         },
+        annotations=annotations,
         schedulerName=SCHEDULER_NAME,
         tolerations=[{"key": TAINT["key"], "operator": "Exists"}],
         **spec,

@@ -189,6 +189,14 @@ def test_a_pod_that_would_not_find_its_gpu_is_refused_with_what_to_add(api, api_
         text = "container main would not find its GPU: add to env the variables"
         wait_until(lambda: text in str(admission.admit(blind)), "the policy is in force")
         assert "remove the line nodeName" in admission.admit(labelled_pod("p", "", nodeName="n1"))
+        forged = labelled_pod("p", "", annotations={"sharedgpu/gpu_uuid": "GPU-of-another"})
+        assert "written by KubeShare's controllers alone" in admission.admit(forged)
+        pod = api.client.create(labelled_pod("real", api_namespace))
+        for key in ("sharedgpu/gpu_manager_port", "vgpu.dev/virtual-gpu"):
+            with pytest.raises(Refused, match="controllers alone"):
+                api.client.patch(pod, {"metadata": {"annotations": {key: "50051"}}})
+        api.client.patch(pod, {"metadata": {"annotations": {"mine": "yes"}}})
+        api.client.delete(pod, grace_seconds=0)
         assert isinstance(admission.admit(labelled_pod("p", "")), dict)
         assert isinstance(
             admission.admit({**blind, "spec": {**blind["spec"], "schedulerName": "x"}}), dict
