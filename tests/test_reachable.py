@@ -2,8 +2,9 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.support.environment import ROOT
 from vgpu.cli import COMMANDS
@@ -26,11 +27,17 @@ def name_of(file: Path) -> str:
 MODULES = {name_of(file): file for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
 
 
-def mentioned(module: str) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """Every module of the product, read once."""
+    return {module: ast.parse(file.read_bytes()) for module, file in MODULES.items()}
+
+
+def mentioned(module: str, tree: ast.Module) -> Iterator[str]:
     """What a module imports, anywhere in it, or names as ``module:object``; and its packages."""
     parts = module.split(".")
     yield from (".".join(parts[:length]) for length in range(1, len(parts)))
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -41,23 +48,22 @@ def mentioned(module: str) -> Iterator[str]:
             yield node.value.split(":")[0]
 
 
-@cache
-def reached() -> frozenset[str]:
+def reached(trees: dict[str, ast.Module]) -> set[str]:
     found: set[str] = set()
     waiting = set(ENTRY_POINTS)
     while waiting:
         module = waiting.pop()
         found.add(module)
-        waiting |= MODULES.keys() & set(mentioned(module)) - found
-    return frozenset(found)
+        waiting |= MODULES.keys() & set(mentioned(module, trees[module])) - found
+    return found
 
 
 def test_the_entry_points_are_modules():
     assert MODULES.keys() >= ENTRY_POINTS
 
 
-def test_every_module_is_reached_by_a_command():
-    assert sorted(MODULES.keys() - reached()) == []
+def test_every_module_is_reached_by_a_command(trees):
+    assert sorted(MODULES.keys() - reached(trees)) == []
 
 
 FOR_TESTS = "a fault of the simulated node, which tests cause"
@@ -87,10 +93,9 @@ CALLED_BY_LIBRARIES = {
 }
 
 
-def public_functions() -> Iterator[tuple[str, str]]:
+def public_functions(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
     """The public functions and methods of reached modules, without those that are registered."""
-    for module, file in MODULES.items():
-        tree = ast.parse(file.read_text())
+    for module, tree in trees.items():
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
         for prefix, body in [("", tree.body), *((f"{node.name}.", node.body) for node in classes)]:
             for node in body:
@@ -100,24 +105,24 @@ def public_functions() -> Iterator[tuple[str, str]]:
                     yield f"{module}:{prefix}{node.name}", node.name
 
 
-@cache
-def names_in_use() -> frozenset[str]:
+def names_in_use(trees: dict[str, ast.Module]) -> set[str]:
     """Every name that the product reads, as a name, an attribute or an entry point."""
     names = {target.split(":")[-1] for target, _ in COMMANDS.values()}
-    for file in MODULES.values():
-        for node in ast.walk(ast.parse(file.read_text())):
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name):
                     names.add(name)
-                case ast.Constant(value=str() as text) if "_pb2" not in file.name:
+                case ast.Constant(value=str() as text) if "_pb2" not in module:
                     names.update(text.replace(":", ".").split(".")[-1:])
-    return frozenset(names)
+    return names
 
 
-def test_every_function_is_used_by_the_product_or_stays_for_a_reason():
+def test_every_function_is_used_by_the_product_or_stays_for_a_reason(trees):
+    used = names_in_use(trees)
     unused = {
         place
-        for place, name in public_functions()
-        if name not in names_in_use() and name not in CALLED_BY_LIBRARIES and "_pb2" not in place
+        for place, name in public_functions(trees)
+        if name not in used and name not in CALLED_BY_LIBRARIES and "_pb2" not in place
     }
     assert unused == UNUSED.keys()

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -71,6 +72,15 @@ class Text(NamedTuple):
     text: str
 
 
+class Module(NamedTuple):
+    """What is read of a module: its texts for people, its top-level classes, its public names."""
+
+    path: str
+    texts: list[Text]
+    classes: list[str]
+    names: list[str]
+
+
 class Use(NamedTuple):
     """One use of an old word."""
 
@@ -116,12 +126,30 @@ def module_texts(path: str, tree: ast.Module) -> Iterator[Text]:
                 yield Text("messages", path, node.lineno, _CODE.sub("", text))
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """The product's modules, without generated ones."""
+@cache
+def modules() -> tuple[Module, ...]:
+    """The product's modules, without generated ones; each is read once."""
+    found = []
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
             if not file.name.endswith(("_pb2.py", "_pb2_grpc.py")):
-                yield str(file.relative_to(ROOT)), ast.parse(file.read_bytes())
+                path, tree = str(file.relative_to(ROOT)), ast.parse(file.read_bytes())
+                classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+                names = [file.stem, *_names(tree)]
+                found.append(Module(path, list(module_texts(path, tree)), classes, names))
+    return tuple(found)
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Each name that a module defines; constants in lower case."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) if name.isupper():
+                yield name.lower()
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
 
 
 def texts() -> Iterator[Text]:
@@ -133,8 +161,8 @@ def texts() -> Iterator[Text]:
                 yield from page_texts(path, content)
     for path in COMMENTED:
         yield from comment_texts(path, (ROOT / path).read_text())
-    for path, tree in modules():
-        yield from module_texts(path, tree)
+    for module in modules():
+        yield from module.texts
 
 
 def uses(kept: list[dict[str, str]]) -> list[Use]:
@@ -159,27 +187,17 @@ def counted(found: list[Use]) -> dict[str, dict[str, int]]:
 def public_classes() -> dict[str, list[str]]:
     """The modules that define each public class at their top level."""
     places = defaultdict(list)
-    for path, tree in modules():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(path)
+    for module in modules():
+        for name in module.classes:
+            if not name.startswith("_"):
+                places[name].append(module.path)
     return places
 
 
 def public_names() -> Iterator[tuple[str, str]]:
     """The module and each public name that it defines; constants in lower case."""
-    for path, tree in modules():
-        yield path, Path(path).stem
-        for node in ast.walk(tree):
-            match node:
-                case ast.ClassDef(name=name):
-                    yield path, name
-                case ast.FunctionDef(name=name) | ast.arg(arg=name):
-                    yield path, name
-                case ast.Name(id=name, ctx=ast.Store()) if name.isupper():
-                    yield path, name.lower()
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    yield path, name
+    for module in modules():
+        yield from ((module.path, name) for name in module.names)
 
 
 def old_names(kept: Mapping[str, str]) -> list[str]:
