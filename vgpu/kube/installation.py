@@ -44,22 +44,10 @@ class VolumeFields(wire.Wire, frozen=True):
     config_map: ConfigMapName | None = None
 
 
-class NodeTerm(wire.Wire, frozen=True):
-    """One of ``nodeSelectorTerms``; its ``matchFields`` are not read."""
-
-    match_expressions: list[wire.RequirementFields] | None = None
-
-
-class NodeTerms(wire.Wire, frozen=True):
-    """Terms of which a node has to meet one."""
-
-    node_selector_terms: list[NodeTerm] | None = None
-
-
 class NodeAffinity(wire.Wire, frozen=True):
     """``nodeAffinity``, as far as it is required."""
 
-    required: NodeTerms | None = msgspec.field(
+    required: wire.NodeTerms | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
 

@@ -304,13 +304,14 @@ class RequirementFields(Wire, frozen=True):
 
 
 class NodeTerm(Wire, frozen=True):
-    """One of ``status.allocation.nodeSelector.nodeSelectorTerms``."""
+    """One of ``nodeSelectorTerms``."""
 
+    match_expressions: list[RequirementFields] | None = None
     match_fields: list[RequirementFields] | None = None
 
 
 class NodeTerms(Wire, frozen=True):
-    """``status.allocation.nodeSelector`` of a ResourceClaim."""
+    """Terms of which a node has to meet one: a NodeSelector."""
 
     node_selector_terms: list[NodeTerm] | None = None
 
