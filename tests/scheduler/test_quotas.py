@@ -302,7 +302,7 @@ def test_event_metric_and_page_of_a_refused_pod_have_the_limit(cluster):
 def test_a_quota_refuses_before_a_placement_is_searched(cluster, monkeypatch):
     """A repeated rejection costs one comparison, not one for each node."""
     cluster.cache.set_resource_quota("ns", "q", quota(1))
-    monkeypatch.setattr(cluster.cache, "_place", None)
+    monkeypatch.setattr(cluster.cache._nodes, "place", None)
     assert not cluster.filter(pod("a"), [f"n{n}" for n in range(5000)]).nodes
 
 

@@ -1,0 +1,151 @@
+"""What pages, metrics and explanations ask of the scheduler's cache, and change nothing of it."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from scheduler.cluster_state import ClusterState
+from scheduler.gpushare_inspect import InspectedNode
+from scheduler.node_cache import PodReservation, pod_key
+from scheduler.node_filter import NodeFilter
+from scheduler.quota_filter import QuotaFilter
+from scheduler.rejected import RejectedPod, RejectedPods
+from vgpu.kube.objects import Node, Pod
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import CandidateView
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts
+
+
+class QuotaView(msgspec.Struct, frozen=True):
+    """The quota of a namespace with what its pods use, by the model of the GPUs.
+
+    ``refusal`` is why the quota refuses a certain pod, None if it does not.
+    """
+
+    quota: NamespaceQuota
+    used: Mapping[str, Amounts]
+    refusal: PlacementRefusal | None = None
+
+
+class CacheReader:
+    """The questions that the module describes. Every method may be called by any thread."""
+
+    def __init__(
+        self,
+        schemes: Sequence[SchedulerScheme],
+        clock: Callable[[], float],
+        *,
+        changed: Callable[[str], object],
+        settled: Callable[[str], object],
+        relieved: Callable[[str], object],
+    ) -> None:
+        """The arguments are those of :class:`ClusterState`."""
+        self.schemes = tuple(schemes)
+        self._clock = clock
+        self._lock = threading.Lock()
+        changed_nodes: set[str] = set()
+        self._state = ClusterState(
+            self.schemes,
+            clock,
+            changed,
+            settled,
+            relieved=relieved,
+            forget=changed_nodes.add,
+        )
+        by_name = {scheme.row.name: scheme for scheme in self.schemes}
+        self._nodes = NodeFilter(by_name, self._state, changed_nodes)
+        self._quotas = QuotaFilter(self._state, self._nodes)
+        self._rejected = RejectedPods()
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name, as the last event showed it."""
+        with self._lock:
+            return self._state.pods.get(pod_key(namespace, name))
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, as the last event showed it."""
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            return cached.node if cached else None
+
+    def view(self, name: str) -> CandidateView | None:
+        """A node's view; None of a node that is unknown or has no GPUs of one system."""
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            return cached.view(self._clock()) if cached else None
+
+    def explain(
+        self, scheme: SchedulerScheme, demand: PodDemand
+    ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
+        """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
+        now = self._clock()
+        with self._lock:
+            explained = []
+            for name in sorted(self._state.nodes):
+                cached = self._state.nodes[name]
+                if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
+                    result = self._nodes.place(name, scheme, demand, now)
+                    refusal = result if isinstance(result, PlacementRefusal) else None
+                    explained.append((name, cached.view(now), refusal))
+            return explained
+
+    def quota_of(self, demand: PodDemand) -> QuotaView:
+        """The quota of the pod's namespace, and why it refuses the pod, or None."""
+        namespace = demand.pod.namespace
+        with self._lock:
+            quotas = self._state.quotas
+            used = {model: dict(amounts) for model, amounts in quotas.used(namespace).items()}
+            return QuotaView(quotas.quota(namespace), used, self._quotas.refusal(demand))
+
+    def limited(self) -> list[QuotaView]:
+        """The quotas of all namespaces that have one."""
+        with self._lock:
+            quotas = self._state.quotas
+            return [
+                QuotaView(
+                    quota,
+                    {each: dict(amounts) for each, amounts in quotas.used(quota.namespace).items()},
+                )
+                for quota in quotas.limited()
+            ]
+
+    def inspected(self, system: str) -> list[InspectedNode]:
+        """The nodes of a sharing system, by name, with the pods that are bound to them."""
+        with self._lock:
+            nodes = []
+            for name in sorted(self._state.nodes):
+                cached = self._state.nodes[name]
+                scheme = cached.scheme
+                view = cached.view(self._clock())
+                if isinstance(scheme, PlacementReason) or scheme.row.name != system or not view:
+                    continue
+                pods = tuple(sorted(cached.pods.values(), key=lambda pod: pod.ref))
+                gpus = view.candidate.gpus
+                nodes.append(InspectedNode(name, gpus, pods, scheme.codec, scheme.unit_bytes))
+            return nodes
+
+    def rejected(self, uid: str) -> RejectedPod | None:
+        """What is remembered of a rejected pod."""
+        with self._lock:
+            return self._rejected.get(uid)
+
+    def reservations(self, before: float) -> list[tuple[str, PodReservation]]:
+        """The node and the reservation of those that are older, without a bound pod.
+
+        ``before`` is in unix seconds.
+        """
+        with self._lock:
+            return self._state.unbound(before)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Numbers of nodes with GPUs, of pods, of reservations, and of rejected pods."""
+        state = self._state
+        with self._lock:
+            nodes = sum(
+                not isinstance(cached.scheme, PlacementReason) for cached in state.nodes.values()
+            )
+            return nodes, len(state.pods), state.reserved(), len(self._rejected)

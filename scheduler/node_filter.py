@@ -1,0 +1,184 @@
+"""Which nodes take a demand, and how well: answers, remembered until a node changes. No I/O.
+
+A node answers equal demands alike until the view of its GPUs changes. So filter looks most answers
+up, and asks only the nodes that have changed since the last pod.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any, Final, cast
+
+import msgspec
+
+from scheduler.cluster_state import ClusterState
+from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
+from scheduler.node_cache import CachedNode
+from scheduler.refused_nodes import RefusedNodes
+from scheduler.shapes import DemandShape
+from scheduler.under_way import UnderWay
+from vgpu.kube.objects import Node
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import CandidateView
+from vgpu.placement.result import PlacementReason, PlacementRefusal, PlacementResult
+
+MOST_ASKED: Final = 32
+"""Maximum number of nodes that are asked whether they take a pod beside pods under way."""
+
+
+class AnsweredNode(msgspec.Struct, frozen=True):
+    """All that the answers of a node depend on, beside the demand."""
+
+    node: Node | None
+    scheme: SchedulerScheme | PlacementReason
+    view: CandidateView | None
+
+    def is_like(self, other: "AnsweredNode") -> bool:
+        """Whether the answers are the same; a node that has changed is another object."""
+        return self.node is other.node and self.scheme is other.scheme and self.view == other.view
+
+
+class NodeFilter:
+    """The answers that the module describes. Not for several threads: the cache locks."""
+
+    def __init__(
+        self,
+        schemes: Mapping[str, SchedulerScheme],
+        state: ClusterState,
+        changed: set[str],
+    ) -> None:
+        """``schemes`` are by the name of their row.
+
+        ``changed`` are the names of the nodes of which anything has changed; they are removed once
+        their answers are forgotten.
+        """
+        self._schemes = schemes
+        self._state = state
+        self._changed = changed
+        self._answered: dict[str, AnsweredNode] = {}
+        self._known = NodeAnswers()
+        self._memories: list[NodeMemory[Any]] = [self._known]
+
+    def forget_also(self, memory: NodeMemory[Any]) -> None:
+        """Forget a node in this memory, too, whenever the answers of the node are forgotten."""
+        self._memories.append(memory)
+
+    def found_by(self, demand: PodDemand, name: str) -> CachedNode | None:
+        """The node as the pod finds it; None if nothing is known of it."""
+        cached = self._state.nodes.get(name)
+        return None if cached is None else cached.as_found_by(demand)
+
+    def place(
+        self, name: str, scheme: SchedulerScheme, demand: PodDemand, now: float
+    ) -> PlacementResult:
+        """The placement of the pod on the node, which is computed each time."""
+        found = self.found_by(demand, name)
+        return _UNKNOWN if found is None else found.place(scheme, demand, now)
+
+    def answers(
+        self,
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+        before: Sequence[UnderWay] = (),
+    ) -> list[NodeAnswer]:
+        """Whether each node takes the demand after those of ``before``, and its score.
+
+        What a node answers is the same for all pods of a shape, unless something is kept on it for
+        a pod: then it is asked each time.
+        """
+        self.forget_changed(now)
+        known = self._known.of(_key(shape, before))
+        nodes, own = self._state.nodes, self._state.reserved_on(demand.pod.uid)
+        demands = [pod.demand for pod in before]
+        scheme = self._schemes[shape.scheme]
+
+        def ask(name: str) -> NodeAnswer:
+            cached = nodes.get(name)
+            if cached is None:
+                return UNKNOWN
+            found = cached.as_found_by(demand)
+            answer = self._known.shared(found.answer(scheme, demand, now, demands))
+            if cached.is_alike_for(demand):
+                known[cached.name] = answer
+            return answer
+
+        get = known.get if not own else {**known, **dict.fromkeys(own)}.get
+        answers = list(map(get, names))
+        for _ in range(answers.count(None)):  # few nodes have changed since the last pod
+            number = answers.index(None)
+            answers[number] = ask(names[number])
+        return cast("list[NodeAnswer]", answers)
+
+    def split(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> tuple[Sequence[str], RefusedNodes]:
+        """The nodes that take the demand, and why the others do not."""
+        answers = self.answers(names, shape, demand, now)
+        distinct = set(answers)
+        refusing = {answer for answer in distinct if answer.refusal is not None}
+        if len(refusing) == len(distinct):  # a pod that fits nowhere, again and again
+            return (), RefusedNodes(names, answers)
+        if not refusing:
+            return names, RefusedNodes()
+        refuses = list(map(refusing.__contains__, answers))
+        refused = RefusedNodes(list(compress(names, refuses)), list(compress(answers, refuses)))
+        return list(compress(names, map(not_, refuses))), refused
+
+    def kept_for(
+        self,
+        newest: Sequence[UnderWay],
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+    ) -> set[str]:
+        """Those of the nodes that do not take the pod beside pods that passed filter before it.
+
+        Only the best nodes are asked: pods go there first, and a bind decides for itself.
+        """
+        if not newest:
+            return set()
+        answers = self.answers(names, shape, demand, now)
+        scores = {name: answer.score for name, answer in zip(names, answers, strict=True)}
+        best = sorted(names, key=scores.__getitem__, reverse=True)[:MOST_ASKED]
+
+        alike: dict[tuple[bool, ...], list[str]] = {}
+        for name in best:
+            alike.setdefault(tuple(name in pod.nodes for pod in newest), []).append(name)
+        kept: set[str] = set()
+        for may_come, group in alike.items():
+            before = list(compress(newest, may_come))
+            answers = self.answers(group, shape, demand, now, before)
+            kept.update(
+                name
+                for name, answer in zip(group, answers, strict=True)
+                if answer.refusal is not None
+            )
+        return kept
+
+    def forget_changed(self, now: float) -> None:
+        """Forget the answers of nodes that a pod finds in another state than when they answered.
+
+        Most changes of a node are none: a reservation becomes a bound pod.
+        """
+        while self._changed:
+            name = self._changed.pop()
+            cached = self._state.nodes.get(name)
+            before = self._answered.pop(name, None)
+            if cached is not None:
+                answered = AnsweredNode(cached.node, cached.scheme, cached.view(now))
+                self._answered[name] = answered
+                if before is not None and before.is_like(answered):
+                    continue
+            for memory in self._memories:
+                memory.forget(name)
+
+
+def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:
+    return (*(pod.shape.number for pod in before), shape.number)
+
+
+_UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
