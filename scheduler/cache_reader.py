@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -92,6 +93,25 @@ class CacheReader:
                     refusal = result if isinstance(result, PlacementRefusal) else None
                     explained.append((name, cached.view(now), refusal))
             return explained
+
+    def count_without(
+        self,
+        scheme: SchedulerScheme,
+        demand: PodDemand,
+        name: str,
+        gone: AbstractSet[str],
+        most: int,
+    ) -> int:
+        """Number of pods of a demand that a node takes once the pods of these UIDs are gone.
+
+        At most ``most`` are counted; quotas are not.
+        """
+        now = self._clock()
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            if cached is None:
+                return 0
+            return cached.as_found_by(demand, gone).count(scheme, demand, now, most)
 
     def quota_of(self, demand: PodDemand) -> QuotaView:
         """The quota of the pod's namespace, and why it refuses the pod, or None."""

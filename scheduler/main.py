@@ -25,6 +25,7 @@ from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
 from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
 from scheduler.pages import page_routes
+from scheduler.policy_flags import policy_flags
 from scheduler.preemption import Preemptor
 from scheduler.presence import ReplicaPresence
 from scheduler.queue_worker import QueueWorker
@@ -36,9 +37,7 @@ from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.kube.kept_keys import keep_also
 from vgpu.kube.work_queue import WorkQueue
 from vgpu.metrics.family import FamilyTable
-from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
-from vgpu.placement.exclusive import ExclusiveRule
 from vgpu.program.flags import MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.pages import program_routes
@@ -69,21 +68,6 @@ EVENTS_SECONDS: Final = 1.0
 
 REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
-
-
-class ExclusiveRuleType(click.ParamType[ExclusiveRule]):
-    """Labels of pods that share no GPU with each other."""
-
-    name = "labels"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> ExclusiveRule:
-        """Convert to a rule; refuses what is no labels."""
-        try:
-            return ExclusiveRule.of(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group(
@@ -129,27 +113,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     " the right to do so is missing.",
 )
 @kubeconfig_flags
-@click.option(
-    "--node-policy",
-    type=click.Choice((BINPACK, SPREAD)),
-    default=BINPACK,
-    show_default=True,
-    help="Whether nodes whose GPUs are in use score more, or idle ones.",
-)
-@click.option(
-    "--gpu-policy",
-    type=click.Choice((BINPACK, SPREAD)),
-    help="Which GPUs of a node come first, with Volcano's and HAMi's.  [default: the original's]",
-)
-@click.option(
-    "--volcano.exclusive-rule",
-    "volcano_exclusive_rule",
-    multiple=True,
-    type=ExclusiveRuleType(),
-    metavar="LABELS",
-    help="Volcano's pods with all of these labels (KEY=VALUE, joined by commas) share no GPU with"
-    " each other; repeatable. An item of Volcano's deviceshare.GPUExclusiveRules.",
-)
+@policy_flags
 @click.option(
     "--volcano.memory-factor",
     "volcano_memory_factor",

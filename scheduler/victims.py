@@ -48,20 +48,34 @@ def choose_victims(
             for pod in pods
             if pod.priority < priority and pod.ref.uid not in chosen and pod.ref.uid not in spared
         ),
-        key=_importance,
+        key=importance,
     )
     gone = {*chosen, *(pod.ref.uid for pod in lower)}
     placement = place(gone) if lower else None
     if placement is None:
         return None
-    for pod in lower:
-        with_it = place(gone - {pod.ref.uid})
-        if with_it is not None:
-            gone.remove(pod.ref.uid)
-            placement = with_it
-    return NodePreemption(tuple(pod for pod in lower if pod.ref.uid in gone), placement)
+    needed = reprieve(lower, gone, lambda fewer: place(fewer) is not None)
+    placement = place(needed) or placement
+    return NodePreemption(tuple(pod for pod in lower if pod.ref.uid in needed), placement)
 
 
-def _importance(pod: Pod) -> tuple[int, bool, float]:
+def reprieve(
+    pods: Iterable[Pod],
+    gone: AbstractSet[str],
+    suffices: Callable[[AbstractSet[str]], bool],
+) -> frozenset[str]:
+    """Those of ``gone`` that have to go, if each of the pods stays that may, the first one first.
+
+    ``gone`` and the result are UIDs; ``suffices`` is whether it is enough that these pods go.
+    """
+    needed = frozenset(gone)
+    for pod in pods:
+        fewer = needed - {pod.ref.uid}
+        if suffices(fewer):
+            needed = fewer
+    return needed
+
+
+def importance(pod: Pod) -> tuple[int, bool, float]:
     """The most important first: by priority, and of equal ones the one that started first."""
     return -pod.priority, pod.started_at is None, pod.started_at or 0.0

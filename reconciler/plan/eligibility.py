@@ -19,6 +19,7 @@ from reconciler.model import (
 )
 from reconciler.namespace_policy import PLAN_ONLY, UNREAD, policy_of
 from reconciler.owners import eviction
+from reconciler.owners.policies import Reaction
 from reconciler.policy import REPORTED, Mode, Policy
 from reconciler.reasons import Cause, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
@@ -160,16 +161,31 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
     if pod is None:
         return SkipReason.INCOMPLETE_VIEW, ""
     exempt = _exempt(finding)
-
-    def first(guards: _Guards) -> Verdict:
-        holding = (skip for skip, holds in guards if skip not in exempt and holds(pod, policy))
-        return next(((skip, "") for skip in holding), None)
-
     if isinstance(finding.action, Edit):
-        return first(_ANY_POD)
-    of_pod = first((*_ANY_POD, *_EVICTED_POD))
-    of_owner = of_pod or eviction.objection(pod, policy.owners, cluster_index.reaction)
-    return of_owner or first(_OWNED_POD)
+        return _first(_ANY_POD, pod, policy, exempt)
+    return eviction_objection(pod, policy, cluster_index.reaction, exempt)
+
+
+def eviction_objection(
+    pod: Pod,
+    policy: Policy,
+    react: Callable[[Pod], Reaction],
+    exempt: frozenset[SkipReason] = frozenset(),
+) -> Verdict:
+    """Why the policy protects the pod from an eviction; None if it does not.
+
+    ``react`` returns what the pod's owner does when a Failed pod of it is deleted; the protections
+    ``exempt`` are not considered.
+    """
+    of_pod = _first((*_ANY_POD, *_EVICTED_POD), pod, policy, exempt)
+    of_owner = of_pod or eviction.objection(pod, policy.owners, react)
+    return of_owner or _first(_OWNED_POD, pod, policy, exempt)
+
+
+def _first(guards: _Guards, pod: Pod, policy: Policy, exempt: frozenset[SkipReason]) -> Verdict:
+    """The first of the guards that protects the pod."""
+    holding = (skip for skip, holds in guards if skip not in exempt and holds(pod, policy))
+    return next(((skip, "") for skip in holding), None)
 
 
 def _of_namespace(name: str, cluster_index: ClusterIndex, policy: Policy) -> Verdict:

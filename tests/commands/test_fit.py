@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
 from vgpu.cli import main
+from vgpu.kube.reader import Reader
 
 
 def quota(namespace, **hard):
@@ -151,6 +152,43 @@ def test_more_pods_like_one_of_the_cluster(source):
     assert document["pods"] == 3
 
 
+def test_pods_of_an_exclusive_rule_share_no_gpu(dump, tmp_path):
+    path = tmp_path / "m.yaml"
+    path.write_text(DEPLOYMENT.replace("    spec:", "    metadata: {labels: {app: a}}\n    spec:"))
+    words = (*dump, "-f", str(path), "--no-quotas")
+    assert fits(*words)[0]["pods"] == 5
+    document, nodes = fits(*words, "--volcano.exclusive-rule", "app=a")
+    assert document["pods"] == 3
+    assert nodes == {"gpu-1": {0: 1, 1: 1}, "gpu-2": {0: 1}}
+    _, nodes = fits(*words, "--volcano.exclusive-rule", "app=b")
+    assert nodes == fits(*words)[1]
+
+
+def test_without_quotas_the_number_is_that_of_the_gpus(source):
+    document, _ = fits(*source, *OF_15_GB, "--namespace", "limited", "--no-quotas")
+    assert document["pods"] == 5
+
+
+def test_an_api_server_is_asked_for_what_the_question_needs(cluster, monkeypatch):
+    asked = []
+    ask = Reader._ask
+    monkeypatch.setattr(
+        Reader,
+        "_ask",
+        lambda self, verb, path, *rest: (asked.append(path), ask(self, verb, path, *rest))[1],
+    )
+    fits(*cluster, *OF_15_GB, "--namespace", "limited")
+    pods_and_nodes = ["/api/v1/nodes", "/api/v1/pods"]
+    assert asked == [
+        *pods_and_nodes,
+        "/api/v1/namespaces/limited",
+        "/api/v1/namespaces/limited/resourcequotas",
+    ]
+    asked.clear()
+    fits(*cluster, *OF_15_GB, "--no-quotas")
+    assert asked == pods_and_nodes
+
+
 @pytest.mark.parametrize(
     ("words", "status", "complaint"),
     [
@@ -158,6 +196,8 @@ def test_more_pods_like_one_of_the_cluster(source):
         ((*OF_15_GB, "--pod", "ml/a"), 2, "one of --filename, --request and --pod"),
         (("--request", "gpu"), 2, "'gpu' is not RESOURCE=UNITS"),
         (("--request", "gpu=0"), 2, "'gpu=0' is not RESOURCE=UNITS"),
+        ((*OF_15_GB, "--defragment"), 2, "--defragment needs --pods"),
+        ((*OF_15_GB, "--volcano.exclusive-rule", "app"), 2, "'app' is not KEY=VALUE"),
         ((*OF_15_GB, "--add-node", "gpu-1=9999"), 2, "is not NODE or NODE=NUMBER up to 1000"),
         ((*OF_15_GB, "--add-node", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
         ((*OF_15_GB, "--drain", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),

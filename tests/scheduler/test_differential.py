@@ -11,6 +11,7 @@ from msgspec import structs
 from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
 from scheduler.read_once import ReadObjects, filled_cache
+from scheduler.simulation import SchedulingSimulation
 from tests.scheduler.test_promise import NODES, SCHEMES
 from tests.scheduler.test_verbs import FILTER, NOW, Served
 from vgpu.commands.fit_answer import answer as fit
@@ -131,7 +132,7 @@ def test_as_many_pods_are_bound_as_fit_reports(system, data):
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 2)))
     pod = Pod(PodRef("uid", "ns", "new"), containers=(Container("main", asked),))
     read = ReadObjects(NOW, nodes.values(), [pod for pods in held.values() for pod in pods])
-    fits = fit(filled_cache(SCHEMES, read), demand_of(pod, SCHEMES), tuple(nodes))
+    fits = fit(simulated(read, tuple(nodes)), demand_of(pod, SCHEMES))
     served = Served()
     try:
         for name, node in nodes.items():
@@ -141,35 +142,47 @@ def test_as_many_pods_are_bound_as_fit_reports(system, data):
         bound = bound_until_rejected(served, asked, tuple(nodes))
         assert sum(bound.values()) == fits.pods
         assert bound == {node.node: node.pods for node in fits.nodes}
-        placed = fit(filled_cache(SCHEMES, read), demand_of(pod, SCHEMES), tuple(nodes), 100)
+        placed = fit(simulated(read, tuple(nodes)), demand_of(pod, SCHEMES), 100)
         assert {node.node: node.pods for node in placed.nodes} == bound
         assert placed.pods == fits.pods
     finally:
         served.server.stop()
 
 
+def simulated(read, names):
+    return SchedulingSimulation(filled_cache(SCHEMES, read), names)
+
+
 def bound_until_rejected(served, asked, names):
     """The number of pods that are bound on each node until one is rejected."""
     bound = Counter()
     for number in range(200):
-        document = json.loads(FILTER)
-        metadata = document["Pod"]["metadata"]
-        metadata |= {"name": f"new-{number}", "namespace": "ns", "uid": f"uid-new-{number}"}
-        texts = {name: str(amount) for name, amount in asked.items()}
-        document["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
-        document["NodeNames"] = list(names)
-        body = json.dumps(document).encode()
-        if not served.post("/filter", body)["NodeNames"]:
+        node = bound_to(served, f"new-{number}", asked, names)
+        if not node:
             return bound
-        scores = served.post("/prioritize", body)
-        node = max(scores, key=lambda row: row["Score"])["Host"]
-        served.api.store(PODS.one(json.dumps(document["Pod"]).encode()))
-        binding = {
-            "PodName": metadata["name"],
-            "PodNamespace": "ns",
-            "PodUID": metadata["uid"],
-            "Node": node,
-        }
-        if served.post("/bind", json.dumps(binding).encode()) == {"Error": ""}:
-            bound[node] += 1
+        bound[node] += 1
     raise AssertionError("no pod was rejected")
+
+
+def bound_to(served, name, asked, names):
+    """The node that a new pod is bound to over HTTP, "" if it is rejected."""
+    document = json.loads(FILTER)
+    metadata = document["Pod"]["metadata"]
+    metadata |= {"name": name, "namespace": "ns", "uid": f"uid-{name}"}
+    texts = {name: str(amount) for name, amount in asked.items()}
+    document["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
+    document["NodeNames"] = list(names)
+    body = json.dumps(document).encode()
+    if not served.post("/filter", body)["NodeNames"]:
+        return ""
+    scores = served.post("/prioritize", body)
+    node = max(scores, key=lambda row: row["Score"])["Host"]
+    served.api.store(PODS.one(json.dumps(document["Pod"]).encode()))
+    binding = {
+        "PodName": name,
+        "PodNamespace": "ns",
+        "PodUID": metadata["uid"],
+        "Node": node,
+    }
+    assert served.post("/bind", json.dumps(binding).encode()) == {"Error": ""}
+    return node

@@ -6,15 +6,12 @@ from http import HTTPStatus
 import msgspec
 
 from reconciler.observe.lock_owners import LockOwnerReader, named_owners
-from vgpu.commands.inspect_read import from_cluster, from_files, if_allowed
+from vgpu.commands.inspect_read import from_cluster, from_files, with_quotas
 from vgpu.explain.evidence import ClusterObjects
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
 from vgpu.kube.objects import Node, Pod
-from vgpu.quota.of_cluster import has_gpu_admission
 
 
 def dumped(paths: Sequence[str]) -> ClusterObjects:
@@ -40,36 +37,17 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     pod = _pod(cluster, namespace, name)
     read = from_cluster(cluster, pod.node if pod is not None else "")
     objects = _with_pods(read.objects, () if pod is None else (pod,))
-    notes = list(read.notes)
-    quotas, note = if_allowed(
-        lambda: tuple(
-            quota
-            for page in cluster.pages(RESOURCE_QUOTAS, namespace=namespace)
-            for quota in page.objects
-        ),
-        "ResourceQuotas",
-    )
-    notes += note
-    declared, note = if_allowed(
-        lambda: cluster.find(NAMESPACES, "", namespace), f"the Namespace {namespace}"
-    )
-    notes += note
-    gpu_quota = None
-    if has_gpu_admission(objects.nodes):
-        gpu_quota, note = if_allowed(
-            lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
-            f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
-        )
-        notes += note
-    if pod is not None and pod.node and (declared or quotas or gpu_quota):
+    read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
+    is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
+    if pod is not None and pod.node and is_limited:
         objects = _with_namespace(cluster, objects, namespace)
     return ClusterObjects(
         objects,
         read.as_of,
-        () if declared is None else (declared,),
-        quotas or (),
-        gpu_quota,
-        notes=tuple(notes),
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+        notes=read.notes,
     )
 
 

@@ -2,42 +2,49 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec import structs
 
-from scheduler.cache import SchedulerCache
 from scheduler.explanation import request_text
+from scheduler.policy_flags import policy_flags
 from scheduler.read_once import ReadObjects, filled_cache
+from scheduler.simulation import SchedulingSimulation
 from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.document_output import print_document
-from vgpu.commands.fit_answer import FitAnswer, answer, exclusions, move
+from vgpu.commands.fit_answer import answer, exclusions, move
 from vgpu.commands.fit_manifest import pod_of_requests, pods_of_manifest
+from vgpu.commands.fit_model import Budgets, FitAnswer
 from vgpu.commands.fit_report import fit_document, report_lines
 from vgpu.commands.inspect_read import (
     Read,
     from_cluster,
     from_files,
     no_such_node,
+    with_budgets,
     with_quotas,
 )
 from vgpu.documentation import page
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
+from vgpu.kube.kept_keys import keep_also
 from vgpu.kube.objects import Node, Pod
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import (
     PlacementPolicies,
     SchedulerScheme,
     demand_of,
     scheduler_schemes,
 )
+from vgpu.placement.exclusive import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
+
+if TYPE_CHECKING:
+    from vgpu.kube.client import ApiClient
 
 MOST_ADDED: Final = 1_000
 """Maximum number of nodes that one flag adds."""
@@ -54,6 +61,8 @@ Examples:
   vgpu fit -f job.yaml --pods 20           where 20 pods would go
   vgpu fit -f job.yaml --add-node gpu-7=2  with two more nodes like gpu-7
   vgpu fit -f job.yaml --drain gpu-3       with the pods of gpu-3 on other nodes
+  vgpu fit -f job.yaml --pods 4 --defragment
+                                           which evictions would make room for 4 pods
   kubectl get nodes,pods,namespaces,resourcequotas -A -o json | vgpu fit --from - -f job.yaml
 
 \b
@@ -145,18 +154,24 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     help="With so many more nodes that are like this one, and idle. Repeatable.",
 )
 @click.option(
-    "--node-policy",
-    type=click.Choice((BINPACK, SPREAD)),
-    default=BINPACK,
-    show_default=True,
-    envvar="VGPU_NODE_POLICY",
-    help="The scheduler's: whether nodes whose GPUs are in use score more, or idle ones.",
+    "--priority",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    help="Priority of the pods, for --defragment.  [default: that of the pod or of the manifest's"
+    " spec.priority, else 0]",
 )
 @click.option(
-    "--gpu-policy",
-    type=click.Choice((BINPACK, SPREAD)),
-    envvar="VGPU_GPU_POLICY",
-    help="The scheduler's: which GPUs of a node come first.  [default: the original's]",
+    "--defragment",
+    "defragments",
+    is_flag=True,
+    help="With --pods: where fewer fit, also plan the evictions after which all of them fit."
+    " Nothing is evicted.",
+)
+@policy_flags
+@click.option(
+    "--no-quotas",
+    is_flag=True,
+    envvar="VGPU_NO_QUOTAS",
+    help="Count no quotas of namespaces, as the scheduler with this flag.",
 )
 @unit_flags
 @click.option(
@@ -185,8 +200,12 @@ def command(
     wanted: int | None,
     drained: tuple[str, ...],
     added: tuple[tuple[str, int], ...],
+    priority: int | None,
+    defragments: bool,
     node_policy: str,
     gpu_policy: str | None,
+    volcano_exclusive_rule: tuple[ExclusiveRule, ...],
+    no_quotas: bool,
     volcano_factor: int,
     gpushare_unit: int | None,
     files: tuple[str, ...],
@@ -207,21 +226,29 @@ def command(
         )
     if [*files, manifest].count("-") > 1:
         raise click.UsageError("standard input can be read once only")
+    if defragments and wanted is None:
+        raise click.UsageError("--defragment needs --pods: the number of pods that are to fit")
+    keep_also(key for rule in volcano_exclusive_rule for key, _ in rule.labels)
     pod = _described(manifest, dict(requests), namespace)
     if files:
-        read = from_files(files)
+        read = from_files(files, budgets=defragments)
     else:
+        of_pod = pod.ref.namespace if pod else (like or "").partition("/")[0]
+        places_others = bool(drained) or defragments
         with connected(kubeconfig, context, request_timeout) as cluster:
-            read = with_quotas(from_cluster(cluster, ""), cluster)
+            read = _from_cluster(
+                cluster, "" if places_others else of_pod, quotas=not no_quotas, budgets=defragments
+            )
+    if no_quotas:
+        read = structs.replace(read, namespaces=(), quotas=(), gpu_quota=None)
     read = _with_nodes(read, added, drained)
-    policies = PlacementPolicies(node_policy, gpu_policy or "")
+    policies = PlacementPolicies(node_policy, gpu_policy or "", volcano_exclusive_rule)
     schemes, notes = schemes_in_units(read, Units(volcano_factor, gpushare_unit), policies)
-    demanded = demand_of(pod or _like(read.objects.pods, like or ""), schemes)
+    pod = pod or _like(read.objects.pods, like or "")
+    demanded = demand_of(_with_priority(pod, priority), schemes)
     if isinstance(demanded, PlacementRefusal):
         raise click.ClickException(demanded.text)
-    fit = _answer(
-        read, demanded, filled_cache(schemes, objects_of(read)), frozenset(drained), wanted
-    )
+    fit = _answer(read, schemes, demanded, frozenset(drained), wanted, defragments=defragments)
     requested = request_text(demanded[1].requests)
     notes = (*read.notes, *notes)
     if output == "text":
@@ -260,16 +287,43 @@ def objects_of(read: Read) -> ReadObjects:
 
 def _answer(
     read: Read,
+    schemes: Sequence[SchedulerScheme],
     demanded: tuple[SchedulerScheme, PodDemand],
-    cache: SchedulerCache,
     drained: frozenset[str],
     wanted: int | None,
+    *,
+    defragments: bool,
 ) -> FitAnswer:
-    excluded = exclusions(read.objects.nodes, drained)
-    names = sorted(node.name for node in read.objects.nodes if node.name not in excluded)
-    moved = move(cache, read.objects.pods, drained, names)
-    counted = answer(cache, demanded, names, wanted)
-    return structs.replace(counted, excluded=excluded, moved=moved)
+    objects = read.objects
+    excluded = exclusions(objects.nodes, drained)
+    names = sorted(node.name for node in objects.nodes if node.name not in excluded)
+    simulation = SchedulingSimulation(filled_cache(schemes, objects_of(read)), names)
+    moved = move(simulation, objects.pods, drained)
+    fit = structs.replace(answer(simulation, demanded, wanted), excluded=excluded, moved=moved)
+    if wanted is None or not defragments:
+        return fit
+    from vgpu.commands.fit_defragment import defragment  # noqa: PLC0415  # slow to import
+
+    budgets = Budgets.of(read.budgets, read.labels, objects.malformed)
+    return structs.replace(
+        fit, plan=defragment(simulation, demanded, wanted, objects.pods, budgets)
+    )
+
+
+def _from_cluster(cluster: "ApiClient", namespace: str, *, quotas: bool, budgets: bool) -> Read:
+    """What the question needs: of quotas only those of the namespace, "" for all.
+
+    Raises ClusterError and SourceError.
+    """
+    read = from_cluster(cluster, "", for_placement=True)
+    if quotas:
+        read = with_quotas(read, cluster, namespace)
+    return with_budgets(read, cluster) if budgets else read
+
+
+def _with_priority(pod: Pod, priority: int | None) -> Pod:
+    """The pod with another priority, if one is named."""
+    return pod if priority is None else structs.replace(pod, priority=priority)
 
 
 def _described(manifest: str | None, requests: Mapping[str, int], namespace: str) -> Pod | None:

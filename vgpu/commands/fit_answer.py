@@ -6,90 +6,29 @@ cordoned or not ready; CPU, memory, taints, selectors and affinity are not.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import structs
 
-from scheduler.cache import SchedulerCache
 from scheduler.explanation import rejection_text, summary_of
 from scheduler.node_cache import PodPlacement
 from scheduler.refused_nodes import RefusedNodes
+from scheduler.simulation import SchedulingSimulation
+from vgpu.commands.fit_model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod, holds_devices
-from vgpu.model import Device, PodRef
+from vgpu.model import Device
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.counting import PodCounter
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.reasons import Explained
 
 MOST_ON_NODE: Final = 10_000
 """Maximum number of pods that are counted on a node."""
 
 MOST_PLACED: Final = 1_000
 """Maximum number of pods that are placed one after another."""
-
-
-class NodeExclusion(Explained):
-    """Why kube-scheduler places no pod on a node, whatever its GPUs are."""
-
-    NOT_READY = "not_ready", "the node is not ready"
-    CORDONED = "cordoned", "the node is cordoned"
-    DRAINED = "drained", "the node is drained in this question"
-
-
-class GpuShares(msgspec.Struct, frozen=True):
-    """The number of shares that the counted pods have on a GPU.
-
-    ``position`` is that of the GPU in the node's register.
-    """
-
-    position: int
-    device: Device
-    shares: int
-
-
-class NodeFit(msgspec.Struct, frozen=True):
-    """The pods that a node takes, and their shares on each GPU that has some."""
-
-    node: str
-    pods: int
-    gpus: tuple[GpuShares, ...]
-
-
-class MovedPod(msgspec.Struct, frozen=True):
-    """A pod of a drained node: the node that takes it, or "" and why none does."""
-
-    pod: PodRef
-    source: str
-    target: str = ""
-    refusal: str = ""
-
-
-class FitAnswer(msgspec.Struct, frozen=True):
-    """The answer.
-
-    Attributes:
-        scheme: the sharing system of the pods.
-        pods: number of pods that fit.
-        is_all: whether no more fit; False where only as many were asked for, or counted.
-        nodes: the nodes that take some, by name.
-        rejection: why the others, or the next pod, do not fit; the text of the scheduler's event.
-        refused: number of nodes by the reason code for which they take none.
-        excluded: why kube-scheduler places no pod on these nodes, by name.
-        moved: the pods of drained nodes.
-    """
-
-    scheme: str
-    pods: int
-    is_all: bool
-    nodes: tuple[NodeFit, ...]
-    rejection: str = ""
-    refused: Mapping[str, int] = {}
-    excluded: Mapping[str, NodeExclusion] = {}
-    moved: tuple[MovedPod, ...] = ()
 
 
 def exclusions(nodes: Iterable[Node], drained: Iterable[str]) -> dict[str, NodeExclusion]:
@@ -107,51 +46,77 @@ def exclusions(nodes: Iterable[Node], drained: Iterable[str]) -> dict[str, NodeE
 
 
 def answer(
-    cache: SchedulerCache,
+    simulation: SchedulingSimulation,
     demanded: tuple[SchedulerScheme, PodDemand],
-    names: Sequence[str],
     wanted: int | None = None,
 ) -> FitAnswer:
-    """How many pods fit on these nodes: as many as do, or at most ``wanted``.
+    """How many pods fit: as many as do, or at most ``wanted``.
 
     Pods are placed one after another where a number is wanted, or where a quota of their namespace
     has to be counted; else the pods of each node are counted, since they depend on nothing else.
+    The cache counts no pod of the answer afterwards.
     """
     scheme, demand = demanded
     if wanted is None:
-        counted = _counted(cache, scheme, demand, names)
-        if not counted.pods or not cache.quota_of(demand).quota:
+        counted = _counted(simulation, scheme, demand)
+        if not counted.pods or not simulation.cache.quota_of(demand).quota:
             return counted
         wanted = counted.pods
-    return _placed(cache, scheme, demand, names, wanted)
+    with simulation.supposing():
+        return _placed(simulation, scheme, demand, wanted)
+
+
+def place_pods(
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, wanted: int
+) -> tuple[list[PodPlacement], RefusedNodes | None]:
+    """Place at most ``wanted`` pods of the demand one after another; why the next one has no place.
+
+    None if as many were placed as are wanted.
+    """
+    placed: list[PodPlacement] = []
+    for number in range(wanted):
+        ref = structs.replace(demand.pod, name=f"{demand.pod.name}-{number}", uid=f"fit-{number}")
+        placement = simulation.place(scheme, structs.replace(demand, pod=ref))
+        if isinstance(placement, RefusedNodes):
+            return placed, placement
+        placed.append(placement)
+    return placed, None
 
 
 def move(
-    cache: SchedulerCache, pods: Iterable[Pod], drained: frozenset[str], names: Sequence[str]
+    simulation: SchedulingSimulation, pods: Iterable[Pod], drained: frozenset[str]
 ) -> tuple[MovedPod, ...]:
-    """Place the pods of the drained nodes on these nodes, the most important first.
+    """Place the pods of the drained nodes on the others.
 
     The cache counts them there afterwards. Pods of DaemonSets end with their node, and KubeShare's
     have a scheduler of their own: neither are moved.
     """
-    moved = []
     leaving = [
         pod
         for pod in pods
         if pod.node in drained and holds_devices(pod) and not _is_of_daemon_set(pod)
     ]
     for pod in leaving:
-        cache.set_pod(f"{pod.ref.namespace}/{pod.ref.name}", None)
-    for pod in sorted(leaving, key=lambda each: (-each.priority, each.created_at or 0.0, each.ref)):
-        again = structs.replace(pod.ref, uid=f"{pod.ref.uid}-again")
-        demanded = cache.demand_of(structs.replace(pod, ref=again, node=""))
+        simulation.evict(pod)
+    return place_again(simulation, leaving)
+
+
+def place_again(simulation: SchedulingSimulation, evicted: Iterable[Pod]) -> tuple[MovedPod, ...]:
+    """Place what the owners of evicted pods create, the most important first.
+
+    Pods that request nothing that the scheduler places are left out.
+    """
+    moved = []
+    for pod in sorted(evicted, key=lambda each: (-each.priority, each.created_at or 0.0, each.ref)):
+        demanded = simulation.replacement(pod)
         if isinstance(demanded, PlacementRefusal):
             if demanded.reason is not PlacementReason.NOTHING_REQUESTED:
                 moved.append(MovedPod(pod.ref, pod.node, refusal=demanded.text))
             continue
-        placed = _place(cache, *demanded, names)
-        if isinstance(placed, str):
-            moved.append(MovedPod(pod.ref, pod.node, refusal=placed))
+        placed = simulation.place(*demanded)
+        if isinstance(placed, RefusedNodes):
+            refusal = rejection_of(placed, demanded[1])
+            moved.append(MovedPod(pod.ref, pod.node, refusal=refusal))
         else:
             moved.append(MovedPod(pod.ref, pod.node, placed.node))
     return tuple(moved)
@@ -165,14 +130,14 @@ def _is_of_daemon_set(pod: Pod) -> bool:
 
 
 def _counted(
-    cache: SchedulerCache, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand
 ) -> FitAnswer:
     """All pods that fit, each node by itself."""
     counter = PodCounter(scheme.dialect, demand, MOST_ON_NODE)
-    wanted = frozenset(names)
+    wanted = frozenset(simulation.names)
     refused: dict[str, PlacementRefusal] = {}
     nodes = []
-    for name, view, refusal in cache.explain(scheme, demand):
+    for name, view, refusal in simulation.cache.explain(scheme, demand):
         if name not in wanted:
             continue
         if refusal is not None or view is None:
@@ -181,53 +146,42 @@ def _counted(
         counted = counter.count(view.candidate)
         devices = [gpu.device for gpu in view.candidate.gpus]
         nodes.append(NodeFit(name, counted.pods, _gpu_shares(devices, counted.shares)))
-    over_quota = cache.quota_of(demand).refusal
+    over_quota = simulation.cache.quota_of(demand).refusal
     if over_quota is not None:
-        refused = dict.fromkeys(names, over_quota)
+        refused = dict.fromkeys(simulation.names, over_quota)
         nodes = []
     return FitAnswer(
         scheme.row.name,
         sum(node.pods for node in nodes),
         all(node.pods < MOST_ON_NODE for node in nodes),
         tuple(nodes),
-        _rejection(RefusedNodes.of(refused), demand),
+        rejection_of(RefusedNodes.of(refused), demand),
         {reason.value: number for reason, number in RefusedNodes.of(refused).counts()},
     )
 
 
 def _placed(
-    cache: SchedulerCache,
-    scheme: SchedulerScheme,
-    demand: PodDemand,
-    names: Sequence[str],
-    wanted: int,
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, wanted: int
 ) -> FitAnswer:
     """At most ``wanted`` pods, placed one after another on the nodes with the best scores."""
+    placed, refused = place_pods(simulation, scheme, demand, min(wanted, MOST_PLACED))
+    rejection = rejection_of(refused, demand) if refused is not None else ""
+    return FitAnswer(
+        scheme.row.name, len(placed), refused is not None, node_fits(placed), rejection
+    )
+
+
+def node_fits(placed: Iterable[PodPlacement]) -> tuple[NodeFit, ...]:
+    """The placements by node."""
     on_nodes: dict[str, list[PodPlacement]] = {}
-    rejection = ""
-    placed_pods = 0
-    for number in range(min(wanted, MOST_PLACED)):
-        ref = structs.replace(demand.pod, name=f"{demand.pod.name}-{number}", uid=f"fit-{number}")
-        placed = _place(cache, scheme, structs.replace(demand, pod=ref), names)
-        if isinstance(placed, str):
-            rejection = placed
-            break
-        on_nodes.setdefault(placed.node, []).append(placed)
-        placed_pods += 1
-    nodes = tuple(_node_fit(name, on_nodes[name]) for name in sorted(on_nodes))
-    return FitAnswer(scheme.row.name, placed_pods, bool(rejection), nodes, rejection)
+    for placement in placed:
+        on_nodes.setdefault(placement.node, []).append(placement)
+    return tuple(_node_fit(name, on_nodes[name]) for name in sorted(on_nodes))
 
 
-def _place(
-    cache: SchedulerCache, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]
-) -> PodPlacement | str:
-    """Reserve GPUs for one pod, or why no node takes it."""
-    filtered = cache.filter(scheme, demand, names)
-    if not filtered.nodes:
-        return _rejection(filtered.refused, demand)
-    scores = cache.scores(scheme, demand, filtered.nodes)
-    placed = cache.reserve(scheme, demand, filtered.nodes[scores.index(max(scores))])
-    return placed.text if isinstance(placed, PlacementRefusal) else placed
+def rejection_of(refused: RefusedNodes, demand: PodDemand) -> str:
+    """The scheduler's event for a pod that these nodes refuse; "" without nodes."""
+    return rejection_text(summary_of(refused), demand) if refused.names else ""
 
 
 def _node_fit(name: str, placements: Sequence[PodPlacement]) -> NodeFit:
@@ -245,7 +199,3 @@ def _gpu_shares(devices: Sequence[Device], shares: Iterable[int]) -> tuple[GpuSh
     """The GPUs that have shares; ``devices`` are all of a node, in the order of its register."""
     numbered = zip(range(len(devices)), devices, shares, strict=True)
     return tuple(GpuShares(*row) for row in numbered if row[2])
-
-
-def _rejection(refused: RefusedNodes, demand: PodDemand) -> str:
-    return rejection_text(summary_of(refused), demand) if refused.names else ""

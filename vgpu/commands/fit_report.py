@@ -1,18 +1,30 @@
 """The answer of `vgpu fit` for people, and as a document."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
-from vgpu.commands.fit_answer import FitAnswer, GpuShares, MovedPod
+from vgpu.commands.fit_model import (
+    DefragmentationPlan,
+    FitAnswer,
+    GpuShares,
+    MovedPod,
+    NodeFit,
+    PlannedEviction,
+)
 from vgpu.commands.inspect_document import API_VERSION
 from vgpu.tabwriter import align
 from vgpu.units import count
 
 _MOST_LINES = 40
 """Maximum number of nodes that the text names; the document names all."""
+
+_FLAG: Final = re.compile(r" \([^)]*\)$")
+"""The flag of the reconciler in the explanation of one of its reasons; `vgpu fit` has none such."""
 
 
 def report_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator[str]:
@@ -37,6 +49,9 @@ def report_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator
         yield ""
         yield "No more pods fit:" if answer.pods else "Why no pod fits:"
         yield from (f"  {line}" for reason in reasons for line in reason.split("; "))
+    if answer.plan is not None and wanted is not None:
+        yield ""
+        yield from _plan_lines(answer.plan, wanted)
 
 
 def _summary(answer: FitAnswer, demand: str, wanted: int | None) -> str:
@@ -66,6 +81,53 @@ def _moved_lines(moved: Sequence[MovedPod]) -> Iterator[str]:
     for pod in homeless:
         yield f"  {pod.pod.namespace}/{pod.pod.name} of {pod.source} does not: {pod.refusal}"
     yield ""
+
+
+def _plan_lines(plan: DefragmentationPlan, wanted: int) -> Iterator[str]:
+    """The plan; nothing of it is done."""
+    number = len(plan.evictions)
+    if not plan.fits:
+        yield f"No defragmentation plan was found after which {count(wanted, 'pod')} fit."
+    elif not number:
+        yield "Defragmentation plan: no eviction is needed."
+        return
+    else:
+        yield (
+            f"Defragmentation plan: after {count(number, 'eviction')} {count(wanted, 'pod')}"
+            f" {'fits' if wanted == 1 else 'fit'}. Nothing was evicted."
+        )
+        yield ""
+        rows = ["EVICT\tFROM\tOWNER\tPRIORITY\tTHEN FITS ON"]
+        rows += map(_eviction_row, plan.evictions)
+        yield align("\n".join(rows))
+        yield ""
+        yield f"The wanted pods then go to {_placed(plan.nodes)}."
+        if not plan.any_order:
+            yield (
+                "Create them before the evictions: else the pods that replace the evicted ones may"
+                " take the freed GPUs."
+            )
+    if plan.obstacles:
+        yield f"{count(plan.evictable, 'pod')} may be evicted. The others:"
+        for obstacle, pods in sorted(plan.obstacles.items(), key=lambda item: -item[1]):
+            yield f"  {count(pods, 'pod')}: {_FLAG.sub('', obstacle.explanation)}"
+    if not plan.complete:
+        yield "The search has ended at its maximum: there may be a better plan."
+
+
+def _eviction_row(eviction: PlannedEviction) -> str:
+    pod, replacement = eviction.pod, eviction.replacement
+    owner = f"{pod.owner.kind} {pod.owner.name}" if pod.owner else ""
+    target = replacement.target or f"no node: {replacement.refusal}"
+    named = f"{pod.ref.namespace}/{pod.ref.name}"
+    return f"{named}\t{pod.node}\t{owner}\t{pod.priority}\t{target}"
+
+
+def _placed(nodes: Sequence[NodeFit]) -> str:
+    """Nodes with their numbers of pods."""
+    named = [f"{node.node} ({node.pods})" for node in nodes[:_MOST_LINES]]
+    more = len(nodes) - len(named)
+    return ", ".join(named) + (f" and {count(more, 'more node')}" if more else "")
 
 
 # ---------------------------------------------------------------- the document
@@ -101,11 +163,50 @@ class MovedPodDocument(msgspec.Struct, frozen=True, rename="camel"):
     refusal: str
 
 
+class EvictionDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """A planned eviction.
+
+    ``budget`` is the name of the PodDisruptionBudget that counts it, "" if there is none.
+    ``target`` is the node on which the pod's replacement fits beside the wanted pods, "" if there
+    is none: then ``refusal`` is why.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    owner_kind: str
+    owner_name: str
+    priority: int
+    budget: str
+    target: str
+    refusal: str
+
+
+class DefragmentationDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """The defragmentation plan.
+
+    ``fits`` is whether a plan was found. ``nodes`` are those of the wanted pods after the
+    evictions. ``anyOrder`` is whether the wanted pods fit, too, if the replacements of the evicted
+    pods are placed before them. ``complete`` is whether the search has not ended at a maximum.
+    ``obstacles`` are numbers of pods that may not be evicted, by reason code.
+    """
+
+    fits: bool
+    evictions: list[EvictionDocument]
+    nodes: list[FitNodeDocument]
+    any_order: bool
+    complete: bool
+    evictable: int
+    obstacles: dict[str, int]
+
+
 class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     """The whole document.
 
     ``complete`` is whether no more pods fit than ``pods``; ``refusedNodes`` are numbers of nodes by
-    reason code, ``excludedNodes`` reason codes by node.
+    reason code, ``excludedNodes`` reason codes by node. ``defragmentation`` is null unless it was
+    asked for.
     """
 
     api_version: str
@@ -122,6 +223,7 @@ class FitDocument(msgspec.Struct, frozen=True, rename="camel"):
     excluded_nodes: dict[str, str]
     moved: list[MovedPodDocument]
     notes: list[str]
+    defragmentation: DefragmentationDocument | None = None
 
 
 def fit_document(
@@ -137,10 +239,7 @@ def fit_document(
         wanted,
         answer.pods,
         answer.is_all,
-        [
-            FitNodeDocument(node.node, node.pods, [_gpu_document(gpu) for gpu in node.gpus])
-            for node in answer.nodes
-        ],
+        _node_documents(answer.nodes),
         answer.rejection,
         dict(answer.refused),
         {name: why.value for name, why in answer.excluded.items()},
@@ -151,7 +250,43 @@ def fit_document(
             for each in answer.moved
         ],
         list(notes),
+        None if answer.plan is None else _plan_document(answer.plan),
     )
+
+
+def _plan_document(plan: DefragmentationPlan) -> DefragmentationDocument:
+    return DefragmentationDocument(
+        plan.fits,
+        [_eviction_document(each) for each in plan.evictions],
+        _node_documents(plan.nodes),
+        plan.any_order,
+        plan.complete,
+        plan.evictable,
+        {obstacle.value: pods for obstacle, pods in plan.obstacles.items()},
+    )
+
+
+def _eviction_document(eviction: PlannedEviction) -> EvictionDocument:
+    pod, replacement = eviction.pod, eviction.replacement
+    return EvictionDocument(
+        pod.ref.namespace,
+        pod.ref.name,
+        pod.ref.uid,
+        pod.node,
+        pod.owner.kind if pod.owner else "",
+        pod.owner.name if pod.owner else "",
+        pod.priority,
+        eviction.budget[1] if eviction.budget else "",
+        replacement.target,
+        replacement.refusal,
+    )
+
+
+def _node_documents(nodes: Sequence[NodeFit]) -> list[FitNodeDocument]:
+    return [
+        FitNodeDocument(node.node, node.pods, [_gpu_document(gpu) for gpu in node.gpus])
+        for node in nodes
+    ]
 
 
 def _gpu_document(gpu: GpuShares) -> FitGpuDocument:

@@ -12,6 +12,7 @@ import msgspec
 
 from vgpu.inventory import Objects, with_resource_claims
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.dump import (
     GPU_QUOTA,
@@ -25,8 +26,10 @@ from vgpu.kube.dump import (
 )
 from vgpu.kube.flags import not_a_dump, read_dump
 from vgpu.kube.kinds import (
+    BUDGETS,
     NAMESPACE_MARKS,
     NAMESPACES,
+    POD_LABELS,
     POD_MARKS,
     RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
@@ -36,6 +39,7 @@ from vgpu.kube.kinds import (
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.kube.selectors import Selects
 from vgpu.model import PodRef, ResourceClaim, ResourceSlice
+from vgpu.quota.of_cluster import has_gpu_admission
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.units import count
@@ -51,7 +55,8 @@ class Read(msgspec.Struct, frozen=True):
 
     ``selected`` are the UIDs of the pods that the label selector selects, None without one.
     ``namespaces``, ``quotas`` and ``gpu_quota`` (the data of gpu-admission's ConfigMap) declare
-    quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``.
+    quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
+    the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID.
     """
 
     objects: Objects
@@ -62,10 +67,21 @@ class Read(msgspec.Struct, frozen=True):
     quotas: tuple[ResourceQuota, ...] = ()
     gpu_quota: Mapping[str, str] | None = None
     marks: Mapping[str, str] = {}
+    budgets: tuple[DisruptionBudget, ...] = ()
+    labels: Mapping[str, Mapping[str, str]] = {}
 
 
-def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: str = "") -> Read:
-    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException."""
+def from_files(
+    paths: Sequence[str],
+    selects: Selects | None = None,
+    team_key: str = "",
+    *,
+    budgets: bool = False,
+) -> Read:
+    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
+
+    ``labels`` are read with ``selects`` or ``budgets`` only.
+    """
     marks: dict[str, str] = {}
     nodes: dict[str, Node] = {}
     pods: dict[str, Pod] = {}
@@ -77,7 +93,7 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
     slices: dict[str, ResourceSlice] = {}
     seen = 0
     times: list[float] = []
-    selected: set[str] = set()
+    labels: dict[str, Mapping[str, str]] = {}
     dumps: list[Dump] = []
     for path in paths:
         content, written = read_dump(path)
@@ -85,9 +101,8 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
             dump = decode_dump(content, path, keep=Keep.CLAIMING)
         except SourceError as error:
             raise not_a_dump(str(error)) from error
-        if selects is not None:
-            labels = labels_in_dump(content, path)
-            selected |= {uid for uid, own in labels.items() if selects(own)}
+        if selects is not None or budgets:
+            labels |= labels_in_dump(content, path)
         if team_key:
             marks |= marks_in_dump(content, team_key, path)
         times.append(written)
@@ -120,7 +135,9 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
         tuple(malformed.values()),
         resource_claims,
     )
-    chosen = None if selects is None else frozenset(selected)
+    chosen = None
+    if selects is not None:
+        chosen = frozenset(uid for uid, own in labels.items() if selects(own))
     return Read(
         objects,
         min(times),
@@ -130,11 +147,17 @@ def from_files(paths: Sequence[str], selects: Selects | None = None, team_key: s
         tuple(quota for dump in dumps for quota in dump.resource_quotas),
         next((dump.gpu_quota for dump in dumps if dump.gpu_quota is not None), None),
         marks,
+        tuple(budget for dump in dumps for budget in dump.budgets),
+        labels,
     )
 
 
-def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
+def from_cluster(
+    cluster: "ApiClient", node: str, selector: str = "", *, for_placement: bool = False
+) -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
+
+    With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -156,14 +179,14 @@ def from_cluster(cluster: "ApiClient", node: str, selector: str = "") -> Read:
         malformed += (broken for page in node_pages for broken in page.malformed)
     notes: list[str] = []
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
-    claims, slices = _resource_claims(cluster, notes, malformed)
+    claims, slices = ((), ()) if for_placement else _resource_claims(cluster, notes, malformed)
     keep = Keep.CLAIMING if claims else Keep.SHARING
     pages = [
         page for selector in selectors for page in cluster.pods(field_selector=selector, keep=keep)
     ]
     share_pages: list[ObjectPage[Pod]] = []
     try:
-        share_pages += cluster.sharepod_pages()
+        share_pages += () if for_placement else cluster.sharepod_pages()
     except ClusterError as error:
         if error.reason == "Forbidden":
             notes.append(f"SharePods could not be read: {error.message}")
@@ -211,28 +234,57 @@ def _resource_claims(
     )
 
 
-def with_quotas(read: Read, cluster: "ApiClient") -> Read:
+def with_quotas(read: Read, cluster: "ApiClient", namespace: str = "") -> Read:
     """The same with what declares quotas; a note names what may not be read.
 
-    Raises ClusterError and SourceError.
+    With a namespace only what declares its own. Raises ClusterError and SourceError.
     """
     notes = list(read.notes)
-    namespaces, note = if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
+    if namespace:
+        declared, note = if_allowed(
+            lambda: cluster.find(NAMESPACES, "", namespace), f"the Namespace {namespace}"
+        )
+        namespaces: tuple[Namespace, ...] = () if declared is None else (declared,)
+    else:
+        everything, note = if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
+        namespaces = everything or ()
     notes += note
-    quotas, note = if_allowed(lambda: _objects(cluster, RESOURCE_QUOTAS), "ResourceQuotas")
-    notes += note
-    gpu_quota, note = if_allowed(
-        lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
-        f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
+    quotas, note = if_allowed(
+        lambda: _objects(cluster, RESOURCE_QUOTAS, namespace=namespace), "ResourceQuotas"
     )
     notes += note
+    gpu_quota = None
+    if not namespace or has_gpu_admission(read.objects.nodes):
+        gpu_quota, note = if_allowed(
+            lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
+            f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
+        )
+        notes += note
     return msgspec.structs.replace(
         read,
         notes=tuple(notes),
-        namespaces=namespaces or (),
+        namespaces=namespaces,
         quotas=quotas or (),
         gpu_quota=gpu_quota,
     )
+
+
+def with_budgets(read: Read, cluster: "ApiClient") -> Read:
+    """The same with the PodDisruptionBudgets, and with all labels of the pods that may have one.
+
+    Raises ClusterError, also Forbidden, and SourceError.
+    """
+    pages = tuple(cluster.pages(BUDGETS))
+    malformed = [broken for page in pages for broken in page.malformed]
+    budgets = tuple(budget for page in pages for budget in page.objects)
+    namespaces = {pod.ref.namespace for pod in read.objects.pods if pod.node}
+    labels = {
+        uid: of_pod
+        for namespace in sorted(namespaces & {budget.namespace for budget in budgets})
+        for uid, of_pod in _objects(cluster, POD_LABELS, namespace=namespace)
+    }
+    objects = msgspec.structs.replace(read.objects, malformed=(*read.objects.malformed, *malformed))
+    return msgspec.structs.replace(read, objects=objects, budgets=budgets, labels=labels)
 
 
 def with_teams(read: Read, cluster: "ApiClient", key: str) -> Read:
@@ -243,8 +295,9 @@ def with_teams(read: Read, cluster: "ApiClient", key: str) -> Read:
     return msgspec.structs.replace(read, notes=(*read.notes, *notes), marks=marks)
 
 
-def _objects(cluster: "ApiClient", kind: ApiKind[_Kept]) -> tuple[_Kept, ...]:
-    return tuple(object_ for page in cluster.pages(kind) for object_ in page.objects)
+def _objects(cluster: "ApiClient", kind: ApiKind[_Kept], namespace: str = "") -> tuple[_Kept, ...]:
+    pages = cluster.pages(kind, namespace=namespace)
+    return tuple(object_ for page in pages for object_ in page.objects)
 
 
 def if_allowed(ask: Callable[[], _Kept], what: str) -> tuple[_Kept | None, tuple[str, ...]]:

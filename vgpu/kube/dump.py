@@ -9,9 +9,11 @@ import msgspec
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ANY_LIST, ANY_OBJECT, ApiKind, unread
 from vgpu.kube.decode import Content, decode
+from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.documents import Keep
 from vgpu.kube.errors import one_line
 from vgpu.kube.kinds import (
+    BUDGETS,
     CONFIG_MAPS,
     KINDS,
     NAMESPACES,
@@ -63,6 +65,7 @@ class Dump(msgspec.Struct, frozen=True):
         resource_quotas: the ResourceQuotas.
         gpu_quota: the data of gpu-admission's ConfigMap; None if it is not there.
         resource_claims, resource_slices: those of dynamic resource allocation.
+        budgets: the PodDisruptionBudgets.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -77,6 +80,7 @@ class Dump(msgspec.Struct, frozen=True):
     gpu_quota: Mapping[str, str] | None = None
     resource_claims: tuple[ResourceClaim, ...] = ()
     resource_slices: tuple[ResourceSlice, ...] = ()
+    budgets: tuple[DisruptionBudget, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -194,6 +198,7 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
     resource_quotas: list[ResourceQuota] = []
     resource_claims: list[ResourceClaim] = []
     resource_slices: list[ResourceSlice] = []
+    budgets: list[DisruptionBudget] = []
     gpu_quota = None
     lists: dict[str, tuple[ApiKind[Any], list[Any]]] = {
         NODES.name: (NODES, nodes),
@@ -203,6 +208,7 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         RESOURCE_QUOTAS.name: (RESOURCE_QUOTAS, resource_quotas),
         RESOURCE_CLAIMS.name: (RESOURCE_CLAIMS, resource_claims),
         RESOURCE_SLICES.name: (RESOURCE_SLICES, resource_slices),
+        BUDGETS.name: (BUDGETS, budgets),
     }
     unhealthy: dict[str, str] = {}
     total = 0
@@ -238,6 +244,7 @@ def decode_dump(content: bytes, object_name: str = "dump", *, keep: Keep = Keep.
         gpu_quota,
         tuple(resource_claims),
         tuple(resource_slices),
+        tuple(budgets),
     )
 
 
