@@ -12,7 +12,7 @@ from tests.support import sample_cluster as sample
 from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.kube.client import ApiClient
-from vgpu.kube.kinds import NODE_HEARTBEATS
+from vgpu.kube.installation_kinds import NODE_HEARTBEATS
 
 SCHEDULER = "Deployment vgpu-system/vgpu-scheduler"
 RIGHTS = (MANIFESTS / "namespace.yaml", MANIFESTS / "scheduler-rbac.yaml")

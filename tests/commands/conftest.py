@@ -7,11 +7,10 @@ import pytest
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
-from vgpu.kube.kinds import KINDS as ROWS
-from vgpu.simulator.apiserver import ApiServer
+from vgpu.simulator.apiserver import ALL_KINDS, ApiServer
 from vgpu.simulator.store import ObjectStore
 
-KINDS = {kind.name: kind for kind in ROWS}
+KINDS = {kind.name: kind for kind in ALL_KINDS}
 
 
 def dumped(folder, items):

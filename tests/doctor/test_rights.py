@@ -10,7 +10,7 @@ from tests.support.installed import our_plugin, our_scheduler, ours
 from vgpu.doctor.components import ComponentRole, components
 from vgpu.doctor.rights import needed
 from vgpu.kube.access_review import Right
-from vgpu.kube.kinds import DAEMON_SETS, DEPLOYMENTS
+from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 HOME = "vgpu-system"

@@ -31,14 +31,14 @@ from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.dump import items_of
 from vgpu.kube.flags import read_dump
 from vgpu.kube.installation import Workload
-from vgpu.kube.kinds import (
-    CONFIG_MAPS,
+from vgpu.kube.installation_kinds import (
     DAEMON_SETS,
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
     NODE_HEARTBEATS,
     REPORTED_NODES,
 )
+from vgpu.kube.kinds import CONFIG_MAPS
 from vgpu.kube.objects import MalformedObject
 from vgpu.kube.verbs import CREATE, LIST
 from vgpu.reasons import SourceError

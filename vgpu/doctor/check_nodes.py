@@ -118,7 +118,7 @@ def _cdi_plugins(facts: ClusterFacts) -> Iterator[InstalledComponent]:
 
 
 def _nodes_of(facts: ClusterFacts, plugin: InstalledComponent) -> list[ReportedNode]:
-    return [node for node in facts.selected(plugin.workload) if node in facts.gpu_nodes]
+    return [node for node in facts.selected(plugin.workload) if node.node.name in facts.systems]
 
 
 # ---------------------------------------------------------------- kubelet

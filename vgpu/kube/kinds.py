@@ -7,7 +7,7 @@ only a row here.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vgpu.kube import installation, wire
+from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.disruption import project_budget, project_labels
 from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
@@ -78,29 +78,6 @@ RESOURCE_QUOTAS: Final = ApiKind(
     project_resource_quota,
 )
 
-DEPLOYMENTS: Final = ApiKind(
-    "Deployment",
-    "apps/v1",
-    "deployments",
-    Decoders.of(installation.WorkloadFields),
-    installation.project_deployment,
-)
-DAEMON_SETS: Final = ApiKind(
-    "DaemonSet",
-    "apps/v1",
-    "daemonsets",
-    Decoders.of(installation.WorkloadFields),
-    installation.project_daemon_set,
-)
-MUTATING_WEBHOOKS: Final = ApiKind(
-    "MutatingWebhookConfiguration",
-    "admissionregistration.k8s.io/v1",
-    "mutatingwebhookconfigurations",
-    Decoders.of(installation.WebhooksFields),
-    installation.project_webhooks,
-    namespaced=False,
-)
-
 RESOURCE_API: Final = "resource.k8s.io"
 """The API group of dynamic resource allocation."""
 
@@ -136,9 +113,6 @@ KINDS: Final[tuple[ApiKind[Any], ...]] = (
     SHARE_PODS,
     BUDGETS,
     RESOURCE_QUOTAS,
-    DEPLOYMENTS,
-    DAEMON_SETS,
-    MUTATING_WEBHOOKS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
@@ -162,13 +136,3 @@ LEASE_ANNOTATIONS: Final = LEASES.read_as(LEASES.decoders, project_annotations)
 
 NODE_CAPACITIES: Final = NODES.read_as(NODES.decoders, project_capacity)
 """Nodes, of which only the whole capacity is kept, as it is written."""
-
-REPORTED_NODES: Final = NODES.read_as(
-    Decoders.of(installation.ReportedNodeFields), installation.project_reported_node
-)
-"""Nodes with all their labels and their software."""
-
-NODE_HEARTBEATS: Final = LEASES.read_as(
-    Decoders.of(installation.HeartbeatFields), installation.project_heartbeat
-)
-"""The Leases of nodes, with the times of their renewal."""

@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
 from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
@@ -41,6 +42,10 @@ _PATH: Final = re.compile(
 )
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+
+
+ALL_KINDS: Final = (*KINDS, *INSTALLATION_KINDS)
+"""The kinds that the server has."""
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -205,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         pieces = match.groupdict(default="") if match else {}
         path = {key: unquote(text) for key, text in pieces.items()}
         group = "/".join(filter(None, (path.get("group"), path.get("version"))))
-        for kind in KINDS:
+        for kind in ALL_KINDS:
             if (kind.api_version, kind.plural) == (group, path.get("plural")):
                 query = dict(parse_qsl(parts.query, keep_blank_values=True))
                 return _Target(kind, path["namespace"], path["name"], path["below"], query)
@@ -311,7 +316,7 @@ _DISCOVERY: Final[Mapping[str, Json]] = {
         "apiVersion": "v1",
         "groups": [
             {"name": kind.group, "versions": [{"groupVersion": kind.api_version}]}
-            for kind in KINDS
+            for kind in ALL_KINDS
             if kind.group
         ],
     },

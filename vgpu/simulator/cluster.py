@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
 from vgpu.simulator.objects import node_object, pod_objects, pods_file
 from vgpu.simulator.scenario import Process, Scenario, SimulatedPod
@@ -49,7 +50,7 @@ class SimulatedCluster:
             self._create(NODES, node_object(node))
             for pod in pod_objects(node, start):
                 self._create(PODS, pod)
-        by_name = {kind.name: kind for kind in KINDS}
+        by_name = {kind.name: kind for kind in (*KINDS, *INSTALLATION_KINDS)}
         for document in story.installed:
             self._create(by_name[document["kind"]], document)
         self.store.on_gone = self._gone
