@@ -1,5 +1,6 @@
 """``vgpu inspect``'s part about NVIDIA's own device plugin: its table and its document. Pure."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -52,10 +53,14 @@ def nvidia_lines(
     as_of: float,
     name: Callable[[PodRef, str], str],
     *,
+    width: int,
     dash: str,
     times: str,
 ) -> Iterator[Line]:
-    """The lines; ``name`` pads the names of containers, ``dash`` stands for what is not known."""
+    """The lines, at most ``width`` wide but for names; ``name`` pads the names of containers.
+
+    ``dash`` stands for what is not known.
+    """
     if not shown:
         return
     yield [("NVIDIA's device plugin", BOLD)]
@@ -74,7 +79,8 @@ def nvidia_lines(
             yield [(f"    {name(holder.pod, holder.container)} {cells}".rstrip(), PLAIN)]
             if text := state_text(holder.state, as_of):
                 yield [(f"      {text}", BAD if is_stuck(holder.state) else DOUBTFUL)]
-    yield [(f"  {_NOTE}", DIM)]
+    for line in textwrap.wrap(_NOTE, width, initial_indent="  ", subsequent_indent="  "):
+        yield [(line, DIM)]
     yield []
 
 

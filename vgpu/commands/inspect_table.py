@@ -183,6 +183,7 @@ class _Table(msgspec.Struct, frozen=True):
             inventory.nvidia,
             self.as_of,
             self._name,
+            width=self.width,
             dash=self.glyphs.none,
             times=self.glyphs.times,
         )
