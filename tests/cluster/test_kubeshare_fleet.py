@@ -22,8 +22,8 @@ from vgpu.units import MIB
 pytestmark = pytest.mark.thorough("fleets")
 
 NODES, SHARE_PODS = 50, 500
-SIZES = (200, 500, 900, 1000)
-"""Thousandths; the 500 SharePods ask for 325 GPUs on average, which do not fit 400 in any order."""
+SIZES = (500, 900, 1000, 1000)
+"""Thousandths; 500 SharePods need about 440 GPUs, of which there are 400."""
 
 SECONDS = 900.0
 
@@ -127,7 +127,7 @@ def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
             f"KubeShare: {len(running)} of {SHARE_PODS} SharePods are Ready on {NODES} nodes"
             f" {took:.0f} s after their creation; {process_of(controller)}"
         )
-        assert len(running) > SHARE_PODS // 2
+        assert SHARE_PODS // 2 < len(running) < SHARE_PODS
         for each in running[: len(running) // 2]:
             client.delete(each)
         left = SHARE_PODS - len(running) // 2
