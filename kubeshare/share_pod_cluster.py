@@ -67,10 +67,10 @@ class SharePodCluster:
     def set_share_pod(self, key: str, found: SharePod | MalformedObject | None) -> Affected:
         """Replace a SharePod; None if it is gone."""
         before = self.share_pods.get(key)
-        if isinstance(found, SharePod) and (
-            _is_older(found, before) or _is_before_binding(found, before)
-        ):
-            return Affected()
+        if isinstance(found, SharePod):
+            if _is_older(found, before):
+                return Affected()
+            found = _with_binding(found, before)
         self._unread.pop(key, None)
         self._unanswered.discard(key)
         if isinstance(found, MalformedObject):
@@ -345,11 +345,19 @@ def _is_older(found: SharePod | ClusterPod, known: SharePod | ClusterPod | None)
     return new.isdecimal() and old.isdecimal() and int(new) < int(old)
 
 
-def _is_before_binding(found: SharePod, known: SharePod | None) -> bool:
-    """Whether the version is from before a binding of the pod, which is never undone."""
-    if known is None or not known.is_pod or known.ref.uid != found.ref.uid:
-        return False
-    return bool(known.bound) and not found.bound
+def _with_binding(found: SharePod, known: SharePod | None) -> SharePod:
+    """The version of a pod with labels, with the binding that is known already.
+
+    A binding is never undone. A version without it is from before it, or its user has removed the
+    annotations while the pod goes on to use its GPU.
+    """
+    is_same = known is not None and known.is_pod and known.ref.uid == found.ref.uid
+    if known is None or not is_same or not known.bound or found.bound:
+        return found
+    pod = msgspec.structs.replace(found.pod, node=known.node)
+    return msgspec.structs.replace(
+        known, pod=pod, conditions=found.conditions, needs=found.needs, copied=found.copied
+    )
 
 
 def _replace(objects: dict[str, _Object], key: str, value: _Object | None) -> None:

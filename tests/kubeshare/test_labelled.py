@@ -234,6 +234,22 @@ def test_a_kill_after_any_write_leads_to_the_same_bindings():
         assert way(number)[1:] == tuple(outcome), number
 
 
+def test_a_user_who_removes_the_annotations_of_a_bound_pod_frees_nothing():
+    _, controllers = started("a")
+    before = controllers.state.share_pods["ns/a/pod"]
+    pod = content("a", annotations={}, nodeName="n1")
+    pod["metadata"]["resourceVersion"] = "100000"
+    pod["status"]["phase"] = "Running"
+    controllers.state.set_pod("ns/a", CLUSTER_PODS.one(json.dumps(pod).encode()))
+    after = controllers.state.share_pods["ns/a/pod"]
+    assert (after.bound, after.port, after.place) == (before.bound, before.port, before.place)
+    assert controllers.state.virtual_gpu(before.place).users
+    pod["status"]["phase"] = "Succeeded"
+    pod["metadata"]["resourceVersion"] = "100001"
+    controllers.state.set_pod("ns/a", CLUSTER_PODS.one(json.dumps(pod).encode()))
+    assert not controllers.state.virtual_gpu(before.place).users
+
+
 def test_an_old_event_does_not_undo_a_binding():
     cluster, controllers = started("a")
     before = read("a")
