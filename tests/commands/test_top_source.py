@@ -9,8 +9,9 @@ import pytest
 from tests.support.environment import own_loopback
 from tests.support.waiting import wait_ended
 from tests.support.web_helpers import Pki, hashed
-from vgpu.commands import top_source
-from vgpu.commands.top_source import BadOption, ClientOptions, Exporter, Unanswered
+from vgpu.commands import http_source
+from vgpu.commands.http_source import BadOption, ClientOptions, Unanswered
+from vgpu.commands.top_source import Exporter
 from vgpu.web.config import WebConfigFile
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
@@ -171,7 +172,7 @@ def test_what_is_no_answer_is_an_unanswered_question(data):
 
 
 def test_a_page_without_end_is_cut_off(monkeypatch):
-    monkeypatch.setattr(top_source, "PAGE_LIMIT", 1 << 20)
+    monkeypatch.setattr(http_source, "BODY_LIMIT", 1 << 20)
     with served(body="x" * (3 << 20)) as address:
         assert (
             why(Exporter(f"http://{address}", ClientOptions())) == "the page is larger than 1 MiB"

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from vgpu.program.flags import AUTO, MemoryUnit, composed
+from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed
 
 unit_flags: Final = composed(
     click.option(
@@ -30,3 +30,18 @@ unit_flags: Final = composed(
     ),
 )
 """What one unit of each sharing system's memory means: volcano_factor and gpushare_unit."""
+
+ACCESS: Final = ("ca_file", "cert", "key", "username", "password_file")
+"""The parameters of :func:`access_flags`: the fields of the HTTP client's options."""
+
+
+def access_flags(server: str) -> Decorator:
+    """The flags of what a server may require: ``server`` is the one with TLS, for people."""
+    file = click.Path()
+    return composed(
+        click.option("--ca-file", type=file, metavar="FILE", help=f"CA of {server}."),
+        click.option("--cert", type=file, metavar="FILE", help="Client certificate, if it asks."),
+        click.option("--key", type=file, metavar="FILE", help="Its key, if not in --cert."),
+        click.option("--username", metavar="NAME", help="For basic authentication."),
+        click.option("--password-file", type=file, metavar="FILE", help="Its password."),
+    )

@@ -5,13 +5,13 @@ installation in the cluster.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.cluster_flags import ACCESS, access_flags, unit_flags
 from vgpu.commands.document_output import print_document
 from vgpu.commands.inspect_read import (
     Read,
@@ -44,6 +44,7 @@ from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 
 if TYPE_CHECKING:
+    from vgpu.commands.measured_use import Measured
     from vgpu.kube.client import ApiClient
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
@@ -58,6 +59,8 @@ Examples:
   vgpu inspect                      the whole cluster
   vgpu inspect node-7               one node
   vgpu inspect --by namespace       sums of each namespace, with its quota
+  vgpu inspect --by team --prometheus http://localhost:9090
+                                    with what each team uses, and what is idle
   vgpu inspect -o wide | less -S    with UUIDs, models, free memory and sources
   kubectl get nodes,pods -A -o json | vgpu inspect --from -
   kubectl get nodes,pods,sharepods -A -o json > dump.json
@@ -184,6 +187,21 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     " of its Namespace.",
 )
 @click.option(
+    "--prometheus",
+    metavar="URL",
+    help="With --by: what pods use, from a Prometheus that scrapes the exporters, such as"
+    " http://localhost:9090.",
+)
+@click.option(
+    "--exporter",
+    "exporters",
+    multiple=True,
+    metavar="URL",
+    help="With --by: what the pods of a node use, from its exporter, such as http://gpu-7:9394."
+    " Repeatable.",
+)
+@access_flags("an https --prometheus or --exporter")
+@click.option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
     default="name",
@@ -217,11 +235,14 @@ def command(
     selector: str,
     by: str | None,
     team_key: str,
+    prometheus: str | None,
+    exporters: tuple[str, ...],
     sort: str,
     watches: bool,
     interval: float,
     legacy: bool,
     details: bool,
+    **access: str | None,
 ) -> None:
     """Show who holds what on shared GPUs, who waits and why, and what still fits.
 
@@ -248,7 +269,14 @@ def command(
             by and (node or scheme or sort != "name"),
             "--by sums up the whole cluster: drop NODE, --scheme, --sort",
         ),
+        ((prometheus or exporters) and not by, "--prometheus and --exporter need --by"),
+        (prometheus and exporters, "--prometheus and --exporter: choose one"),
+        (
+            any(access.values()) and not (prometheus or exporters),
+            f"{_access_names()} need --prometheus or --exporter",
+        ),
     )
+    measure = _measuring(prometheus, exporters, access)
     units = Units(volcano_factor, gpushare_unit)
     team = team_key if by == "team" else ""
 
@@ -256,7 +284,13 @@ def command(
         if by:
             from vgpu.commands.inspect_groups import print_groups  # noqa: PLC0415  # only for --by
 
-            print_groups(read, units, by, output, namespaces)
+            measured = measure() if measure is not None else None
+            if measured is not None:
+                older = ("used and idle are measured now, and the dump may be older",)
+                notes = (*read.notes, *measured.notes, *(older if files else ()))
+                read = msgspec.structs.replace(read, notes=notes)
+            pods = None if measured is None else measured.pods
+            print_groups(read, units, by, output, namespaces, measured=pods)
             return
         objects = of_node(read.objects, node) if node else read.objects
         shown = inventory(objects, units)
@@ -297,6 +331,22 @@ def command(
             read = ask(cluster)
             click.clear()
             print_(read)
+
+
+def _measuring(
+    prometheus: str | None, exporters: Sequence[str], access: Mapping[str, str | None]
+) -> "Callable[[], Measured] | None":
+    """A function that reads what pods use; None if no flag names a server. Raises UsageError."""
+    if not (prometheus or exporters):
+        return None
+    from vgpu.commands.http_source import ClientOptions  # noqa: PLC0415  # only these flags need it
+    from vgpu.commands.measured_use import sources  # noqa: PLC0415
+
+    return sources(prometheus, exporters, ClientOptions(**access))
+
+
+def _access_names() -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in ACCESS)
 
 
 def _refuse(*checks: tuple[object, str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 import msgspec
@@ -11,6 +12,7 @@ from vgpu.commands.inspect_document import API_VERSION
 from vgpu.commands.inspect_read import Read
 from vgpu.inventory import Units, detect_schemes
 from vgpu.inventory.groups import GroupUsage, group_usage, owner_of
+from vgpu.inventory.measured import GroupUse, MeasuredUse
 from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.kube.objects import Pod
 from vgpu.ledger.cluster import cluster as cluster_ledgers
@@ -21,6 +23,11 @@ from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
 from vgpu.schemes.nvidia.grant import PREFIX
 from vgpu.tabwriter import align
 from vgpu.units import percentage, rounded_size
+
+_UNASKED: Final = (
+    "used and idle are not shown, since the API server does not know them: --prometheus or"
+    " --exporter asks who measures"
+)
 
 
 class AmountsDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,8 +49,21 @@ class LimitDocument(msgspec.Struct, frozen=True, rename="camel"):
     contradicted_by: list[str]
 
 
+class UseDocument(msgspec.Struct, frozen=True, rename="camel"):
+    """What exporters measured of ``pods`` pods; null is not measured of any of them."""
+
+    pods: int
+    used_memory_bytes: int | None
+    idle_memory_bytes: int | None
+    used_cores_milli: int | None
+    idle_cores_milli: int | None
+
+
 class GroupDocument(msgspec.Struct, frozen=True, rename="camel"):
-    """One group; ``name`` is "" for the pods of no group."""
+    """One group; ``name`` is "" for the pods of no group.
+
+    ``measured`` is null if no exporter was asked.
+    """
 
     name: str
     pods: int
@@ -55,6 +75,7 @@ class GroupDocument(msgspec.Struct, frozen=True, rename="camel"):
     quota: list[LimitDocument]
     unreadable_quota: list[str]
     nvidia: dict[str, int]
+    measured: UseDocument | None
 
 
 class GroupsDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,7 +105,8 @@ def groups_document(
 
 def groups_table(groups: Sequence[GroupUsage], by: str, notes: Sequence[str]) -> str:
     """The table, with a line for each limit that is exceeded or contradicted, and the notes."""
-    columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", "QUOTA"]
+    measured = ["USED", "IDLE", "MEASURED"] if any(group.use for group in groups) else []
+    columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", *measured, "QUOTA"]
     observes = any(group.nvidia for group in groups)
     columns += ["NVIDIA"] * observes
     lines = ["\t".join((by.upper(), *columns))] if groups else ["No pod shares GPUs."]
@@ -108,6 +130,10 @@ def _cells(group: GroupUsage) -> Iterator[str]:
     yield f"{rounded_size(memory)}/{rounded_size(requested[MEMORY])}"
     yield rounded_size(group.assumed[MEMORY])
     yield f"{percentage(cores)}/{percentage(requested[CORES])}"
+    if group.use is not None:
+        yield _use(group.use.used)
+        yield _use(group.use.idle)
+        yield f"{group.use.pods}/{group.use.holding_pods}"
     yield _tightest(group.limits)
 
 
@@ -115,6 +141,14 @@ def _nvidia(group: GroupUsage) -> str:
     """The units of NVIDIA's own plugin, such as ``3 gpu, 1 mig-1g.10gb``."""
     units = group.nvidia.items()
     return ", ".join(f"{number} {name.removeprefix(PREFIX)}" for name, number in units) or "-"
+
+
+def _use(amounts: Amounts) -> str:
+    """Memory, and the part of cores where it is measured."""
+    if MEMORY not in amounts:
+        return "-"
+    cores = f" {percentage(amounts[CORES])}" if CORES in amounts else ""
+    return rounded_size(amounts[MEMORY]) + cores
 
 
 def _tightest(limits: Sequence[Overrun]) -> str:
@@ -178,6 +212,14 @@ def _group(group: GroupUsage) -> GroupDocument:
             for unreadable in (group.quota.unreadable if group.quota else ())
         ],
         dict(group.nvidia),
+        None if group.use is None else _measured(group.use),
+    )
+
+
+def _measured(use: GroupUse) -> UseDocument:
+    return UseDocument(
+        use.pods,
+        *(each.get(name) for name in (MEMORY, CORES) for each in (use.used, use.idle)),
     )
 
 
@@ -185,8 +227,19 @@ def _amounts(amounts: Amounts) -> AmountsDocument:
     return AmountsDocument(amounts[GPUS], amounts[MEMORY], amounts[CORES])
 
 
-def print_groups(read: Read, units: Units, by: str, output: str, namespaces: Sequence[str]) -> None:
-    """Print the groups of the pods in these namespaces, of all pods if none is named."""
+def print_groups(
+    read: Read,
+    units: Units,
+    by: str,
+    output: str,
+    namespaces: Sequence[str],
+    *,
+    measured: Mapping[str, MeasuredUse] | None,
+) -> None:
+    """Print the groups of the pods in these namespaces, of all pods if none is named.
+
+    ``measured`` is what pods use by their UID on the node, None if no exporter was asked.
+    """
     scope = _Scope(tuple(namespaces))
     schemes = detect_schemes(read.objects, units)
     ledgers = cluster_ledgers(
@@ -209,8 +262,9 @@ def print_groups(read: Read, units: Units, by: str, output: str, namespaces: Seq
         for pod in read.objects.pods
         if pod.ref.uid in schemes.nvidia and scope.has(pod, read.selected)
     ]
-    groups = group_usage(chosen, group_of, quotas, nvidia)
-    notes = (*read.notes, *schemes.notes)
+    groups = group_usage(chosen, group_of, quotas, nvidia, measured)
+    unasked = (_UNASKED,) if measured is None else ()
+    notes = (*read.notes, *schemes.notes, *unasked)
     if output in ("table", "wide"):
         click.echo(groups_table(groups, by, notes))
         return

@@ -22,6 +22,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from exporter.flags import DEFAULT_PORT
+from vgpu.commands.cluster_flags import ACCESS, access_flags
+from vgpu.commands.http_source import BadOption, ClientOptions, Unanswered
 from vgpu.commands.this_node import node_flags, this_node
 from vgpu.commands.top_frame import (
     OPTIONAL,
@@ -37,14 +39,7 @@ from vgpu.commands.top_keys import Command, Key, Move, Sort, edited, scrolled, t
 from vgpu.commands.top_nodes import SeveralExporters
 from vgpu.commands.top_reading import PageError, PageReading, read_page, read_processes
 from vgpu.commands.top_screen import Events, Screen, events
-from vgpu.commands.top_source import (
-    BadOption,
-    ClientOptions,
-    Exporter,
-    PageSource,
-    Sampled,
-    Unanswered,
-)
+from vgpu.commands.top_source import Exporter, PageSource, Sampled
 from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.flags import Duration, is_typed
 
@@ -63,8 +58,6 @@ Examples:
   vgpu top --simulate                       no GPU needed
   kubectl port-forward pod/EXPORTER-POD 9394 & vgpu top --url http://localhost:9394
 """
-
-ACCESS = ("ca_file", "cert", "key", "username", "password_file")
 
 
 def ask(source: PageSource, *, processes: bool = False) -> PageReading | str:
@@ -342,11 +335,7 @@ def listens(exporter: Exporter) -> bool:
 @click.option(
     "--processes", is_flag=True, help="Show the processes of each container, with their host pids."
 )
-@click.option("--ca-file", type=click.Path(), metavar="FILE", help="CA of an https exporter.")
-@click.option("--cert", type=click.Path(), metavar="FILE", help="Client certificate, if it asks.")
-@click.option("--key", type=click.Path(), metavar="FILE", help="Its key, if not in --cert.")
-@click.option("--username", metavar="NAME", help="For basic authentication.")
-@click.option("--password-file", type=click.Path(), metavar="FILE", help="Its password.")
+@access_flags("an https exporter")
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -77,10 +77,10 @@ class PageDevice(msgspec.Struct, frozen=True):
 class PageShare(msgspec.Struct, frozen=True):
     """A container on a device. Bytes; utilisation as a ratio of the whole device.
 
-    ``limit`` is what it may use; if no source reports that, what it was allocated. ``node`` is the
-    node's name where several are shown. ``sharing`` is how NVIDIA's own plugin shares the device,
-    "" if it does not; ``held`` is the number of shares, ``process_limit`` what MPS lets each
-    process have.
+    ``limit`` is what it may use; if no source reports that, what it was ``allocated``. ``cores`` is
+    the part of the device's cores that it was allocated. ``node`` is the node's name where several
+    are shown. ``sharing`` is how NVIDIA's own plugin shares the device, "" if it does not; ``held``
+    is the number of shares, ``process_limit`` what MPS lets each process have.
     """
 
     namespace: str
@@ -96,6 +96,8 @@ class PageShare(msgspec.Struct, frozen=True):
     unlimited: bool = False
     accounted: float | None = None
     utilization: float | None = None
+    allocated: float | None = None
+    cores: float | None = None
     node: str = ""
     sharing: str = ""
     held: int = 0
@@ -159,6 +161,7 @@ SHARE_FIELDS = {
     "vgpu_container_memory_accounted_bytes": "accounted",
     "vgpu_container_sm_utilization_ratio": "utilization",
     "vgpu_container_process_memory_limit_bytes": "process_limit",
+    "vgpu_container_core_allocated_ratio": "cores",
 }
 UNLIMITED = "vgpu_container_memory_unlimited"
 HELD = "vgpu_container_shares_allocated"

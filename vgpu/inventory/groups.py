@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from vgpu.inventory.measured import GroupUse, MeasuredUse, group_use
 from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
 from vgpu.kube.objects import Pod
@@ -32,6 +33,7 @@ class GroupUsage(msgspec.Struct, frozen=True):
         assigned: held by pods that the device plugin has served.
         limits: the quota of a namespace: each limit with what is used of it.
         quota: the quota of a namespace, None of other groups.
+        use: what exporters measured, None if none was asked.
     """
 
     name: str
@@ -44,6 +46,7 @@ class GroupUsage(msgspec.Struct, frozen=True):
     limits: tuple[Overrun, ...] = ()
     quota: NamespaceQuota | None = None
     nvidia: Mapping[str, int] = {}
+    use: GroupUse | None = None
 
 
 def owner_of(pod: Pod) -> str:
@@ -59,11 +62,13 @@ def group_usage(
     group_of: Callable[[Pod], str],
     quotas: Mapping[str, NamespaceQuota] | None = None,
     nvidia: Iterable[Pod] = (),
+    measured: Mapping[str, MeasuredUse] | None = None,
 ) -> list[GroupUsage]:
     """The groups by name; those without a name come last. ``nvidia`` are NVIDIA's plugin's pods.
 
     ``quotas`` are by namespace, where the groups are namespaces. A namespace with a quota has a
-    group although it has no pods.
+    group although it has no pods. ``measured`` is by the UID of the pod on its node, None if no
+    exporter was asked.
     """
     groups: dict[str, list[PodAccount]] = {name: [] for name in quotas or ()}
     for account in accounts:
@@ -73,12 +78,15 @@ def group_usage(
         if requested_units(pod):
             observed.setdefault(group_of(pod), []).append(pod)
     names = sorted({*groups, *observed}, key=lambda name: (not name, name))
-    return [
-        _with_nvidia(_group(name, groups.get(name, []), (quotas or {}).get(name)), observed[name])
-        if name in observed
-        else _group(name, groups[name], (quotas or {}).get(name))
-        for name in names
-    ]
+    found = []
+    for name in names:
+        of_group = groups.get(name, [])
+        group = _with_nvidia(
+            _group(name, of_group, (quotas or {}).get(name)), observed.get(name, [])
+        )
+        use = None if measured is None else group_use(of_group, measured)
+        found.append(replace(group, use=use))
+    return found
 
 
 def _with_nvidia(group: GroupUsage, pods: list[Pod]) -> GroupUsage:
