@@ -7,7 +7,9 @@ from click.testing import CliRunner
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
 from vgpu.cli import main
+from vgpu.commands import explain_read
 from vgpu.commands.explain_document import ExplanationDocument
+from vgpu.kube.connection import ApiConnection
 
 ITEMS = [
     sample.volcano_node("gpu-1", 1),
@@ -16,6 +18,9 @@ ITEMS = [
     sample.volcano_pod("train-1", "gpu-1", 2, 40000, 50),
     sample.pod("waits", limits=sample.volcano_limits(32000), unschedulable="no room", age=90),
     sample.pod("wrong", limits={"volcano.sh/vgpu-number": 1, "aliyun.com/gpu-mem": 1}),
+    sample.volcano_node("gpu-3", 5, ready=False),
+    sample.volcano_pod("train-2", "gpu-3", 5, 1000, 10),
+    sample.volcano_pod("alone", "gpu-3", 6, 1000, 10, namespace="free"),
     {
         "kind": "Namespace",
         "apiVersion": "v1",
@@ -50,13 +55,13 @@ def test_a_pod_that_runs(source):
     result = run("pod", "ml/train-0", *source, "-o", "json")
     assert {outcome for outcome, _ in steps(result).values()} == {"passed"}
     quota = next(step for step in document(result).steps if step.step == "quota")
-    assert "memory: 78.1 GiB" in quota.evidence[0]  # of both pods of the namespace
+    assert "memory: 79.1 GiB" in quota.evidence[0]  # of all pods of the namespace
 
 
 def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):
     result = run("pod", "ml/waits", *source, "-o", "json")
     assert steps(result)["nodes"] == ("failed", ["nodes_closed"])
-    assert [group.nodes for group in document(result).nodes] == [["gpu-2"], ["gpu-1"]]
+    assert [group.nodes for group in document(result).nodes] == [["gpu-2", "gpu-3"], ["gpu-1"]]
 
 
 def test_a_pod_with_an_invalid_request(source):
@@ -114,3 +119,72 @@ def test_an_object_that_does_not_exist(source):
         result = run(*words, *source)
         assert result.exit_code == 1
         assert problem in result.output
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The requests to the API server, in their order, without the size of pages."""
+    seen = []
+    opened = ApiConnection._open
+
+    def noted(self, verb, path, query, *rest, **more):
+        asked = "".join(f" {value}" for key, value in query.items() if key != "limit")
+        seen.append(f"{verb.word} {path}{asked}")
+        return opened(self, verb, path, query, *rest, **more)
+
+    monkeypatch.setattr(ApiConnection, "_open", noted)
+    return seen
+
+
+ALL_NODES, ALL_PODS = "list /api/v1/nodes", "list /api/v1/pods"
+SHARE_PODS = "list /apis/kubeshare.nthu/v1/sharepods"
+QUOTAS = ("get /api/v1/namespaces/{}", "list /api/v1/namespaces/{}/resourcequotas")
+
+
+def of_quota(namespace):
+    return [each.format(namespace) for each in QUOTAS]
+
+
+def of_node(name):
+    return [
+        f"get /api/v1/nodes/{name}",
+        f"{ALL_PODS} spec.nodeName={name}",
+        f"{ALL_PODS} spec.nodeName=",
+        SHARE_PODS,
+    ]
+
+
+def test_a_pod_that_waits_costs_one_list_of_each_kind(cluster, requests):
+    assert run("pod", "ml/waits", *cluster).exit_code == 0
+    pod = "get /api/v1/namespaces/ml/pods/waits"
+    assert requests == [pod, ALL_NODES, ALL_PODS, SHARE_PODS, *of_quota("ml")]
+
+
+def test_a_bound_pod_costs_its_node_and_with_a_quota_its_namespace(cluster, requests):
+    assert run("pod", "ml/train-0", *cluster).exit_code == 0
+    pod = "get /api/v1/namespaces/ml/pods/train-0"
+    pods = "list /api/v1/namespaces/ml/pods"
+    other_node = "get /api/v1/nodes/gpu-3"
+    assert requests == [pod, *of_node("gpu-1"), *of_quota("ml"), pods, other_node]
+
+
+def test_a_bound_pod_without_a_quota_costs_its_node_alone(cluster, requests):
+    assert run("pod", "free/alone", *cluster).exit_code == 0
+    pod = "get /api/v1/namespaces/free/pods/alone"
+    assert requests == [pod, *of_node("gpu-3"), *of_quota("free")]
+
+
+def test_a_node_and_a_gpu_cost_the_node(cluster, requests):
+    for words in (("node", "gpu-1"), ("gpu", "gpu-1/0")):
+        requests.clear()
+        assert run(*words, *cluster).exit_code == 0
+        assert requests == of_node("gpu-1")
+
+
+def test_the_nodes_of_a_wide_namespace_are_one_list(cluster, requests, monkeypatch):
+    monkeypatch.setattr(explain_read, "MOST_NODES", 0)
+    assert run("pod", "ml/train-0", *cluster).exit_code == 0
+    assert requests[-1] == ALL_NODES

@@ -1,7 +1,8 @@
 """The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from http import HTTPStatus
+from typing import Final
 
 import msgspec
 
@@ -11,7 +12,11 @@ from vgpu.explain.evidence import ClusterObjects
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
+from vgpu.kube.kinds import NODES
 from vgpu.kube.objects import Node, Pod
+
+MOST_NODES: Final = 32
+"""Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
 
 
 def dumped(paths: Sequence[str]) -> ClusterObjects:
@@ -35,7 +40,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     SourceError.
     """
     pod = _pod(cluster, namespace, name)
-    read = from_cluster(cluster, pod.node if pod is not None else "")
+    read = from_cluster(cluster, pod.node if pod is not None else "", reads_claims=False)
     objects = _with_pods(read.objects, () if pod is None else (pod,))
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
     is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
@@ -56,7 +61,7 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
 
     Raises ClusterError, SourceError, and click.ClickException if there is no such node.
     """
-    read = from_cluster(cluster, name)
+    read = from_cluster(cluster, name, reads_claims=False)
     codecs = detect_schemes(read.objects, Units()).codecs
     known = {(pod.ref.namespace, pod.ref.name) for pod in read.objects.pods}
     owners = LockOwnerReader(cluster.pod).ask(
@@ -86,10 +91,16 @@ def _with_namespace(cluster: ApiClient, objects: Objects, namespace: str) -> Obj
     """The objects with the pods of a namespace that has a quota, and the nodes of these pods."""
     pods = [pod for page in cluster.pods(namespace=namespace) for pod in page.objects]
     names = {pod.node for pod in pods} - {"", *(node.name for node in objects.nodes)}
-    nodes: list[Node] = []
-    if names:
-        nodes += (node for node in cluster.nodes() if node.name in names)
+    nodes = _named_nodes(cluster, names)
     return _with_pods(msgspec.structs.replace(objects, nodes=(*objects.nodes, *nodes)), pods)
+
+
+def _named_nodes(cluster: ApiClient, names: Collection[str]) -> tuple[Node, ...]:
+    """The nodes of these names that exist; each by itself, if this is less than a list."""
+    if len(names) > MOST_NODES:
+        return tuple(node for node in cluster.nodes() if node.name in names)
+    found = (cluster.find(NODES, "", name) for name in sorted(names))
+    return tuple(node for node in found if node is not None)
 
 
 def _with_pods(objects: Objects, pods: Iterable[Pod]) -> Objects:

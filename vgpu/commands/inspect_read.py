@@ -153,11 +153,17 @@ def from_files(
 
 
 def from_cluster(
-    cluster: "ApiClient", node: str, selector: str = "", *, for_placement: bool = False
+    cluster: "ApiClient",
+    node: str,
+    selector: str = "",
+    *,
+    for_placement: bool = False,
+    reads_claims: bool = True,
 ) -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
+    Without ``reads_claims`` no ResourceClaims are read either.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -179,7 +185,8 @@ def from_cluster(
         malformed += (broken for page in node_pages for broken in page.malformed)
     notes: list[str] = []
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
-    claims, slices = ((), ()) if for_placement else _resource_claims(cluster, notes, malformed)
+    unread = for_placement or not reads_claims
+    claims, slices = ((), ()) if unread else _resource_claims(cluster, notes, malformed)
     keep = Keep.CLAIMING if claims else Keep.SHARING
     pages = [
         page for selector in selectors for page in cluster.pods(field_selector=selector, keep=keep)

@@ -1,0 +1,107 @@
+"""`vgpu explain` on a real API server, with exactly the rights that its page lists."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cluster.reconciling import staged
+from tests.reconciler.samples import node, pod
+from tests.support.bed import crds
+from tests.support.environment import ROOT
+from vgpu.cli import main
+
+MEMORY = {"vgpu.dev/quota-memory": "100Gi"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def share_pods(api):
+    crds.load(api.client, crds.SHARE_POD)
+
+
+def listed_rights():
+    """The rules of docs/explain.md's table of rights."""
+    text = (ROOT / "docs" / "explain.md").read_text()
+    row = re.compile(r"^\| `((?:get|list|, )+)` \| `(\w+)(?:\.([\w.]+))?` \|", re.MULTILINE)
+    for verbs, resource, group in row.findall(text):
+        yield {"apiGroups": [group], "resources": [resource], "verbs": verbs.split(", ")}
+
+
+@pytest.fixture(scope="module")
+def reader(api):
+    rights = [*listed_rights()]
+    assert len(rights) == 6
+    return api.client_for(*rights)
+
+
+@pytest.fixture
+def stage(api, api_namespace):
+    """A node, two pods on it, one that waits, and the quota of their namespace."""
+    path = f"/api/v1/namespaces/{api_namespace}"
+    api.client.patch(path, {"metadata": {"annotations": MEMORY}})
+    with staged(api.client) as stage:
+        stage.put(node("gpu-1"), node("gpu-2"))
+        stage.put(
+            pod("runs", namespace=api_namespace),
+            pod("beside", namespace=api_namespace, node="gpu-2"),
+            pod("waits", namespace=api_namespace, node="", claim=None),
+        )
+        yield api_namespace
+
+
+def run(client, *words):
+    command = ["explain", *words, "--kubeconfig", str(client.kubeconfig), "-o", "json"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def outcomes(document):
+    return {step["step"]: step["outcome"] for step in document["steps"]}
+
+
+def evidence(document, name):
+    return next(step["evidence"] for step in document["steps"] if step["step"] == name)
+
+
+def test_the_rights_of_the_page_suffice_and_the_answers_are_those_of_a_dump(
+    api, reader, stage, tmp_path
+):
+    kinds = ("nodes", "pods", "namespaces", "resourcequotas", "configmaps")
+    items = [
+        {"apiVersion": "v1", "kind": found["kind"].removesuffix("List"), **item}
+        for found in (api.client.get(f"/api/v1/{kind}") for kind in kinds)
+        for item in found["items"]
+    ]
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    objects = (
+        ("pod", f"{stage}/runs"),
+        ("pod", f"{stage}/beside"),
+        ("pod", f"{stage}/waits"),
+        ("node", "gpu-1"),
+        ("gpu", "gpu-1/0"),
+    )
+    for words in objects:
+        live = run(reader, *words)
+        assert live["notes"] == [], "nothing may be missing"
+        command = ["explain", *words, "--from", str(dump), "-o", "json"]
+        of_dump = json.loads(CliRunner().invoke(main, command).stdout)
+        assert outcomes(live) == outcomes(of_dump), words
+        assert live["conclusion"] == of_dump["conclusion"]
+    of_both = "memory: 16.0 GiB (16384 MiB) of 100.0 GiB"
+    assert evidence(run(reader, "pod", f"{stage}/runs"), "quota")[0].startswith(of_both)
+
+
+def test_a_missing_right_is_a_note_or_one_line(api, stage):
+    rights = [rule for rule in listed_rights() if rule["resources"][0] in ("nodes", "pods")]
+    few = api.client_for(*rights)
+    notes = " ".join(run(few, "pod", f"{stage}/waits")["notes"])
+    for what in ("SharePods", "ResourceQuotas", f"the Namespace {stage}"):
+        assert f"{what} could not be read" in notes
+    none = api.client_for({"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]})
+    command = ["explain", "pod", f"{stage}/waits", "--kubeconfig", str(none.kubeconfig)]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert 'cannot get resource "pods"' in result.output
