@@ -19,7 +19,13 @@ from tests.grafana.living_cluster import LivingCluster  # noqa: E402
 
 SECONDS = 300
 WRITE_SECONDS = 1.0
-REPAIRING = ("--mode=apply", "--max-per-cycle=1", "--every=20s", "--leader-elect")
+REPAIRING = (
+    "--mode=apply",
+    "--max-per-cycle=1",
+    "--every=20s",
+    "--leader-elect",
+    "--volcano.memory-factor=1024",
+)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from grafana.kubeshare_alerts import KUBESHARE_CONTROL
 from grafana.plugin_alerts import DEVICE_PLUGINS
 from grafana.reconciler_alerts import RECONCILERS
 from grafana.scheduler_alerts import SCHEDULERS
+from grafana.team_alerts import TEAMS
 
 GROUPS: Final = (
     EXPORTERS,
@@ -26,4 +27,5 @@ GROUPS: Final = (
     SCHEDULERS,
     KUBESHARE_CONTROL,
     FEEDBACKS,
+    TEAMS,
 )

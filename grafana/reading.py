@@ -21,6 +21,7 @@ EVERYTHING: Final[Mapping[str, str]] = {
     "cluster": ".*",
     "node": ".*",
     "namespace": ".*",
+    "team": ".*",
     "scheme": ".*",
     "pod": ".*",
     "reconciler": ".*",

@@ -94,6 +94,42 @@ BY_NAMESPACE: Final = (
     ),
 )
 
+WAITING: Final = (
+    ("vgpu_reconcile_waiting_pods", "pods that wait for a node"),
+    ("vgpu_reconcile_waiting_gpus", "GPUs that containers of waiting pods would see"),
+    ("vgpu_reconcile_waiting_memory_bytes", "memory that waiting pods request"),
+    ("vgpu_reconcile_waiting_core_ratio", "cores that waiting pods request"),
+)
+"""(metric, meaning) of what the reconciler that leads knows of each namespace."""
+
+QUOTA: Final = "cluster, namespace, resource, model"
+"""Labels of a limit; "model" is empty for all models."""
+
+
+def quota(amount: str) -> str:
+    """``used`` or ``limit`` of each quota: by the scheduler, or else by the reconciler.
+
+    The scheduler counts reservations at once. Without it the reconciler counts what pods hold.
+    """
+    return " or ".join(
+        f"max by ({QUOTA}) ({named(f'vgpu_{program}_quota_{amount}', 'namespace')})"
+        for program in ("extender", "reconcile")
+    )
+
+
+def teams(selector: str = "") -> str:
+    """The team of each namespace, once: after a change two may be there for a moment."""
+    info = named(f"vgpu_reconcile_namespace_info{selector}", "namespace")
+    return f"topk by (cluster, namespace) (1, max by (cluster, namespace, team) ({info}))"
+
+
+def of_team(record: str) -> str:
+    """The sum of a namespace's record by team; "team" is empty for namespaces of no team."""
+    return (
+        f"sum by (cluster, team) ({record} * on (cluster, namespace) group_left (team) {teams()})"
+    )
+
+
 GROUPS: Final = (
     RuleGroup(
         "vgpu-nodes",
@@ -184,13 +220,50 @@ GROUPS: Final = (
     ),
     RuleGroup(
         "vgpu-namespaces",
-        tuple(
+        (
+            *(
+                RecordingRule(
+                    f"cluster_namespace:{name}:sum",
+                    f"sum by (cluster, namespace) ({named(expr, 'namespace')})",
+                    f"{about}, by namespace",
+                )
+                for name, expr, about in BY_NAMESPACE
+            ),
+            *(
+                RecordingRule(
+                    f"cluster_namespace:{name}:max",
+                    f"max by (cluster, namespace) ({named(name, 'namespace')})",
+                    f"{about}, by namespace",
+                )
+                for name, about in WAITING
+            ),
             RecordingRule(
-                f"cluster_namespace:{name}:sum",
-                f"sum by (cluster, namespace) ({named(expr, 'namespace')})",
-                f"{about}, by namespace",
-            )
-            for name, expr, about in BY_NAMESPACE
+                "cluster_namespace_resource_model:vgpu_quota_used:max",
+                quota("used"),
+                "what is used of a quota, in the unit of its resource",
+            ),
+            RecordingRule(
+                "cluster_namespace_resource_model:vgpu_quota_limit:max",
+                quota("limit"),
+                "a quota, in the unit of its resource",
+            ),
+            # After the namespaces' records, which these rules read.
+            *(
+                RecordingRule(
+                    f"cluster_team:{name}:sum",
+                    of_team(f"cluster_namespace:{name}:sum"),
+                    f"{about}, by team",
+                )
+                for name, _, about in BY_NAMESPACE
+            ),
+            *(
+                RecordingRule(
+                    f"cluster_team:{name}:sum",
+                    of_team(f"cluster_namespace:{name}:max"),
+                    f"{about}, by team",
+                )
+                for name, about in WAITING
+            ),
         ),
     ),
 )

@@ -140,16 +140,6 @@ SCHEDULERS: Final = RuleGroup(
             " namespace names each one, and what is wrong with it.",
         ),
         Alert(
-            "VgpuQuotaExceeded",
-            INFO,
-            f"max by ({OF_NAMESPACE}, resource, model) (vgpu_extender_quota_used)"
-            f" > max by ({OF_NAMESPACE}, resource, model) (vgpu_extender_quota_limit)",
-            "1h",
-            "Namespace {{ $labels.namespace }} exceeds its GPU quota of {{ $labels.resource }}",
-            "Its new pods get no GPU; nothing ends by itself. First: vgpu inspect --by namespace"
-            " has the amounts; vgpu reconcile plan names the pods that would have to end.",
-        ),
-        Alert(
             "VgpuPodsWaitForGpus",
             INFO,
             "max by (cluster, job) (vgpu_extender_rejected_pods) > 0",

@@ -168,6 +168,17 @@ one pod after the other."""
 SLOW_STEPS: Final = (Wait.ALLOCATE, Wait.BIND)
 """Steps with an alert; the third step, a container's start, waits for its binding."""
 
+# ---------------------------------------------------------------- teams
+
+QUOTA_NEAR_RATIO: Final = 0.9
+"""Part of a quota from which its namespace is near it."""
+
+UNUSED_RATIO: Final = 0.9
+"""Part of a namespace's allocated memory that is not used, from which it is reported."""
+
+UNUSED_GIB: Final = 16
+"""Minimum unused memory that is reported, in GiB: less is no GPU that another team could have."""
+
 # ---------------------------------------------------------------- the scheduler
 
 VIEW_SECONDS: Final = 180

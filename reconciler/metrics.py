@@ -12,15 +12,18 @@ from typing import Final
 import msgspec
 
 from reconciler.cycle import SEEING, Cycle, Ending, Stage
+from reconciler.model import NamespaceDemand, Plan, Scope
 from reconciler.model import ObjectKind as Subject
-from reconciler.model import Plan, Scope
 from reconciler.policy import Mode
 from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.schedule import Missed
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
+from vgpu.quota.check import Overrun
+from vgpu.quota.resources import CORES, GPUS, MEMORY
 from vgpu.schemes.registry import registry
+from vgpu.units import WHOLE_DEVICE_MILLI
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 
@@ -87,6 +90,23 @@ def _skipped(plan: Plan) -> Labelled:
 def _unconfirmed(plan: Plan) -> Labelled:
     counts = Counter(doubt.row.name for doubt in plan.unit_doubts)
     return {(row.name,): counts[row.name] for row in registry().rows if row.unit}
+
+
+def _of_namespaces(
+    value: Callable[[NamespaceDemand], float],
+) -> Callable[[ReconcilerView], Labelled]:
+    return _of_plan(lambda plan: {(each.name,): value(each) for each in plan.namespaces})
+
+
+def _of_limits(value: Callable[[Overrun], float]) -> Callable[[ReconcilerView], Labelled]:
+    """A number of each limit of a quota."""
+    return _of_plan(
+        lambda plan: {
+            (each.name, limit.limit.resource, limit.limit.model): value(limit)
+            for each in plan.namespaces
+            for limit in each.limits
+        }
+    )
 
 
 def _one_row(title: str, *families: Family, note: str = "") -> FamilyTable:
@@ -159,6 +179,76 @@ PLAN: Final = _one_row(
         lambda view: None if view.plan is None else view.plan.breaker.allowed,
     ),
     note="Only of the reconciler that leads.",
+)
+
+_LIMIT: Final = ("namespace", "resource", "model")
+
+NAMESPACES: Final = _one_row(
+    "Namespaces with shared GPUs",
+    Family(
+        "vgpu_reconcile_namespace_info",
+        GAUGE,
+        "Always 1; the team that the Namespace names by its label (team_key).",
+        _of_plan(lambda plan: {(each.name, each.team): 1 for each in plan.namespaces}),
+        ("namespace", "team"),
+    ),
+    Family(
+        "vgpu_reconcile_waiting_pods",
+        GAUGE,
+        "Pods that request shares and that no node has or is reserved for.",
+        _of_namespaces(lambda each: each.waiting_pods),
+        ("namespace",),
+    ),
+    Family(
+        "vgpu_reconcile_waiting_gpus",
+        GAUGE,
+        "Shares that these pods request: GPUs that their containers would see.",
+        _of_namespaces(lambda each: each.waiting[GPUS]),
+        ("namespace",),
+    ),
+    Family(
+        "vgpu_reconcile_waiting_memory_bytes",
+        GAUGE,
+        "Memory that these pods request, without what they leave to the size of the GPU.",
+        _of_namespaces(lambda each: each.waiting[MEMORY]),
+        ("namespace",),
+        unit="bytes",
+    ),
+    Family(
+        "vgpu_reconcile_waiting_core_ratio",
+        GAUGE,
+        "Cores that these pods request; 1 is all cores of one GPU.",
+        _of_namespaces(lambda each: each.waiting[CORES] / WHOLE_DEVICE_MILLI),
+        ("namespace",),
+        unit="ratio",
+    ),
+    Family(
+        "vgpu_reconcile_quota_limit",
+        GAUGE,
+        "A quota of a namespace, in the unit of its resource: bytes of memory, thousandths of a"
+        " GPU's cores, GPUs, or units of an extended resource.",
+        _of_limits(lambda each: each.limit.amount),
+        _LIMIT,
+    ),
+    Family(
+        "vgpu_reconcile_quota_used",
+        GAUGE,
+        "What pods hold of a quota, in the same unit.",
+        _of_limits(lambda each: each.used),
+        _LIMIT,
+    ),
+    Family(
+        "vgpu_reconcile_quota_unreadable",
+        GAUGE,
+        "Declarations of a quota that cannot be read.",
+        _of_plan(
+            lambda plan: {
+                (each.name,): each.unreadable for each in plan.namespaces if each.unreadable
+            }
+        ),
+        ("namespace",),
+    ),
+    note="Only of the reconciler of the cluster that leads. A series per namespace, or per limit.",
 )
 
 CYCLES: Final = _one_row(
@@ -242,7 +332,7 @@ SELF: Final = _one_row(
     BUILD_INFO,
 )
 
-TABLES: Final = (PLAN, CYCLES, SELF, WEB, PROCESS)
+TABLES: Final = (PLAN, NAMESPACES, CYCLES, SELF, WEB, PROCESS)
 
 # ---------------------------------------------------------------- the numbers
 

@@ -29,7 +29,9 @@ from vgpu.ledger import Ledger
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.usage import Usage
 from vgpu.model import PodRef, ResourceClaim
+from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts
 
 OPT_OUT: Final = "vgpu.dev/reconcile"
 """With the value ``false``, a pod is never changed, nor is a node or any object on it, nor a
@@ -327,6 +329,9 @@ class Finding(msgspec.Struct, frozen=True):
         objection: why the rule itself would not act now.
         part: the part of the object that has the problem, if each part has its own finding.
         place: the order among findings of the rule that are equally old; the lowest comes first.
+        condition: the state that several findings of the rule are a consequence of, such as a
+            namespace over its quota. They are as old as this state, however old each of them is;
+            "" if the finding is as old as itself.
     """
 
     rule: Rule
@@ -340,6 +345,12 @@ class Finding(msgspec.Struct, frozen=True):
     objection: SkipReason | None = None
     part: str = ""
     place: int = 0
+    condition: str = ""
+
+    @property
+    def age_key(self) -> str:
+        """The name under which the reconciler's state has the time of the first sight."""
+        return f"{self.rule}/{self.condition}" if self.condition else self.key
 
     @property
     def replaces(self) -> bool:
@@ -395,6 +406,26 @@ class Breaker(msgspec.Struct, frozen=True):
         return self.wanted > self.allowed
 
 
+class NamespaceDemand(msgspec.Struct, frozen=True):
+    """What a namespace waits for, and its quota: what no exporter of a node knows.
+
+    Attributes:
+        name: of the namespace.
+        team: of its Namespace, "" if it names none, or if Namespaces are not read.
+        waiting_pods: pods that no node has, and for which no scheduler has reserved a GPU.
+        waiting: what these pods request: ``gpus``, ``memory``, ``cores`` (:mod:`vgpu.quota`).
+        limits: each limit of its quota, with what its pods hold of it.
+        unreadable: number of declarations of its quota that cannot be read.
+    """
+
+    name: str
+    team: str = ""
+    waiting_pods: int = 0
+    waiting: Amounts = {}
+    limits: tuple[Overrun, ...] = ()
+    unreadable: int = 0
+
+
 class Plan(msgspec.Struct, frozen=True):
     """The actions, in this order, and every object that is skipped with its reason.
 
@@ -409,6 +440,7 @@ class Plan(msgspec.Struct, frozen=True):
         object_counts: number of examined objects of each kind.
         notes: what a reader must know, in words.
         unit_doubts: what contradicts the units of memory in force.
+        namespaces: the namespaces with shared GPUs, for metrics.
     """
 
     id: str
@@ -421,6 +453,7 @@ class Plan(msgspec.Struct, frozen=True):
     object_counts: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
     unit_doubts: tuple[NodeDoubt, ...] = ()
+    namespaces: tuple[NamespaceDemand, ...] = ()
 
     @property
     def all_notes(self) -> tuple[str, ...]:

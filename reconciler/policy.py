@@ -141,6 +141,7 @@ class Policy(msgspec.Struct, frozen=True):
         policies: of the rest, the first that holds for a pod's namespace counts.
         protected_namespaces: no actions here, except on KubeShare's holder pods.
         priority_ceiling: pods of a higher priority are skipped.
+        team_key: the label of a Namespace that has its team, for metrics; it decides nothing.
     """
 
     modes: Mapping[Rule, Mode] = {}
@@ -156,6 +157,7 @@ class Policy(msgspec.Struct, frozen=True):
     policies: tuple[NamespacePolicy, ...] = ()
     protected_namespaces: tuple[str, ...] = ("kube-system",)
     priority_ceiling: int = 1_000_000_000
+    team_key: str = "team"
 
     @property
     def reads_quotas(self) -> bool:

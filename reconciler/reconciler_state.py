@@ -37,7 +37,8 @@ class ReconcilerState(msgspec.Struct, frozen=True):
 
     Attributes:
         version: of this format.
-        seen: key of a finding -> since when it was found in every cycle.
+        seen: key of a finding, or of the condition of several findings -> since when it was found
+            in every cycle.
         failed: key of a finding -> when its action last failed.
         attempts: ``<owner uid>@<node>`` -> evictions.
     """
@@ -49,7 +50,7 @@ class ReconcilerState(msgspec.Struct, frozen=True):
 
     def first_seen(self, finding: Finding, now: float) -> float:
         """When we first saw the finding; not later than now, even if the clock was set back."""
-        return min(self.seen.get(finding.key, now), now)
+        return min(self.seen.get(finding.age_key, now), now)
 
     def since(self, finding: Finding, now: float) -> float:
         """Since when the finding holds; the earlier of our clock's time and its own."""
@@ -78,11 +79,16 @@ def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -
     the namespace with the most, or one tenant's findings would keep all others from growing old.
     """
     by_key = {finding.key: finding for finding in findings if finding.action is not None}
-    seen = {key: memory.first_seen(finding, now) for key, finding in by_key.items()}
+    aged = {finding.age_key: finding for finding in by_key.values()}
+    seen = {key: memory.first_seen(finding, now) for key, finding in aged.items()}
     if len(seen) > MOST:
-        kept = sorted(seen, key=lambda key: (by_key[key].since is not None, seen[key], key))
-        seen = {key: seen[key] for key in _fair(kept, by_key)[:MOST]}
-    failed = {key: min(at, now) for key, at in memory.failed.items() if key in seen}
+        kept = sorted(seen, key=lambda key: (aged[key].since is not None, seen[key], key))
+        seen = {key: seen[key] for key in _fair(kept, aged)[:MOST]}
+    failed = {
+        key: min(at, now)
+        for key, at in memory.failed.items()
+        if key in by_key and by_key[key].age_key in seen
+    }
     return msgspec.structs.replace(memory, seen=seen, failed=failed)
 
 

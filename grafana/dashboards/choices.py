@@ -28,6 +28,12 @@ NAMESPACE: Final = Variable(
     f"query_result(group by (namespace) ({named(_CONTAINERS, 'namespace')}))",
     "namespace",
 )
+TEAM: Final = Variable(
+    "team",
+    "Team",
+    f'label_values(vgpu_reconcile_namespace_info{{{IN_CLUSTER}, team!=""}}, team)',
+    "",
+)
 SCHEME: Final = Variable("scheme", "Sharing system", f"label_values({_CONTAINERS}, scheme)", "")
 POD: Final = Variable(
     "pod",

@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from grafana.promql import CONTAINER, GPU, TARGET, named, shareable
+from grafana.recording import teams
 
 CLUSTER: Final = 'cluster=~"$cluster"'
 NODE: Final = f'{CLUSTER}, instance=~"$node"'
@@ -12,6 +13,9 @@ NODE: Final = f'{CLUSTER}, instance=~"$node"'
 RECONCILER: Final = f'{CLUSTER}, instance=~"$reconciler"'
 
 SCHEDULER: Final = f'{CLUSTER}, instance=~"$scheduler"'
+
+TEAM: Final = f'{CLUSTER}, team=~"$team"'
+"""Without a selection also what has no team, since an empty label matches everything."""
 
 PROCESS: Final = f"{TARGET}, pod"
 """Labels that identify a reconciler: two may run on one node."""
@@ -59,6 +63,11 @@ def with_scheme(expr: str) -> str:
 def with_gpu(expr: str) -> str:
     """``expr`` with the GPU's number and model."""
     return f"({expr}) * on ({GPU}) group_left (gpu, model) vgpu_gpu_info"
+
+
+def with_team(expr: str) -> str:
+    """``expr`` of the namespaces of the selected teams, with the team of each."""
+    return f"({expr}) * on (cluster, namespace) group_left (team) {teams(f'{{{TEAM}}}')}"
 
 
 def with_node(expr: str) -> str:

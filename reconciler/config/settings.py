@@ -20,6 +20,7 @@ from reconciler.config.value_types import (
     choice,
     cron,
     duration,
+    label_key,
     names,
     part,
     policies,
@@ -154,6 +155,12 @@ KEYS: Final = (
         "priority_ceiling",
         whole(-(2**31), 2**31 - 1),
         "Pods of a higher priority are never evicted.",
+    ),
+    Key(
+        "team_key",
+        label_key(),
+        "The label of a Namespace that has its team, for metrics by team. Without such a label an"
+        " annotation of this name counts, if the name begins with `vgpu.dev/`.",
     ),
     *(
         Key(

@@ -37,6 +37,9 @@ class ValueType(msgspec.Struct, frozen=True):
 
 
 _WHOLE: Final = re.compile(r"-?\d{1,10}", re.ASCII)
+_LABEL_KEY: Final = re.compile(
+    r"([a-z0-9][-a-z0-9.]{0,251}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 _DECIMAL: Final = re.compile(r"\d{1,3}(\.\d{1,20})?(e-\d{1,3})?", re.ASCII)
 
 
@@ -117,6 +120,18 @@ def names(what: str, pattern: str) -> ValueType:
 
     schema = {"type": "string", "pattern": f"^{pattern}$"}
     return ValueType(f"a list of {what}", read, schema, many=True)
+
+
+def label_key() -> ValueType:
+    """The key of a label: a name of at most 63 characters, after a DNS name and a slash or not."""
+
+    def read(text: str) -> str:
+        if not _LABEL_KEY.fullmatch(text):
+            raise ValueError(text)
+        return text
+
+    schema = {"type": "string", "pattern": f"^{_LABEL_KEY.pattern}$"}
+    return ValueType("the key of a label, such as team or example.com/team", read, schema)
 
 
 def cron() -> ValueType:

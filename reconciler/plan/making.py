@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
 from reconciler.plan.budget import Budget, breaker_of
+from reconciler.plan.demand import namespace_demands
 from reconciler.plan.eligibility import guarded, objection
 from reconciler.plan.order import in_turns, place, precedence, urgency
 from reconciler.policy import Mode, Policy
@@ -67,6 +68,7 @@ def resolve(
     findings: Iterable[Finding],
 ) -> Plan:
     """The plan for these findings."""
+    findings = (_with_its_condition(finding, state, cluster_index.now) for finding in findings)
     entries = [
         _entry(of_subject, cluster_index, policy, state)
         for of_subject in _by_object(findings).values()
@@ -109,7 +111,13 @@ def resolve(
         },
         notes=cluster_index.snapshot.notes,
         unit_doubts=cluster_index.snapshot.unit_doubts,
+        namespaces=namespace_demands(cluster_index, policy.team_key),
     )
+
+
+def _with_its_condition(finding: Finding, state: ReconcilerState, now: float) -> Finding:
+    """The finding; one that is the consequence of a condition has its time, for people."""
+    return replace(finding, since=state.since(finding, now)) if finding.condition else finding
 
 
 def _by_object(findings: Iterable[Finding]) -> dict[str, list[Finding]]:

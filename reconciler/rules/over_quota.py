@@ -61,6 +61,7 @@ def over_quota(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                 action=evict(holder.pod),
                 objection=SkipReason.SIZES_DIFFER if is_doubtful else None,
                 place=number,
+                condition=f"namespace/{namespace}",
             )
 
 

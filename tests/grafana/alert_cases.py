@@ -3,7 +3,12 @@
 Series are in promtool's notation, a sample a minute from 0; the labels of the target are added.
 """
 
-from tests.grafana import feedback_alert_cases, kubeshare_alert_cases, scheduler_alert_cases
+from tests.grafana import (
+    feedback_alert_cases,
+    kubeshare_alert_cases,
+    scheduler_alert_cases,
+    team_alert_cases,
+)
 from tests.grafana.alert_case import Case, Quiet, level
 
 UUID = 'uuid="GPU-1"'
@@ -518,6 +523,7 @@ CASES = (
     *scheduler_alert_cases.CASES,
     *kubeshare_alert_cases.CASES,
     *feedback_alert_cases.CASES,
+    *team_alert_cases.CASES,
 )
 
 QUIET = (
@@ -653,4 +659,5 @@ QUIET = (
     *scheduler_alert_cases.QUIET,
     *kubeshare_alert_cases.QUIET,
     *feedback_alert_cases.QUIET,
+    *team_alert_cases.QUIET,
 )

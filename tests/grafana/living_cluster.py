@@ -78,7 +78,7 @@ class LivingCluster:
         compat: tuple[str, ...] = COMPAT,
         well_nodes: Sequence[LivingNode] = (),
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._flags = reconciler
         self._stack = ExitStack()
         self._start = time.time()
@@ -99,7 +99,7 @@ class LivingCluster:
             api = stack.enter_context(ApiServer(simulated.store))
             stack.enter_context(running(self._own))
             reconciler = stack.enter_context(
-                RunningReconciler(self._folder / "reconciler", api.kubeconfig(), *self._flags)
+                RunningReconciler(self.folder / "reconciler", api.kubeconfig(), *self._flags)
             )
             found = [Found(reconciler.target(), "vgpu-reconciler-0", "vgpu-reconciler")]
             for node in self.nodes:
@@ -113,7 +113,7 @@ class LivingCluster:
                 found.append(Found(scheduler.target, f"vgpu-scheduler-{number}", SCHEDULERS))
             controller = stack.enter_context(PretendedScheduler(working, CONTROLLER_TABLES))
             found.append(Found(controller.target, "vgpu-kubeshare-controller-0", CONTROLLERS))
-            pods = self._folder / "pods.json"
+            pods = self.folder / "pods.json"
             tell(pods, [each.told(EXPORTERS_POD) for each in found])
             self.servers = Monitored(
                 stack.enter_context(self._server("honouring", pods, honor_labels=True)),
@@ -150,7 +150,7 @@ class LivingCluster:
 
     def _server(self, name: str, pods: Path, *, honor_labels: bool) -> Prometheus:
         return Prometheus(
-            self._folder / name,
+            self.folder / name,
             rules=RULES,
             evaluation_interval=INTERVAL,
             honor_labels=honor_labels,

@@ -31,14 +31,6 @@ def api(verb, code):
     return f'vgpu_extender_api_requests_total{{verb="{verb}",code="{code}"}}'
 
 
-def used_of(resource):
-    return f'vgpu_extender_quota_used{{namespace="ml",resource="{resource}",model=""}}'
-
-
-def limit_of(resource):
-    return used_of(resource).replace("used", "limit")
-
-
 CASES = (
     scheduler("VgpuSchedulerDown", "up", 0, 1),
     Case(
@@ -116,14 +108,6 @@ CASES = (
         labels={"namespace": "ml"},
         lacks=("job", "instance"),
         value="2",
-    ),
-    Case(
-        "VgpuQuotaExceeded",
-        {used_of("memory"): "9x120", limit_of("memory"): "8x120"},
-        {used_of("memory"): "8x120", limit_of("memory"): "8x120"},
-        labels={"namespace": "ml", "resource": "memory"},
-        lacks=("job", "instance"),
-        job=JOB,
     ),
     scheduler(
         "VgpuPodsWaitForGpus", "vgpu_extender_rejected_pods", 5, 0, lacks=("instance",), value="5"

@@ -212,6 +212,8 @@ class SickCluster:
                 folder = self._folder / name
                 daemon = stack.enter_context(RunningReconciler(folder, kubeconfig, *flags))
                 jobs.append(("vgpu-reconciler", name, [daemon.target()]))
+                if name == "finds":  # the teams of the exporters' namespaces
+                    jobs.append(("vgpu-reconciler", "north", [daemon.target()]))
             static = [
                 {"targets": targets, "labels": {"job": job, "cluster": cluster}}
                 for job, cluster, targets in jobs

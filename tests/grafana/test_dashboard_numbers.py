@@ -9,7 +9,7 @@ from tests.grafana.promtool import inputs, passes, renamed
 VALUES = {**EVERYTHING, **of_range(3600, step=60), "__rate_interval": "5m"}
 TARGETS = {
     (uid, panel.title): panel.targets
-    for uid in ("vgpu-fleet", "vgpu-node", "vgpu-reconciler", "vgpu-workload")
+    for uid in ("vgpu-fleet", "vgpu-node", "vgpu-reconciler", "vgpu-teams", "vgpu-workload")
     for panel in panels(load(FOLDER / f"{uid}.json"))
 }
 NODE = {"cluster": "north", "job": "vgpu", "instance": "10.0.0.7:9394"}
@@ -209,6 +209,84 @@ def test_hours_are_those_in_which_something_was_held_also_if_nothing_is_now(tmp_
         answer(*table, (team, 60 * minutes / 60), letter="B"),
         answer(*table, (team, 15 * minutes / 60), letter="C"),
         answer(*table, (team, 0.25), letter="D"),
+    )
+
+
+def info(values, namespace, team):
+    labels = f'{{namespace="{namespace}"' + (f',team="{team}"}}' if team else "}")
+    return inputs({f"vgpu_reconcile_namespace_info{labels}": values}, **NODE)
+
+
+def test_hours_are_those_of_the_team_that_a_namespace_had_at_that_time(tmp_path):
+    """Namespace "moves" changes its team after half an hour; "none" has no team."""
+    gib = 2**30
+    series = [
+        *info("1x60", "stays", "vision"),
+        *info("1x29 stale", "moves", "vision"),
+        *info("_x30 1x30", "moves", "nlp"),
+        *info("1x60", "none", ""),
+        *(of_team("vgpu_gpus_allocated", "2x60", name) for name in ("stays", "moves", "none")),
+        of_team("vgpu_container_memory_allocated_bytes", f"{60 * gib}x60", "stays"),
+        of_team("vgpu_container_memory_unused_bytes", f"{15 * gib}x60", "stays"),
+    ]
+    vision, nlp, none = (
+        f'{{cluster="north",team="{name}"}}' for name in ("vision", "nlp", "(no team)")
+    )
+    table = ("vgpu-teams", "GPU-hours and GiB-hours of teams")
+    minutes = 51
+    shows(
+        tmp_path,
+        series,
+        answer(
+            *table,
+            (vision, 2 * (minutes + 30) / 60),
+            (nlp, 2 * (minutes - 30) / 60),
+            (none, 2 * minutes / 60),
+        ),
+        answer(*table, (vision, 60 * minutes / 60), letter="C"),
+        answer(*table, (vision, 15 * minutes / 60), letter="D"),
+        answer(*table, (vision, 0.25), letter="E"),
+    )
+
+
+def test_requested_is_what_a_team_holds_and_what_its_waiting_pods_request(tmp_path):
+    waiting = "vgpu_reconcile_waiting_memory_bytes"
+    series = [
+        *info("1x60", "stays", "vision"),
+        *info("1x60", "new", "nlp"),
+        *inputs({f'{waiting}{{namespace="stays"}}': "5x60"}, **NODE),
+        *inputs({f'{waiting}{{namespace="new"}}': "7x60"}, **NODE),
+        of_team("vgpu_container_memory_allocated_bytes", "60x60", "stays"),
+    ]
+    answers = (
+        ('{cluster="north",team="vision"}', 65),
+        ('{cluster="north",team="nlp"}', 7),
+    )
+    shows(tmp_path, series, answer("vgpu-teams", "Requested, held, used and idle", *answers))
+
+
+def test_quotas_have_their_team_and_an_exceeded_one_is_counted(tmp_path):
+    def of_quota(kind, namespace, value):
+        labels = f'{{namespace="{namespace}",resource="memory"}}'
+        return inputs({f"vgpu_extender_quota_{kind}{labels}": f"{value}x60"}, **NODE)
+
+    series = [
+        *info("1x60", "a", "vision"),
+        *info("1x60", "b", "nlp"),
+        *of_quota("used", "a", 9),
+        *of_quota("limit", "a", 8),
+        *of_quota("used", "b", 8),
+        *of_quota("limit", "b", 8),
+    ]
+    of_a, of_b = (
+        f'{{cluster="north",model="all",namespace="{name}",resource="memory",team="{team}"}}'
+        for name, team in (("a", "vision"), ("b", "nlp"))
+    )
+    shows(
+        tmp_path,
+        series,
+        answer("vgpu-teams", "Exceeded quotas", ("{}", 1)),
+        answer("vgpu-teams", "Memory quotas of namespaces", (of_a, 9 / 8), (of_b, 1), letter="C"),
     )
 
 

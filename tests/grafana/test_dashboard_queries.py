@@ -4,10 +4,12 @@ One honours our labels, the other renames them to `exported_…`; both must answ
 """
 
 import io
+import json
 import math
 import re
 
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from grafana import alerts
@@ -20,6 +22,7 @@ from tests.grafana.asking import first_answers, wait_for_none
 from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
 from tests.grafana.promtool import OURS
 from tests.support.defects import no_defects
+from vgpu.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -295,3 +298,26 @@ def test_a_legend_begins_with_what_is_largest_now():
         }.items()
     ]
     assert [line.name for line in ranked(lines)] == ["high", "was high", "low", "gone"]
+
+
+# ---------------------------------------------------------------- vgpu inspect
+
+
+def measured(cluster, *words):
+    """What `vgpu inspect` shows of each namespace's use; other namespaces measure nothing."""
+    kubeconfig = cluster.folder / "reconciler" / "kubeconfig"
+    command = ["inspect", "--by", "namespace", f"--kubeconfig={kubeconfig}", "-o", "json", *words]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    groups = json.loads(result.stdout)["groups"]
+    return {group["name"]: group["measured"] for group in groups if group["measured"]["pods"]}
+
+
+def test_inspect_shows_what_namespaces_use_by_this_server_as_the_exporters_do(cluster, server):
+    by_server = measured(cluster, f"--prometheus=http://127.0.0.1:{server.port}")
+    pages = [f"--exporter=http://127.0.0.1:{each.port}" for each in cluster.nodes[:2]]
+    by_exporters = measured(cluster, *pages)
+    assert by_server.keys() == by_exporters.keys() >= {"serving", "research", "recsys"}
+    for name, use in by_server.items():
+        assert use["pods"] == by_exporters[name]["pods"]
+        assert use["usedMemoryBytes"] > 0

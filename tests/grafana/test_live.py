@@ -22,6 +22,8 @@ EMPTY = {
     "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
     "VgpuFairShareExceeded": "no container uses more than its part of a full GPU",
     "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
+    "VgpuQuotaNearLimit": "a quota is exceeded, and no other is near",
+    "VgpuMemoryUnused": "no simulated namespace wastes that much",
     "VgpuIdleWhileOthersWait": "there is no kube-state-metrics",
     "VgpuPluginsAbsent": "there are targets",
     "VgpuReconcilerAbsent": "there are targets",

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grafana.recording import GROUPS, MISSING
+from grafana.recording import BY_NAMESPACE, GROUPS, MISSING, WAITING
 from tests.grafana.promtool import inputs, passes, renamed
 from tests.support.defects import no_defects
 
@@ -23,6 +23,18 @@ def of(name, values):
 def share(name, namespace, pod, value, uuid=WHOLE):
     who = f'namespace="{namespace}",pod="{pod}",container="main",pod_uid="{pod}",uuid="{uuid}"'
     return {f"vgpu_container_{name}{{{who}}}": f"{value}x5"}
+
+
+def waiting(namespace, amount):
+    return {f'{name}{{namespace="{namespace}"}}': f"{amount}x5" for name, _ in WAITING}
+
+
+def limit(program, namespace, resource, used):
+    labels = f'{{namespace="{namespace}",resource="{resource}"}}'
+    return {
+        f"vgpu_{program}_quota_used{labels}": f"{used}x5",
+        f"vgpu_{program}_quota_limit{labels}": "9x5",
+    }
 
 
 NODE = {
@@ -62,7 +74,15 @@ NODE = {
     "vgpu_kubeshare_ready": "1x5",
     'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x5",
     'vgpu_reconcile_info{scope="node",mode="plan"}': "1x5",
+    'vgpu_reconcile_namespace_info{namespace="team",team="vision"}': "1x5",
+    'vgpu_reconcile_namespace_info{namespace="lab"}': "1x5",
+    **waiting("team", 3),
+    **waiting("lab", 1),
+    **limit("extender", "team", "memory", 5),
+    **limit("reconcile", "team", "memory", 6),
+    **limit("reconcile", "lab", "gpus", 1),
 }
+"""The scheduler's number of a quota is newer than the reconciler's."""
 
 SUMS = {
     "vgpu_gpu_memory_total_bytes": 240,  # the instances, not the GPU that they are of
@@ -102,7 +122,30 @@ LEVELS = {
     },
     "cluster_namespace:vgpu_container_sm_utilization_ratio:sum": {'namespace="team"': 0.4},
     **{f"cluster:{name}:sum": {"": value} for name, value in SUMS.items()},
+    "cluster_namespace_resource_model:vgpu_quota_used:max": {
+        'namespace="team",resource="memory"': 5,
+        'namespace="lab",resource="gpus"': 1,
+    },
+    "cluster_namespace_resource_model:vgpu_quota_limit:max": {
+        'namespace="team",resource="memory"': 9,
+        'namespace="lab",resource="gpus"': 9,
+    },
+    **{
+        f"cluster_namespace:{name}:max": {'namespace="team"': 3, 'namespace="lab"': 1}
+        for name, _ in WAITING
+    },
+    **{f"cluster_team:{name}:sum": {'team="vision"': 3, "": 1} for name, _ in WAITING},
 }
+OF_TEAM = {'namespace="team"': 'team="vision"', 'namespace="lab"': ""}
+LEVELS |= {
+    f"cluster_team:{name}:sum": {
+        OF_TEAM[labels]: value for labels, value in LEVELS[f"cluster_namespace:{name}:sum"].items()
+    }
+    for name, *_ in BY_NAMESPACE
+}
+ONCE = {f"cluster_team:{name}:sum" for name, _ in WAITING}
+"""Records that have each reconciler's numbers once, and are no sums of nodes."""
+
 INSTANCE = {
     "instance:vgpu_gpu_utilization_ratio:avg": 0.5,
     "instance:vgpu_gpus_missing:max": 1,
@@ -143,7 +186,7 @@ def expected():
             for number in range(NODES)
         ]
     for record, values in LEVELS.items():
-        times = 1 if record.endswith(":avg") else NODES
+        times = 1 if record.endswith((":avg", ":max")) or record in ONCE else NODES
         found[record] = [
             sample(record, value * times, f'cluster="{cluster}"', labels)
             for cluster in CLUSTERS

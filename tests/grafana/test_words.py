@@ -78,6 +78,12 @@ GROUPING = re.compile(r"\b(?:by|without|on|group_left)\s*\(([^()]*)\)")
 STRING = re.compile(r'"[^"]*"')
 
 
+def of_record(name):
+    """The labels of a record, which its level names: ``cluster_team:…``."""
+    level, _, rest = name.partition(":")
+    return level.split("_") if rest else ()
+
+
 @no_defects
 def test_metrics_labels_and_values_are_there():
     for rule in RULES:
@@ -88,7 +94,7 @@ def test_metrics_labels_and_values_are_there():
         for metric, matchers in found:
             if metric not in LABELS and metric not in RECORDED and metric != "up":
                 yield f"{rule.name}: there is no {metric}"
-            has = LABELS.get(metric, {"job"})
+            has = LABELS.get(metric) or {"job", *of_record(metric)}
             known |= has
             if has >= CONTAINER:
                 known |= {f"exported_{label}" for label in CONTAINER}

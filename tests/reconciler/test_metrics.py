@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
 from reconciler.cycle import SEEING, Cycle, Ending, Stage
-from reconciler.metrics import TABLES, ReconcilerMetrics
+from reconciler.metrics import NAMESPACES, TABLES, ReconcilerMetrics
 from reconciler.model import ActionResult, Scope
 from reconciler.plan import make_plan
 from reconciler.policy import Limits, Mode, Policy
@@ -17,6 +17,7 @@ from reconciler.schedule import Missed
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     NOW,
+    SHARE,
     assumed,
     node,
     pod,
@@ -25,7 +26,9 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from tests.support.metrics_lint import lint
+from vgpu.kube.objects import Namespace
 from vgpu.metrics.render import Format
+from vgpu.quota.of_cluster import cluster_quotas
 
 SICK = snapshot(
     refused(pod("sick-0")),
@@ -63,7 +66,28 @@ def test_the_tables_follow_our_rules_and_have_no_label_for_a_pod_or_a_node():
     assert lint(TABLES) == []
     labels = {label for table in TABLES for label in table.labels}
     labels |= {label for table in TABLES for family in table.families for label in family.extra}
-    assert not labels & {"pod", "node", "namespace", "uid", "name", "owner"}
+    assert not labels & {"pod", "node", "uid", "name", "owner"}
+    families = [family for table in TABLES for family in table.families]
+    of_namespaces = {family.name for family in families if "namespace" in family.extra}
+    assert of_namespaces == {family.name for family in NAMESPACES.families}
+
+
+def test_namespaces_have_what_they_wait_for_their_team_and_their_quota(numbers):
+    annotations = {"vgpu.dev/quota-gpus": "3"}
+    spaces = (Namespace("ml", {"team": "vision"}, annotations),)
+    sight = snapshot(
+        pod("a"),
+        pod("waits", node="", claim=None),
+        quota_namespaces=spaces,
+        quotas=cluster_quotas(spaces, (), None),
+    )
+    numbers.note(cycle(plan=planned(sight)))
+    found = series(numbers)
+    assert found["vgpu_reconcile_namespace_info", "ml", "vision"] == 1
+    assert found["vgpu_reconcile_waiting_pods", "ml"] == 1
+    assert found["vgpu_reconcile_waiting_memory_bytes", "ml"] == SHARE
+    assert found["vgpu_reconcile_quota_used", "gpus", "ml"] == 1
+    assert found["vgpu_reconcile_quota_limit", "gpus", "ml"] == 3
 
 
 def test_every_rule_and_every_reason_has_a_number_even_if_it_is_zero(numbers):

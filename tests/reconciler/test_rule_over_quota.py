@@ -195,3 +195,43 @@ def test_each_eviction_is_judged_by_all_pods_of_the_namespace():
     bench.client.touch(entry.finding.object_ref.name)
     results = bench.apply(*actions)
     assert [result.outcome for result in results] == [ActionOutcome.DONE]
+
+
+# ---------------------------------------------------------------- since when
+
+
+def test_a_pod_is_as_old_as_the_state_of_its_namespace_however_young_it_is():
+    """Else a namespace whose pods are replaced all the time would never grow old."""
+    policy = Policy(modes={Rule.OVER_QUOTA: Mode.APPLY})
+    grace = policy.ages.over_quota + policy.ages.clock_skew
+    declared = quotas(memory=str(SHARE))
+
+    def cycle(state, after, *pods):
+        sight = seen(*pods, now=NOW + after, quotas=declared)
+        return make_plan(sight, policy, state, CODECS_IN_USE)
+
+    stays = pod("stays", priority=1)
+    plan, state = cycle(ReconcilerState(), 0, stays, pod("first", gpu=1))
+    assert [entry.skip for entry in plan.skipped] == [SkipReason.TOO_YOUNG]
+    plan, state = cycle(state, grace - 1, stays, pod("second", gpu=1))
+    (entry,) = plan.skipped
+    assert (entry.finding.since, entry.skip) == (NOW, SkipReason.TOO_YOUNG)
+    assert state.seen == {"over_quota/namespace/ml": NOW}
+    plan, state = cycle(state, grace + 1, stays, pod("third", gpu=1))
+    assert names(entry.finding for entry in plan.actions) == ["third"]
+    plan, state = cycle(state, grace + 2, stays)
+    assert not state.seen, "the namespace is within its quota"
+    plan, state = cycle(state, grace + 3, stays, pod("fourth", gpu=1))
+    assert [entry.finding.since for entry in plan.skipped] == [NOW + grace + 3]
+
+
+def test_another_namespace_has_an_age_of_its_own():
+    declared = {
+        **quotas(memory="1Gi"),
+        **cluster_quotas([Namespace("b", annotations={"vgpu.dev/quota-gpus": "0"})], (), None),
+    }
+    state = ReconcilerState(seen={"over_quota/namespace/ml": NOW - HOUR})
+    sight = seen(pod("a"), pod("b", namespace="b", gpu=1), quotas=declared)
+    plan, state = make_plan(sight, APPLY, state, CODECS_IN_USE)
+    since = {entry.finding.object_ref.namespace: entry.finding.since for entry in plan.entries}
+    assert since == {"ml": NOW - HOUR, "b": NOW}

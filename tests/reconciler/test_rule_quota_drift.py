@@ -97,6 +97,20 @@ def test_share_pods_count_for_no_resource_quota():
     assert finding.evidence[0] == "1 pod of SharePods with 1 share and 8.0 GiB"
 
 
+def test_every_cause_in_one_namespace_is_found_beside_the_others():
+    memory = "requests.volcano.sh/vgpu-memory"
+    wanted = share_pod()
+    pods = [pod("a"), leaving(pod("b")), refused(pod("c")), wanted, real_pod(wanted)]
+    units = pods[0].containers[0].limits["volcano.sh/vgpu-memory"]
+    counts = {ENTRY: "1", memory: str(3 * units)}
+    both = ResourceQuota("ml", "q", dict.fromkeys(counts, "100"), counts)
+    assert {each.object_ref.part: each.cause for each in found(*pods, resource_quotas=(both,))} == {
+        ENTRY: Cause.TERMINATING_HOLDS,
+        memory: Cause.ENDED_COUNTED,
+        "": Cause.SHARE_PODS_UNCOUNTED,
+    }
+
+
 @pytest.mark.parametrize("amount", ["", "many", "1e99"])
 def test_a_count_that_cannot_be_read_is_not_compared(amount):
     assert not found(pod("a"), resource_quotas=(quota(amount),))

@@ -73,6 +73,11 @@ def pod_accounts(
     return accounts
 
 
+def requested_amounts(pod: Pod, codecs: Sequence[SchemeCodec]) -> Amounts:
+    """What the pod requests, without memory that it leaves to the size of the GPU."""
+    return plus(*(usage_of_requests({}, _requests(pod, codec), "").total for codec in codecs))
+
+
 def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsage]:
     """What the pods of each namespace count for its quota."""
     usage: dict[str, NamespaceUsage] = {}
@@ -97,7 +102,7 @@ def _account(
     codecs: Sequence[SchemeCodec],
 ) -> PodAccount:
     units = pod.requested_units()
-    requested = plus(*(usage_of_requests({}, _requests(pod, codec), "").total for codec in codecs))
+    requested = requested_amounts(pod, codecs)
     if not holdings:
         return PodAccount(pod, requested)
     parts = [

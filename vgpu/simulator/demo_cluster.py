@@ -150,6 +150,17 @@ _FAR_AWAY = make_pod(
 )
 
 
+_TEAMS: Final = (
+    ("serving", "inference", "96Gi", "8"),
+    ("recsys", "inference", "64Gi"),
+    ("research", "research", "96Gi"),
+    ("teaching", "research"),
+    ("speech", "media"),
+    ("vision", "media"),
+)
+"""Namespaces with their team, and their quotas of memory and GPUs; none of them exceeds one."""
+
+
 def demo_cluster(start: float) -> Story:
     """The cluster; ``start`` is the unix time of second 0."""
     node = demo()
@@ -203,8 +214,14 @@ def demo_cluster(start: float) -> Story:
             "speech/tts-5c6d7f8b9-k8x2v": _TTS_HEIR,
             "recsys/retrieval-7b9c5d6f48-ghj2s": _retrieval("m5c8t"),
         },
-        installed=demo_installation(),
+        installed=(*demo_installation(), *(_namespace(name, *of) for name, *of in _TEAMS)),
     )
+
+
+def _namespace(name: str, team: str, *quotas: str) -> dict[str, Any]:
+    annotations = dict(zip(("vgpu.dev/quota-memory", "vgpu.dev/quota-gpus"), quotas, strict=False))
+    metadata = {"name": name, "labels": {"team": team}, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def _written_by_the_kubelet(at: float) -> dict[str, Any]:

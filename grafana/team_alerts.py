@@ -1,0 +1,49 @@
+"""The alerts of namespaces: quotas, and memory that is allocated and not used."""
+
+from typing import Final
+
+from grafana.promql import Alert, AlertSeverity, RuleGroup
+from grafana.recording import QUOTA
+from grafana.settings import FLAPS, QUOTA_NEAR_RATIO, UNUSED_GIB, UNUSED_RATIO
+from grafana.templates import RATIO
+from vgpu.units import GIB
+
+_USED: Final = "cluster_namespace_resource_model:vgpu_quota_used:max"
+_LIMIT: Final = "cluster_namespace_resource_model:vgpu_quota_limit:max"
+_UNUSED: Final = "cluster_namespace:vgpu_container_memory_unused_bytes:sum"
+_ALLOCATED: Final = "cluster_namespace:vgpu_container_memory_allocated_bytes:sum"
+
+TEAMS: Final = RuleGroup(
+    "vgpu-teams",
+    (
+        Alert(
+            "VgpuQuotaExceeded",
+            AlertSeverity.INFO,
+            f"{_USED} > on ({QUOTA}) {_LIMIT}",
+            "1h",
+            "Namespace {{ $labels.namespace }} exceeds its GPU quota of {{ $labels.resource }}",
+            "Its new pods get no GPU; nothing ends by itself. First: vgpu inspect --by namespace"
+            " has the amounts; vgpu reconcile plan names the pods that would have to end.",
+        ),
+        Alert(
+            "VgpuQuotaNearLimit",
+            AlertSeverity.INFO,
+            f"{_USED} / on ({QUOTA}) ({_LIMIT} > 0) > {QUOTA_NEAR_RATIO} <= 1",
+            "1h",
+            "Namespace {{ $labels.namespace }} is near its GPU quota of {{ $labels.resource }}",
+            f"It holds {RATIO} of the quota. Its next pods may get no GPU. First: vgpu inspect --by"
+            " namespace has the amounts, and dashboard Teams what is idle.",
+            keep=FLAPS,
+        ),
+        Alert(
+            "VgpuMemoryUnused",
+            AlertSeverity.INFO,
+            f"{_UNUSED} / {_ALLOCATED} > {UNUSED_RATIO} and {_UNUSED} > {UNUSED_GIB * GIB}",
+            "24h",
+            "Namespace {{ $labels.namespace }} does not use its GPU memory",
+            f"For a day {RATIO} of the memory that its containers were allocated is not used, and"
+            " nobody else can have it. First: dashboard Workload names the containers; ask their"
+            " owner.",
+        ),
+    ),
+)
