@@ -12,6 +12,7 @@ from tests.support.bed import crds
 from tests.support.environment import ROOT
 from vgpu.cli import main
 
+OUTPUT = ("-o", "json", "--gpushare.memory-unit", "GiB")
 MEMORY = {"vgpu.dev/quota-memory": "100Gi"}
 
 
@@ -51,7 +52,7 @@ def stage(api, api_namespace):
 
 
 def run(client, *words):
-    command = ["explain", *words, "--kubeconfig", str(client.kubeconfig), "-o", "json"]
+    command = ["explain", *words, "--kubeconfig", str(client.kubeconfig), *OUTPUT]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -86,11 +87,11 @@ def test_the_rights_of_the_page_suffice_and_the_answers_are_those_of_a_dump(
     for words in objects:
         live = run(reader, *words)
         assert live["notes"] == [], "nothing may be missing"
-        command = ["explain", *words, "--from", str(dump), "-o", "json"]
+        command = ["explain", *words, "--from", str(dump), *OUTPUT]
         of_dump = json.loads(CliRunner().invoke(main, command).stdout)
         assert outcomes(live) == outcomes(of_dump), words
         assert live["conclusion"] == of_dump["conclusion"]
-    of_both = "memory: 16.0 GiB (16384 MiB) of 100.0 GiB"
+    of_both = "memory: 16.0 GiB of 100.0 GiB"
     assert evidence(run(reader, "pod", f"{stage}/runs"), "quota")[0].startswith(of_both)
 
 
