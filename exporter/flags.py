@@ -30,11 +30,12 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "plugin": (True, "what our own device plugin has bound, from its checkpoint"),
     "process": (True, "processes to containers, through /proc and cgroups"),
     "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
+    "dra": (False, "this node's ResourceClaims from the API server: UUIDs and sizes of devices"),
     "bare": (False, "regions and limits of MPS inside containers; needs SYS_PTRACE"),
 }
 """Name -> (on by default, help)."""
 
-NEEDS = {"xid": "nvml", "bare": "process"}
+NEEDS = {"xid": "nvml", "bare": "process", "dra": "kubelet"}
 """Collectors that need another collector."""
 
 FLAG_OF_COLLECTOR = {
@@ -51,11 +52,11 @@ FLAG_OF_COLLECTOR = {
     "--path.cgroupfs": "process",
     "--gpushare.memory-unit": "kubelet",
     "--nvidia.resource": "kubelet",
-    "--kubeconfig": "api",
+    "--kubeconfig": "api dra",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
-"""Flags that have no effect without their collector."""
+"""Flags that have no effect without their collector, or without all of several."""
 
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
@@ -324,9 +325,11 @@ def conflicts(
             and (f"collector_{name}" in configured or name == "bare")
         ):
             errors.append(f"--collector.{name} needs --collector.{needed}")
-    for name, collector in FLAG_OF_COLLECTOR.items():
-        if collector not in on and field(name) in configured:
-            errors.append(f"{name} is of no use with --no-collector.{collector}")
+    for name, collectors in FLAG_OF_COLLECTOR.items():
+        users = collectors.split()
+        if on.isdisjoint(users) and field(name) in configured:
+            off = " and ".join(f"--no-collector.{collector}" for collector in users)
+            errors.append(f"{name} is of no use with {off}")
     path = options.web_telemetry_path
     if not PATH.fullmatch(path) or path in RESERVED:
         errors.append(f"--web.telemetry-path {path!r}: give a path of its own, such as /metrics")

@@ -28,6 +28,7 @@ from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
+from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
 from vgpu.sources.pods import PodFile
@@ -91,24 +92,31 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
     collectors = sources.collectors(driver.sample if driver is not None else None)
-    collectors.pods = open_pods(options)
+    if options.pods:
+        collectors.pods = Collector("pods", PodFile(options.pods, node_name(options)).sample)
+    open_api(options, collectors, sources.kubelet)
     return collectors
 
 
-def open_pods(options: ExporterOptions) -> Collector[Any] | None:
-    """The source of pods: the API server, or a dump; None without one."""
-    node = node_name(options)
-    if "api" in options.collectors:
-        from exporter.api import watch  # noqa: PLC0415  # the client library is large
+def open_api(
+    options: ExporterOptions, collectors: Collectors, kubelet: KubeletSource | None
+) -> None:
+    """Add the collectors that ask the API server, if one of them is on."""
+    on = options.collectors & {"api", "dra"}
+    if not on:
+        return
+    from exporter import api  # noqa: PLC0415  # the client library is large
 
-        try:
-            followed = watch(options.kubeconfig or "", node)
-        except SourceError as error:
-            raise click.UsageError(f"--collector.api: {error.detail}") from error
-        return Collector("api", followed.sample)
-    if options.pods:
-        return Collector("pods", PodFile(options.pods, node).sample)
-    return None
+    node = node_name(options)
+    try:
+        server = api.connect(options.kubeconfig or "")
+    except SourceError as error:
+        raise click.UsageError(f"--collector.{min(on)}: {error.detail}") from error
+    if "api" in on:
+        collectors.pods = Collector("api", api.watch(server, node).sample)
+    if "dra" in on and kubelet is not None:
+        claims = api.resource_claims(server, node, lambda: kubelet.newest)
+        collectors.resource_claims = Collector("dra", claims.sample)
 
 
 def make_sampler(

@@ -151,6 +151,21 @@ ALLOCATIONS: Final = RuleGroup(
             " holders of this GPU with vgpu top, and ask the owner of the largest to use less.",
         ),
         Alert(
+            "VgpuResourceClaimExceeded",
+            WARNING,
+            named(
+                "vgpu_container_memory_used_bytes / vgpu_container_memory_allocated_bytes"
+                f" > {OVER_LIMIT_RATIO}"
+                f' and on ({CONTAINER}) vgpu_container_resource_claim_info{{share_id!=""}}'
+                " unless vgpu_container_memory_limit_bytes"
+            ),
+            "5m",
+            f"{THE_CONTAINER} uses more than its ResourceClaim",
+            f"It uses {RATIO} of the memory that its ResourceClaim consumes of {THE_GPU}. Nothing"
+            " limits it, and the others that share this GPU have too little. First: ask its owner"
+            " to use less, or to request more in the ResourceClaim.",
+        ),
+        Alert(
             "VgpuAllocationConflict",
             WARNING,
             _conflicts(*SERIOUS_CONFLICTS),

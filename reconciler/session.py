@@ -193,4 +193,5 @@ def _observer(options: ReconcilerOptions, cluster: ApiClient, *, continuous: boo
         options.units,
         continuous=continuous,
         driver=driver,
+        resource_claims=options.settings.policy.reads_resource_claims,
     )

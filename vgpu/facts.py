@@ -322,6 +322,8 @@ class KubeletSample(msgspec.Struct, frozen=True):
         held_claims: pod-resources' answer: the ResourceClaims of containers.
         resource_claims: the prepared ResourceClaims; None if the kubelet keeps a list of them that
             could not be read.
+        dra_state_known: whether ``resource_claims`` are all that the kubelet has; False without its
+            state, which only some processes may read.
         driver_claims: what DRA drivers have prepared, by their own checkpoints.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
             could not be read.
@@ -338,6 +340,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
     resource_claims: tuple[PreparedResourceClaim, ...] | None = ()
     replicas: Mapping[str, int] = {}
     driver_claims: tuple[DriverClaim, ...] = ()
+    dra_state_known: bool = True
 
 
 # ---------------------------------------------------------------- the API server

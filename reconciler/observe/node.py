@@ -45,6 +45,7 @@ from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import observe
 from vgpu.sources.own_node import NodeWatch
+from vgpu.sources.resource_claims import ResourceClaimSource
 from vgpu.sources.samples import NodeSample, Observation, pod_sample, with_node
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -71,13 +72,15 @@ class NodeObserver:
         continuous: bool = False,
         driver: GpuSource | None = None,
         read_pods: _ReadPods | None = None,
+        resource_claims: bool = False,
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         """The caller closes ``cluster``, after this observer; without it no pod is known.
 
         A ``continuous`` observer watches the node's pods, another lists them. :meth:`close` closes
-        ``driver``. ``read_pods`` reads the pods in place of the cluster. Raises SourceError
-        NOT_INSTALLED if pod-resources is to be asked and cannot be.
+        ``driver``. ``read_pods`` reads the pods in place of the cluster. ``resource_claims``: read
+        the node's ResourceClaims and ResourceSlices, too. Raises SourceError NOT_INSTALLED if
+        pod-resources is to be asked and cannot be.
         """
         self._node = node
         self._places = places
@@ -89,7 +92,12 @@ class NodeObserver:
         if read_pods is None and cluster is not None:
             read_pods = self._follow(cluster) if continuous else partial(_list, cluster, node)
         gpu = driver.sample if driver else None
-        self._collectors = NodeSources.open(places).collectors(gpu, read_pods)
+        sources = NodeSources.open(places)
+        self._collectors = sources.collectors(gpu, read_pods)
+        kubelet = sources.kubelet
+        if resource_claims and cluster is not None and kubelet is not None:
+            claims = ResourceClaimSource(cluster, node, lambda: kubelet.newest)
+            self._collectors.resource_claims = Collector("dra", claims.sample)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
         self._builder = LedgerBuilder((), node, places.nvidia_resources)

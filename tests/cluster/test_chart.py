@@ -249,6 +249,49 @@ def test_resource_claims_may_be_read_only_with_their_rule(chart, mode, is_read):
     ]
     expected = (["resourceclaims", "resourceslices"], ["list", "watch"])
     assert found == ([expected] if is_read else [])
+    values = {"node": {"daemonSet": True, "config": {"rules": rules}}}
+    on_node = chart.rendered({"reconciler": values})
+    found = [
+        (rule["resources"], rule["verbs"])
+        for role in kinds(on_node, "ClusterRole")
+        for rule in role["rules"]
+        if "resource.k8s.io" in rule["apiGroups"]
+    ]
+    own = [(["resourceclaims"], ["get"]), (["resourceslices"], ["list"])]
+    assert found == (own if is_read else [])
+
+
+@pytest.mark.parametrize(("api", "dra"), [(False, False), (True, False), (False, True)])
+def test_the_exporter_may_read_resource_claims_only_if_asked_to(chart, api, dra):
+    rendered = chart.rendered({"exporter": {"api": api, "dra": dra}})
+    _, spec, container = next(
+        each for each in containers(rendered) if each[2]["args"][0] == "exporter"
+    )
+    assert ("--collector.dra" in container["args"]) == dra
+    assert spec["automountServiceAccountToken"] == (api or dra)
+    readable = {
+        (resource, verb)
+        for role in kinds(rendered, "ClusterRole")
+        if role["metadata"]["name"].endswith("exporter")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    of_dra = {("resourceclaims", "get"), ("resourceslices", "list")}
+    of_api = {("pods", "list"), ("pods", "watch"), ("nodes", "get")}
+    assert readable == (of_dra if dra else of_api if api else set())
+
+
+def test_of_the_kubelets_folder_only_that_of_the_driver_is_mounted(chart):
+    """The kubelet's folder has the Secrets of all pods."""
+    rendered = chart.rendered({"exporter": {"draCheckpoint": True}})
+    _, spec, container = next(
+        each for each in containers(rendered) if each[2]["args"][0] == "exporter"
+    )
+    (volume,) = (each for each in spec["volumes"] if each["name"] == "dra-nvidia")
+    assert volume["hostPath"]["path"] == "/var/lib/kubelet/plugins/gpu.nvidia.com"
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "dra-nvidia")
+    assert mount["readOnly"]
 
 
 @pytest.mark.parametrize("is_on", [False, True])

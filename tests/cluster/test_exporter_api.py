@@ -142,7 +142,8 @@ def look(api):
     made = []
 
     def start(*rules):
-        made.append(watch_node(str(api.client_for(*rules).kubeconfig), NODE))
+        server = ApiClient.connect(str(api.client_for(*rules).kubeconfig))
+        made.append(watch_node(server, NODE))
         return made[-1]
 
     yield start

@@ -69,7 +69,7 @@ def test_flags_and_environment_variables_say_the_same():
         (["--compat=hami", "--compat-breakdown"], ["--compat-breakdown"]),
         (["--shim.root=/x", "--no-collector.shim"], ["--shim.root", "--no-collector.shim"]),
         (["--pods=/x", "--collector.api"], ["--pods", "--collector.api"]),
-        (["--kubeconfig=/x"], ["--kubeconfig", "--no-collector.api"]),
+        (["--kubeconfig=/x"], ["--kubeconfig", "--no-collector.api and --no-collector.dra"]),
         (["--compat=volcano-scheduler"], ["volcano-scheduler", "--volcano.memory-factor"]),
         (["--volcano.memory-factor=0"], ["--volcano.memory-factor"]),
         (["--nvml.pcie-throughput", "--no-collector.nvml"], ["--nvml.pcie-throughput"]),

@@ -84,6 +84,18 @@ def replicas(used, other_used, gpu_used, shares=(25, 25)):
     }
 
 
+def claimed(used, *, share="s1", limit=None):
+    """A container with a ResourceClaim of 25 of a GPU's memory."""
+    info = f'vgpu_container_resource_claim_info{{{WHO},resource_claim="c",share_id="{share}"}}'
+    limits = {} if limit is None else {f"vgpu_container_memory_limit_bytes{{{WHO},{UUID}}}": limit}
+    return {
+        f"vgpu_container_memory_used_bytes{{{WHO},{UUID}}}": f"{used}x120",
+        f"vgpu_container_memory_allocated_bytes{{{WHO},{UUID}}}": "25x120",
+        info: "1x120",
+        **limits,
+    }
+
+
 def gap(unattributed):
     return {
         f"vgpu_gpu_memory_unattributed_bytes{{{UUID}}}": f"{unattributed}x120",
@@ -331,6 +343,13 @@ CASES = (
         labels=CONTAINER | DEVICE,
         value="320%",
     ),
+    Case(
+        "VgpuResourceClaimExceeded",
+        claimed(50),
+        claimed(26),
+        labels=CONTAINER | DEVICE,
+        value="200%",
+    ),
     # ------------------------------------------------------------ device plugins
     plugin("VgpuPluginDown", "up", 0, 1),
     Case(
@@ -547,6 +566,8 @@ QUIET = (
     Quiet("VgpuShimUnreadable", "its container starts", {refused("initializing"): "1x120"}),
     Quiet("VgpuShimUnreadable", "another collector's", {refused("unreadable", "kubelet"): "1x120"}),
     Quiet("VgpuOvercommitPressure", "there is room", gpu(60, 150)),
+    Quiet("VgpuResourceClaimExceeded", "the device is its own", claimed(50, share="")),
+    Quiet("VgpuResourceClaimExceeded", "a library limits it", claimed(50, limit="25x120")),
     Quiet("VgpuFairShareExceeded", "there is room", replicas(80, 10, 90)),
     Quiet("VgpuFairShareExceeded", "no other holder", replicas(97, 0, 97, shares=(25, None))),
     Quiet(

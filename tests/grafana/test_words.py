@@ -69,7 +69,7 @@ VALUES = {
     "scope": set(map(str, Scope)),
     "phase": set(map(str, Phase)),
 }
-FREE = {"xid", "code", "job", "parent_uuid"}
+FREE = {"xid", "code", "job", "parent_uuid", "share_id"}
 """Labels whose values are not ours to say."""
 
 SELECTOR = re.compile(r"(?<![\w:])(up|vgpu_\w+|[a-z_]+:vgpu_\w+:\w+)(?:\{([^}]*)\})?")

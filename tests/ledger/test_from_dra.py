@@ -13,6 +13,7 @@ from vgpu.facts import (
     KubeletSample,
     PreparedResourceClaim,
     ProcessSample,
+    ResourceClaimSample,
 )
 from vgpu.ledger import ConflictKind, Statement, merge
 from vgpu.ledger.from_dra import resource_claim_statements
@@ -90,6 +91,8 @@ def ledger(
     drivers=(),
     grants=(),
     gpus=(A, B),
+    api=None,
+    state_known=True,
     **read,
 ):
     kubelet = KubeletSample(
@@ -99,6 +102,7 @@ def ledger(
         driver_claims=tuple(drivers),
         held_claims=tuple(held_claims),
         resource_claims=prepared if prepared is None else tuple(prepared),
+        dra_state_known=state_known,
     )
     gpu = GpuSample(
         tuple(
@@ -107,7 +111,7 @@ def ledger(
         )
     )
     process = ProcessSample({}, True, frozenset(live))
-    samples = NodeSamples(node=NODE, gpu=gpu, process=process, kubelet=kubelet)
+    samples = NodeSamples(node=NODE, gpu=gpu, process=process, kubelet=kubelet, resource_claims=api)
     return merge(structs.replace(node_evidence((), samples), **read))
 
 
@@ -283,7 +287,43 @@ def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
     assert (entry.held.memory_bytes, entry.held.slots) == (5 * GIB, 2)
 
 
+# ---------------------------------------------------------------- the API server
+
+
+def at_api_server(*results, uuids=None, **fields):
+    claim = ResourceClaim("c1", "ml", "train", results)
+    published = {("gpu.nvidia.com", NODE, "gpu-0"): A} if uuids is None else uuids
+    return ResourceClaimSample((claim,), uuids=published, **fields)
+
+
+def test_sizes_and_uuids_of_any_driver_are_those_of_the_api_server():
+    share = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", "s1", 4 * GIB)
+    for prepared in ([CLAIM], []):  # with and without the kubelet's state
+        entry = of_device(ledger(prepared, [use()], api=at_api_server(share)))
+        (holding,) = entry.holdings
+        assert holding.claimed[0].claimed.share_id == "s1"
+        assert entry.held.memory_bytes == 4 * GIB
+
+
+def test_admin_access_is_known_from_the_api_server():
+    observed = msgspec.structs.replace(WHOLE, admin=True)
+    assert not list(ledger([CLAIM], [use()], api=at_api_server(observed)).holdings)
+
+
 # ---------------------------------------------------------------- conflicts
+
+
+def test_a_driver_without_the_kubelets_state_leaves_nothing():
+    found = ledger([], [use()], drivers=[driver()], state_known=False)
+    assert found.conflicts == ()
+    assert [holding.share.device for holding in found.holdings] == [A]
+
+
+def test_what_is_left_and_does_not_exist_says_so():
+    api = ResourceClaimSample(gone=frozenset({"c1"}))
+    (conflict,) = ledger([], drivers=[driver()], api=api).conflicts
+    where = "ResourceClaim ml/train of gpu.nvidia.com"
+    assert conflict.detail == f"{where}, which does not exist, gpu-0"
 
 
 def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():

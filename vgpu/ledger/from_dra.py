@@ -199,7 +199,7 @@ def left_claims(
     them the API server does not have either.
     """
     prepared = kubelet.resource_claims
-    if prepared is None:
+    if prepared is None or not kubelet.dra_state_known:
         return
     uids = {resource_claim.uid for resource_claim in prepared}
     for one in kubelet.driver_claims:

@@ -153,6 +153,11 @@ class KubeletSource:
         self._pieces: Any = None
         self._sample = KubeletSample({}, {})
 
+    @property
+    def newest(self) -> KubeletSample:
+        """The newest sample; it is empty before the first one. Any thread may ask."""
+        return self._sample
+
     def sample(self, now: float) -> KubeletSample:
         """Read everything once; ``now`` is unix seconds.
 
@@ -170,7 +175,9 @@ class KubeletSource:
         folders, links = read(self._folders), read(self._links)
         checkpoint, held = read(self._checkpoint), read(self._held)
         # An absent file is a kubelet without DRA, or another driver than NVIDIA's.
-        prepared = read(_optional(self._dra_state))
+        before = len(failures)
+        state = read(_optional(self._dra_state))
+        prepared = None if len(failures) > before else state or ()
         drivers = read(_optional(self._driver_claims))
         if all(piece is None for piece in (folders, links, checkpoint, held)) and not prepared:
             reason = failures[0].reason if failures else Reason.ABSENT
@@ -178,7 +185,7 @@ class KubeletSource:
             raise SourceError(reason, "kubelet", detail)
 
         pieces = (
-            (folders, links, checkpoint, held, prepared, drivers),
+            (folders, links, checkpoint, held, prepared, drivers, state is None),
             [str(error) for error in failures],
         )
         if pieces != self._pieces:
@@ -186,6 +193,7 @@ class KubeletSource:
                 self._joined(folders, links, checkpoint, held, failures),
                 resource_claims=prepared,
                 driver_claims=drivers or (),
+                dra_state_known=state is not None,
             )
             self._pieces = pieces
         return self._sample
@@ -254,17 +262,17 @@ def _remember(path: str | None, load: Callable[[str], T]) -> Callable[[float], T
 
 
 def _optional(
-    piece: Callable[[float], tuple[T, ...]] | None,
-) -> Callable[[float], tuple[T, ...]]:
-    """The piece, or nothing where it is not configured or its file is absent."""
+    piece: Callable[[float], T] | None,
+) -> Callable[[float], T | None]:
+    """The piece, or None where it is not configured or its file is absent."""
 
-    def get(now: float) -> tuple[T, ...]:
+    def get(now: float) -> T | None:
         try:
-            return piece(now) if piece else ()
+            return piece(now) if piece else None
         except SourceError as error:
             if error.reason is not Reason.ABSENT:
                 raise
-            return ()
+            return None
 
     return get
 

@@ -1,7 +1,8 @@
 """One observation of a node: all its collectors side by side, and their data.
 
-The collectors run at the same time and share a deadline; the kernel is asked last, for the pids
-that the driver and the shims have named.
+The collectors run at the same time and share a deadline. The kernel is asked last, for the pids
+that the driver and the shims have named, and the API server for the ResourceClaims that the kubelet
+has named.
 """
 
 import time
@@ -45,7 +46,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     Each collector may take ``timeout`` seconds. Data of a late collector counts while it is younger
     than ``stale`` seconds, but without its pids. Data of this observation always counts.
     """
-    first = [collector for collector in on.all() if collector is not on.process]
+    first = [each for each in on.all() if each not in (on.process, on.resource_claims)]
     begun = time.monotonic()
     deadline = begun + timeout
     for collector in first:
@@ -58,10 +59,15 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         gpu = without_processes(gpu)
     shim = on.shim.data(oldest) if on.shim else None
     process = None
+    deadline = time.monotonic() + timeout
+    if on.resource_claims is not None:
+        on.resource_claims.begin(now)
     if on.process is not None:
         on.process.begin(pids_of_interest(gpu, shim))
-        on.process.finish(time.monotonic() + timeout)
+        on.process.finish(deadline)
         process = on.process.data(oldest) if on.process.ok else None
+    if on.resource_claims is not None:
+        on.resource_claims.finish(deadline)
     pods = on.pods.data(oldest) if on.pods else None
     return Observation(
         gpu=gpu,

@@ -12,6 +12,7 @@ device-plugins: {path: {{ .Values.paths.kubelet }}/device-plugins, at: /var/lib/
 gpu-manager: {path: {{ . }}, at: /etc/gpu-manager}
 gpu-manager-vm: {path: {{ . }}/vm, at: /etc/gpu-manager/vm}
 {{- end }}
+dra-nvidia: {path: {{ .Values.paths.kubelet }}/plugins/gpu.nvidia.com, at: /var/lib/kubelet/plugins/gpu.nvidia.com}
 host: {path: /, at: /host/root, must: true}
 {{- with .Values.paths.kubeshare }}
 kubeshare: {path: {{ . }}, at: /kubeshare/scheduler/config}

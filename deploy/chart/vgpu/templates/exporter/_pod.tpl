@@ -5,8 +5,9 @@ The exporter in a pod; the DaemonSet and the chart's test give what differs: (li
 {{- $root := index . 0 -}}
 {{- $exporter := $root.Values.exporter -}}
 {{- $profile := get (include "vgpu.exporter.profiles" $root | fromYaml) $exporter.profile -}}
+{{- $folders := concat $profile.folders (ternary (list "dra-nvidia") (list) $exporter.draCheckpoint) -}}
 {{ include "vgpu.account" (list $root "exporter") }}
-automountServiceAccountToken: {{ $exporter.api }}
+automountServiceAccountToken: {{ or $exporter.api $exporter.dra }}
 hostPID: {{ $profile.hostPID }}
 {{- with include "vgpu.priorityClassName" $root }}
 priorityClassName: {{ . }}
@@ -31,6 +32,9 @@ containers:
       {{- if $exporter.api }}
       - --collector.api
       {{- end }}
+      {{- if $exporter.dra }}
+      - --collector.dra
+      {{- end }}
       {{- range $exporter.extraArgs }}
       - {{ toJson . }}
       {{- end }}
@@ -43,7 +47,7 @@ containers:
       {{- include "vgpu.security" (list $root $profile.capabilities $profile.unconfined $exporter.securityContext) | nindent 6 }}
     resources: {{- toYaml $exporter.resources | nindent 6 }}
     volumeMounts:
-      {{- include "vgpu.mounts" (list $root $profile.folders (list) $exporter.extraVolumeMounts) | nindent 6 }}
+      {{- include "vgpu.mounts" (list $root $folders (list) $exporter.extraVolumeMounts) | nindent 6 }}
 volumes:
-  {{- include "vgpu.volumes" (list $root $profile.folders $exporter.extraVolumes) | nindent 2 }}
+  {{- include "vgpu.volumes" (list $root $folders $exporter.extraVolumes) | nindent 2 }}
 {{- end }}

@@ -73,6 +73,14 @@ seccompProfile: {type: RuntimeDefault}
 - apiGroups: [""] # what its plugins have registered
   resources: [nodes]
   verbs: [get]
+{{- if include "vgpu.readsResourceClaims" .Values.reconciler.node.config }}
+- apiGroups: [resource.k8s.io] # only with the rule resource_claim; by name, those that the kubelet uses
+  resources: [resourceclaims]
+  verbs: [get]
+- apiGroups: [resource.k8s.io] # of the node alone
+  resources: [resourceslices]
+  verbs: [list]
+{{- end }}
 {{- if eq .Values.reconciler.mode "apply" }}
 - apiGroups: [""] # card_drift and recover; not needed if these rules are off
   resources: [pods]

@@ -1,0 +1,140 @@
+"""What a node reads of its ResourceClaims at the API server, and how often."""
+
+import json
+
+import pytest
+
+from tests.support import dra
+from tests.support.answering_server import answer, serving, status
+from vgpu.facts import DriverClaim, HeldResourceClaim, KubeletSample, PreparedResourceClaim
+from vgpu.kube.kinds import RESOURCE_CLAIMS
+from vgpu.model import ResourceClaim
+from vgpu.reasons import Reason, SourceError
+from vgpu.sources.resource_claims import AGAIN_SECONDS, ResourceClaimSource
+
+UUID = "GPU-00000001-0000-4000-8000-000000000001"
+GPU = ("gpu.nvidia.com", "gpu-1", "gpu-0")
+NOT_FOUND = status(404, "NotFound")
+FORBIDDEN = status(403, "Forbidden", "no right")
+TRAIN = dra.resource_claim("train", dra.result(consumed="4Gi"))
+HELD = HeldResourceClaim("ml", "web", "main", "train", ())
+
+
+def prepared(name="train", uid=None):
+    return PreparedResourceClaim(uid or f"uid-{name}", "ml", name, ("u1",), ())
+
+
+def kubelet(*claims, **fields):
+    return KubeletSample({}, {}, resource_claims=claims, **fields)
+
+
+def decoded(item):
+    return RESOURCE_CLAIMS.one(json.dumps(item).encode())
+
+
+def slices(*devices):
+    items = [dra.resource_slice(*devices)] if devices else []
+    return answer({"metadata": {"resourceVersion": "1"}, "items": items})
+
+
+OF_NODE = slices(dra.published("gpu-0", UUID))
+
+
+class Reading:
+    """A source of one node, whose kubelet and clock the test sets."""
+
+    def __init__(self, cluster, server):
+        self.now, self.seen, self.server = 0.0, None, server
+        self._source = ResourceClaimSource(
+            cluster, "gpu-1", lambda: self.seen, clock=lambda: self.now
+        )
+
+    def sample(self, seen, after=0.0, answers=()):
+        self.now += after
+        self.seen = seen
+        self.server.answers += answers
+        sample = self._source.sample(0.0)
+        assert self.server.answers == []
+        return sample
+
+    @property
+    def requests(self):
+        return [path.partition("/resource.k8s.io/")[2] for _, path, _, _ in self.server.requests]
+
+
+@pytest.fixture
+def reading():
+    with serving() as (cluster, server):
+        yield Reading(cluster, server)
+
+
+def test_a_node_without_resource_claims_asks_for_nothing(reading):
+    assert reading.sample(None).claims == ()
+    assert reading.sample(kubelet()).claims == ()
+    assert reading.requests == []
+
+
+def test_each_resource_claim_is_read_once_and_the_slices_of_the_node_once(reading):
+    sample = reading.sample(kubelet(prepared()), answers=[OF_NODE, answer(TRAIN)])
+    assert sample.claims == (decoded(TRAIN),)
+    assert sample.uuids == {GPU: UUID}
+    assert reading.sample(kubelet(prepared()), after=10 * AGAIN_SECONDS) is sample
+    assert reading.requests == ["v1/resourceslices", "v1/namespaces/ml/resourceclaims/train"]
+    (query, *_) = [query for _, _, query, _ in reading.server.requests]
+    assert query["fieldSelector"] == ["spec.nodeName=gpu-1"]
+    assert reading.sample(kubelet()).claims == ()  # no pod uses it any more
+
+
+def test_pod_resources_alone_names_them_too(reading):
+    seen = kubelet(held_claims=(HELD,), dra_state_known=False)
+    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims == (decoded(TRAIN),)
+
+
+def test_another_resource_claim_of_that_name_is_not_it(reading):
+    other = kubelet(prepared(uid="older"))
+    assert reading.sample(other, answers=[OF_NODE, answer(TRAIN)]).claims == ()
+
+
+def test_a_device_that_is_published_later_is_found_later(reading):
+    seen = kubelet(prepared())
+    assert reading.sample(seen, answers=[slices(), answer(TRAIN), slices()]).uuids == {}
+    assert reading.sample(seen, after=AGAIN_SECONDS - 1).uuids == {}
+    assert reading.sample(seen, after=1, answers=[OF_NODE]).uuids == {GPU: UUID}
+
+
+def test_a_server_of_an_older_version_is_asked_in_that_version(reading):
+    reading.sample(kubelet(prepared()), answers=[NOT_FOUND, OF_NODE, answer(TRAIN)])
+    assert [path.partition("/")[0] for path in reading.requests] == ["v1", "v1beta2", "v1beta2"]
+
+
+def test_a_server_without_them_is_no_error_and_is_asked_rarely(reading):
+    seen = kubelet(prepared())
+    assert reading.sample(seen, answers=[NOT_FOUND] * 3).claims == ()
+    assert reading.sample(seen, after=AGAIN_SECONDS - 1).claims == ()
+    reading.sample(seen, after=1, answers=[NOT_FOUND] * 3)
+
+
+def test_a_failure_of_one_is_a_rejection_and_is_tried_again(reading):
+    seen = kubelet(prepared())
+    sample = reading.sample(seen, answers=[OF_NODE, FORBIDDEN])
+    (rejection,) = sample.rejections
+    assert (rejection.object_name, rejection.reason) == (
+        "ResourceClaim ml/train",
+        Reason.FORBIDDEN,
+    )
+    again = reading.sample(seen, answers=[answer(TRAIN)])
+    assert (again.claims, again.rejections) == ((decoded(TRAIN),), ())
+
+
+def test_without_the_slices_the_source_fails_and_is_asked_again(reading):
+    seen = kubelet(prepared())
+    with pytest.raises(SourceError, match="no right"):
+        reading.sample(seen, answers=[FORBIDDEN])
+    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims
+
+
+def test_what_only_a_driver_has_is_read_again_until_it_is_gone(reading):
+    left = DriverClaim(ResourceClaim("uid-train", "ml", "train", ()), "gpu.nvidia.com", {})
+    seen = kubelet(driver_claims=(left,))
+    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).gone == frozenset()
+    assert reading.sample(seen, after=AGAIN_SECONDS, answers=[NOT_FOUND]).gone == {"uid-train"}

@@ -1,0 +1,163 @@
+"""The ResourceClaims that a node uses, and its ResourceSlices, from the API server.
+
+Neither can be watched for one node alone, so nothing is: each ResourceClaim is read once, by its
+name, when the kubelet first reports it, since its allocation never changes while a pod uses it. The
+node's ResourceSlices are listed when a ResourceClaim has a device that was not asked for before,
+and every five minutes while a device is not in them: its driver may have published it since. So a
+node whose ResourceClaims do not change makes no request.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.facts import KubeletSample, ResourceClaimSample
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from vgpu.kube.list_watch import translate_errors
+from vgpu.kube.reader import Reader
+from vgpu.kube.resource_slices import DeviceName, PublishedDevices
+from vgpu.model import ResourceClaim
+from vgpu.reasons import Rejection, SourceError
+
+AGAIN_SECONDS: Final = 300.0
+"""Interval between two reads of what may have changed, in seconds: ResourceSlices without a device
+that is in use, and a ResourceClaim that only a driver has."""
+
+
+class _Wanted(msgspec.Struct, frozen=True, order=True):
+    """A ResourceClaim that the node names; ``uid`` is "" if only pod-resources does.
+
+    ``is_left`` is whether only a driver has it.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    is_left: bool = False
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A ResourceClaim as it was read, None if there is none; ``read_at`` is of our clock."""
+
+    claim: ResourceClaim | None
+    read_at: float
+
+
+class ResourceClaimSource:
+    """Reads what the node's ResourceClaims have. One thread calls ``sample``."""
+
+    def __init__(
+        self,
+        server: Reader,
+        node: str,
+        kubelet: Callable[[], KubeletSample | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``kubelet`` returns its newest sample, None without one; ``clock`` returns seconds."""
+        self._server = server
+        self._node = node
+        self._kubelet = kubelet
+        self._clock = clock
+        self._claims: dict[_Wanted, _Known] = {}
+        self._kind: ApiKind[ResourceClaim] | None = None
+        self._published = PublishedDevices()
+        self._listed_at: float | None = None
+        self._asked_for: frozenset[DeviceName] = frozenset()
+        self._sample = ResourceClaimSample()
+
+    def sample(self, _: float) -> ResourceClaimSample:
+        """What is known now. Raises SourceError if the ResourceSlices cannot be listed.
+
+        What fails for one ResourceClaim is a rejection, and is tried again with the next sample.
+        """
+        wanted = sorted(set(_wanted(self._kubelet())))
+        self._claims = {key: known for key, known in self._claims.items() if key in wanted}
+        rejections: list[Rejection] = []
+        if wanted and self._kind is None and self._is_due(self._listed_at):
+            self._list()
+        for key in wanted if self._kind else ():
+            known = self._claims.get(key)
+            if known is None or (key.is_left and self._is_due(known.read_at)):
+                try:
+                    self._claims[key] = _Known(self._read(key), self._clock())
+                except SourceError as error:
+                    rejections.append(error.rejection())
+                    break  # the next one would fail as well, after another time-out
+        claims = tuple(known.claim for known in self._claims.values() if known.claim)
+        lacking = _devices(claims) - self._published.devices.keys()
+        if lacking - self._asked_for or (lacking and self._is_due(self._listed_at)):
+            self._list()
+        self._asked_for = lacking
+        sample = ResourceClaimSample(
+            claims,
+            frozenset(
+                key.uid for key, known in self._claims.items() if key.is_left and not known.claim
+            ),
+            self._uuids(),
+            tuple(rejections),
+        )
+        if sample != self._sample:
+            self._sample = sample
+        return self._sample
+
+    def _read(self, wanted: _Wanted) -> ResourceClaim | None:
+        """The ResourceClaim; another one of the same name is none. Raises SourceError."""
+        with translate_errors(f"ResourceClaim {wanted.namespace}/{wanted.name}"):
+            claim = self._kind and self._server.find(self._kind, wanted.namespace, wanted.name)
+        return claim if claim and wanted.uid in ("", claim.uid) else None
+
+    def _list(self) -> None:
+        """List the node's ResourceSlices; the server has ResourceClaims in the same version.
+
+        The list is from the API server's cache, as many nodes ask. Raises SourceError.
+        """
+        selector = f"spec.nodeName={self._node}"
+        with translate_errors("ResourceSlices"):
+            served = self._server.served_pages(
+                RESOURCE_SLICES, resource_version="0", field_selector=selector
+            )
+        self._listed_at = self._clock()
+        if served is None:
+            return
+        kind, pages = served
+        self._kind = msgspec.structs.replace(
+            RESOURCE_CLAIMS, api_version=kind.api_version, older=()
+        )
+        self._published = PublishedDevices(each for page in pages for each in page.objects)
+
+    def _uuids(self) -> Mapping[DeviceName, str]:
+        return {
+            name: device.uuid for name, device in self._published.devices.items() if device.uuid
+        }
+
+    def _is_due(self, at: float | None) -> bool:
+        return at is None or self._clock() - at >= AGAIN_SECONDS
+
+
+def _devices(claims: Iterable[ResourceClaim]) -> frozenset[DeviceName]:
+    return frozenset(
+        (result.driver, result.pool, result.device) for claim in claims for result in claim.results
+    )
+
+
+def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
+    """The ResourceClaims that the kubelet or a driver has, each with its UID if that is known."""
+    if kubelet is None:
+        return
+    names = set()
+    for prepared in kubelet.resource_claims or ():
+        names.add((prepared.namespace, prepared.name))
+        yield _Wanted(prepared.namespace, prepared.name, prepared.uid)
+    for one in kubelet.driver_claims:
+        claim = one.claim
+        if (claim.namespace, claim.name) not in names:
+            names.add((claim.namespace, claim.name))
+            is_left = kubelet.dra_state_known
+            yield _Wanted(claim.namespace, claim.name, claim.uid, is_left=is_left)
+    for held in kubelet.held_claims:
+        if (held.namespace, held.claim) not in names:
+            yield _Wanted(held.namespace, held.claim)
