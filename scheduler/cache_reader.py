@@ -13,7 +13,7 @@ from scheduler.node_filter import NodeFilter
 from scheduler.quota_filter import QuotaFilter
 from scheduler.rejected import RejectedPod, RejectedPods
 from vgpu.kube.objects import Node, Pod
-from vgpu.placement.candidate import PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
@@ -94,24 +94,20 @@ class CacheReader:
                     explained.append((name, cached.view(now), refusal))
             return explained
 
-    def count_without(
-        self,
-        scheme: SchedulerScheme,
-        demand: PodDemand,
-        name: str,
-        gone: AbstractSet[str],
-        most: int,
-    ) -> int:
-        """Number of pods of a demand that a node takes once the pods of these UIDs are gone.
+    def candidate_without(
+        self, scheme: SchedulerScheme, demand: PodDemand, name: str, gone: AbstractSet[str]
+    ) -> CandidateNode | None:
+        """A node as a placement of the pod finds it once the pods of these UIDs are gone.
 
-        At most ``most`` are counted; quotas are not.
+        None if it takes no pod of the scheme at all.
         """
         now = self._clock()
         with self._lock:
             cached = self._state.nodes.get(name)
             if cached is None:
-                return 0
-            return cached.as_found_by(demand, gone).count(scheme, demand, now, most)
+                return None
+            candidate = cached.as_found_by(demand, gone).candidate(scheme, now)
+            return None if isinstance(candidate, PlacementRefusal) else candidate
 
     def quota_of(self, demand: PodDemand) -> QuotaView:
         """The quota of the pod's namespace, and why it refuses the pod, or None."""

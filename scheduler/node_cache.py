@@ -194,7 +194,7 @@ class CachedNode:
         before: Iterable[PodDemand] = (),
     ) -> PlacementResult:
         """The placement of a demand of the scheme, after those of ``before``, which fit as well."""
-        candidate = self._candidate(scheme, now)
+        candidate = self.candidate(scheme, now)
         if isinstance(candidate, PlacementRefusal):
             return candidate
         for earlier in before:
@@ -218,12 +218,12 @@ class CachedNode:
 
     def count(self, scheme: SchedulerScheme, demand: PodDemand, now: float, most: int) -> int:
         """Number of pods of a demand that the node takes one after another, at most ``most``."""
-        candidate = self._candidate(scheme, now)
+        candidate = self.candidate(scheme, now)
         if isinstance(candidate, PlacementRefusal):
             return 0
         return count_pods(scheme.dialect, demand, candidate, most).pods
 
-    def _candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
+    def candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
         """The node's GPUs in use, or why it takes no pod of the scheme at all."""
         own, view = self.scheme, self.view(now)
         if view is None or isinstance(own, PlacementReason):

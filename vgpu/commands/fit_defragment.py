@@ -38,6 +38,7 @@ from vgpu.commands.fit_model import (
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
+from vgpu.placement.counting import PodCounter
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, held_shares
 from vgpu.placement.result import PlacementRefusal
@@ -107,10 +108,13 @@ class _Trials:
         self._simulation = simulation
         self._demanded = demanded
         self._wanted = wanted
+        scheme, demand = demanded
+        self._counter = PodCounter(scheme.dialect, demand, wanted)
 
     def count(self, node: str, gone: AbstractSet[str]) -> int:
         """How many of the wanted pods a node takes once the pods of these UIDs are gone."""
-        return self._simulation.cache.count_without(*self._demanded, node, gone, self._wanted)
+        candidate = self._simulation.cache.candidate_without(*self._demanded, node, gone)
+        return 0 if candidate is None else self._counter.count(candidate).pods
 
     def try_out(self, evicted: Sequence[EvictablePod]) -> Trial:
         """Place the wanted pods, and then the replacements of the evicted ones."""
