@@ -206,6 +206,32 @@ def test_gemini_that_restarts_alone_has_its_files_again(way):
     way.require_nobody_restarted()
 
 
+def test_a_node_component_that_was_away_writes_what_changed_meanwhile(way):
+    """Upstream drops what it would have sent to a node whose daemon is silent."""
+    client = way.client
+    way.wait_ready("c")
+    (daemon_set,) = kinds(way.made, "DaemonSet")
+    before = wait_until(lambda: way.file("config", way.uuid), "the file has lines")
+
+    def select(labels):
+        client.patch(daemon_set, {"spec": {"template": {"spec": {"nodeSelector": labels}}}})
+
+    def pods():
+        return client.get(daemon_set)["status"]["currentNumberScheduled"]
+
+    select({"vgpu.test/nowhere": "yes"})
+    wait_until(lambda: pods() == 0, "it is away")
+    client.create(share_pod("w", way.namespace, 50))
+    found = way.wait_ready("w")
+    assert found["status"]["BoundDeviceID"] == way.uuid
+    assert way.file("config", way.uuid) == before
+    select({"vgpu.test/nowhere": None})
+    expected = sorted([*before, upstream.lines(found)[0]])
+    wait_until(lambda: way.file("config", way.uuid) == expected, "the file has all lines")
+    client.delete(found)
+    way.require_nobody_restarted()
+
+
 def test_a_share_pod_runs_on_a_real_kubelet_with_the_rights_of_the_chart(way):
     client, namespace = way.client, way.namespace
     ours = client.list(
