@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from kubeshare.bodies import binding_annotations, labelled_patch
@@ -107,6 +109,31 @@ def test_a_pod_that_its_user_has_bound_is_not_placed_again():
     labelled = read(nodeName="n1", env=[]).labelled
     assert not labelled.needs_place
     assert labelled.place is None
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(["0.5", "1.0", "1", "50051", "GPU-a", "n1/abcde"])
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"sharedgpu/gpu_{name}" for name in ("request", "limit", "mem", "model")]),
+        TEXTS,
+    ),
+    st.dictionaries(st.sampled_from([*VARIABLES.values(), "vgpu.dev/virtual-gpu"]), TEXTS),
+    st.sampled_from([WIRED, None, [{"name": "A", "valueFrom": None}], [{"valueFrom": {}}]]),
+    st.sampled_from(["", "n1"]),
+)
+def test_any_texts_of_a_tenant_are_a_request_a_problem_or_a_pod_that_is_left_alone(
+    labels, annotations, env, bound_to
+):
+    pod = content(labels=labels, annotations=annotations, env=env, nodeName=bound_to)
+    labelled = CLUSTER_PODS.one(json.dumps(pod).encode(), "Pod").labelled
+    if labelled.problem:
+        assert not labelled.needs_place
+    elif bound_to:
+        assert labelled.is_tenant == bool(labelled.bound)
+    else:
+        assert labelled.request.request_milli <= labelled.request.limit_milli <= 1000
 
 
 def test_the_reason_of_a_pod_that_waits_is_in_its_condition():
