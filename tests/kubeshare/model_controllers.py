@@ -135,6 +135,9 @@ def require_settled(cluster):
         pod = cluster.pods.get(key)
         if each.is_finished:
             continue
+        if each.bound and each.is_pod:
+            assert each.bound == state.virtual_gpu(each.place).uuid, each
+            continue
         if pod is not None and each.node and each.gpuid:
             gpu = state.virtual_gpu(each.place)
             assert each.bound == pod.uuid == gpu.uuid, (each, gpu)

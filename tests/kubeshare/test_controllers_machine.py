@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
+from kubeshare.model import LABELLED
 from kubeshare.virtual_gpu import HOLDER_SECONDS
 from tests.kubeshare.model_cluster import ModelCluster, labelled, node, share_pod
 from tests.kubeshare.model_controllers import (
@@ -26,8 +27,13 @@ from tests.kubeshare.model_controllers import (
     require_settled,
     settle,
 )
+from tests.kubeshare.test_labelled import read
 
 NODES = {"n1": 1, "n2": 2}
+LABELLED_NAMES = "stuv"
+KEYS = st.sampled_from(
+    [f"ns/{name}" for name in NAMES] + [f"ns/{name}{LABELLED}" for name in LABELLED_NAMES]
+)
 LOCALITY = st.sampled_from(
     [labelled()] * 3
     + [labelled(affinity="red"), labelled(anti_affinity="green"), labelled(exclusion="blue")]
@@ -63,6 +69,17 @@ class Machine(RuleBasedStateMachine):
             uid = f"uid-{name}-{next(self.uids)}"
             pod = structs.replace(made.pod, ref=structs.replace(made.ref, uid=uid))
             self.cluster.store(structs.replace(made, pod=pod))
+
+    @rule(
+        name=st.sampled_from(LABELLED_NAMES),
+        milli=st.sampled_from((50, 500, 1000)),
+        gib=st.sampled_from((1, 6, 12)),
+    )
+    def create_with_labels(self, name, milli, gib):
+        if f"ns/{name}" not in self.cluster.pods:
+            made = read(name, milli, gib)
+            ref = structs.replace(made.ref, uid=f"uid-{name}-{next(self.uids)}")
+            self.cluster.store(structs.replace(made, pod=structs.replace(made.pod, ref=ref)))
 
     @rule(data=st.data())
     @precondition(lambda self: self.cluster.share_pods)
@@ -138,11 +155,11 @@ class Machine(RuleBasedStateMachine):
     def events_come(self, count):
         self.cluster.deliver(self.controllers.state, count)
 
-    @rule(key=st.sampled_from([f"ns/{name}" for name in NAMES]))
+    @rule(key=KEYS)
     def place(self, key):
         self.controllers.place(key)
 
-    @rule(key=st.sampled_from([f"ns/{name}" for name in NAMES]))
+    @rule(key=KEYS)
     def sync(self, key):
         self.controllers.sync(key)
 
