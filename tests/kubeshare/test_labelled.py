@@ -240,6 +240,41 @@ def test_a_labelled_pod_that_waits_leaves_a_lost_node():
     assert bound(cluster, "a")[0] == "n2"
 
 
+def test_a_labelled_pod_whose_room_a_user_takes_goes_elsewhere():
+    cluster = ModelCluster(node("n1", 2))
+    controllers = Controllers(cluster)
+    cluster.store(read("z"))
+    cluster.deliver(controllers.state)
+    controllers.round()
+    chosen = cluster.pods["ns/z"].labelled.gpuid
+    cluster.store(share_pod("u", 600, node="n1", gpuid=chosen))
+    settle(cluster, controllers)
+    require_invariants(cluster)
+    assert cluster.share_pods["ns/u"].bound == "GPU-n1-0", "it was bound first"
+    assert bound(cluster, "z")[1] == "GPU-n1-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "scenario"),
+    [
+        (
+            "_displaced",
+            lambda view, gpu: None,
+            test_a_labelled_pod_on_another_gpu_than_promised_is_evicted,
+        ),
+        (
+            "has_room",
+            lambda view, gpu: True,
+            test_a_labelled_pod_whose_room_a_user_takes_goes_elsewhere,
+        ),
+    ],
+)
+def test_a_planted_defect_is_found(name, plant, scenario, monkeypatch):
+    monkeypatch.setattr(f"kubeshare.labelled_steps.{name}", plant)
+    with pytest.raises(AssertionError):
+        scenario()
+
+
 def test_a_kill_after_any_write_leads_to_the_same_bindings():
     def way(dies_after):
         cluster = ModelCluster(node("n1", 2))
