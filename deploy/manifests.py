@@ -56,6 +56,7 @@ _APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
 _NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
 _SCHEDULER: Final = {"scheduler": {"enabled": True, "tlsSecret": "vgpu-scheduler-tls"}}
 _KUBESHARE: Final = {"kubeshare": {"enabled": True}}
+_TOKENS: Final = {"tokens": {"enabled": True}}
 
 
 def _plugin(scheme: str, unit: str, what: str) -> Manifest:
@@ -159,6 +160,12 @@ MANIFESTS: Final = {
         ("kubeshare/priorityclass", "kubeshare/deployment", "kubeshare/daemonset"),
         _KUBESHARE,
     ),
+    "tokens.yaml": Manifest(
+        "The token daemon, in place of Gemini's gem-schd and gem-pmgr. Comes before pods that share"
+        " GPUs.",
+        ("tokens/serviceaccount", "tokens/daemonset"),
+        _TOKENS,
+    ),
     "podmonitors.yaml": Manifest(
         "For Prometheus Operator: who is scraped.",
         ("monitoring/podmonitors",),
@@ -169,6 +176,7 @@ MANIFESTS: Final = {
             "feedback": {"enabled": True},
             **_SCHEDULER,
             **_KUBESHARE,
+            **_TOKENS,
         },
     ),
     "prometheusrule.yaml": Manifest(

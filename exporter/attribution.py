@@ -3,16 +3,16 @@
 This module decides nothing: it gives rows the names and numbers that labels need.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from exporter.view import Attribution, ContainerRow, GpuRow, Orphan, ShareRow
-from vgpu.facts import Gpu, GpuSample
+from exporter.view import Attribution, ContainerRow, GpuRow, Orphan, ShareRow, TokenRow
+from vgpu.facts import Gpu, GpuSample, TokenSample
 from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, NodeUsage
 from vgpu.ledger.usage import DeviceUsage
-from vgpu.model import Source
+from vgpu.model import Scheme, Source
 from vgpu.sources.samples import Observation
 
 COLLECTORS: Final[Mapping[Source, str]] = {
@@ -75,6 +75,7 @@ class Attributor:
             rejected=tuple((COLLECTORS[source], rejection) for source, rejection in usage.refused),
             driver=gpu,
             usages=usage.processes,
+            tokens=_token_rows(observation.tokens, self._shares) if observation.tokens else (),
         )
 
 
@@ -133,6 +134,25 @@ def _share_rows(container: ContainerUsage, labels: Labels) -> Iterator[ShareRow]
             last_kernel_time=None if share.vdevice is None else container.last_kernel_time,
             mig=mig,
         )
+
+
+def _token_rows(sample: TokenSample, shares: Iterable[ShareRow]) -> tuple[TokenRow, ...]:
+    """The pods of the token daemon that have a share of its GPU by KubeShare.
+
+    The daemon knows pods by their names. Two pods of one name, of which one replaces the other,
+    cannot be distinguished, and have none.
+    """
+    holders: dict[tuple[str, str, str], list[ShareRow]] = {}
+    for share in shares:
+        if share.scheme is Scheme.KUBESHARE and share.pod:
+            holders.setdefault((share.device, share.namespace, share.pod), []).append(share)
+    rows: list[TokenRow] = []
+    for tenant in sample.tenants:
+        own = holders.get((tenant.device, tenant.namespace, tenant.pod), [])
+        if len({share.pod_uid for share in own}) == 1:
+            container = own[0].container if len(own) == 1 else ""
+            rows.append(TokenRow(own[0].pod_uid, container, tenant))
+    return tuple(rows)
 
 
 def _leftovers(regions: tuple[LeftoverRegion, ...] | None) -> tuple[Orphan, ...] | None:

@@ -12,6 +12,7 @@ from exporter.families.details import MEANING, Detail
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.pages import RESERVED
 from vgpu.program.web_flags import web_flags
+from vgpu.sources.token_page import DEFAULT_TOKENS_URL
 from vgpu.units import MIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from vgpu.web.server import MAX_REQUESTS
@@ -29,6 +30,7 @@ COLLECTORS: dict[str, tuple[bool, str]] = {
     "limits": (True, "limit files of gpu-manager and KubeShare"),
     "plugin": (True, "what our own device plugin has bound, from its checkpoint"),
     "process": (True, "processes to containers, through /proc and cgroups"),
+    "tokens": (False, "shares of GPU time from the node's token daemon"),
     "api": (False, "this node and its pods from the API server, watched: annotations, phases"),
     "dra": (False, "this node's ResourceClaims from the API server: UUIDs and sizes of devices"),
     "bare": (False, "regions and limits of MPS inside containers; needs SYS_PTRACE"),
@@ -53,6 +55,7 @@ FLAG_OF_COLLECTOR = {
     "--gpushare.memory-unit": "kubelet",
     "--nvidia.resource": "kubelet",
     "--kubeconfig": "api dra",
+    "--tokens.url": "tokens",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
@@ -87,6 +90,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     limits_gaia_dir: str = "/etc/gpu-manager/vm"
     limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
     plugin_state_dir: str = "/var/lib/vgpu"
+    tokens_url: str = DEFAULT_TOKENS_URL
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: int | None = None
@@ -225,6 +229,7 @@ FLAGS = (
         "--limits.mps-dir", "Files of NVIDIA's device plugin about its MPS daemons.", metavar="DIR"
     ),
     flag("--plugin.state-dir", "Our own device plugin's folder of checkpoints.", metavar="DIR"),
+    flag("--tokens.url", "The page of metrics of the node's `vgpu tokens`.", metavar="URL"),
     flag("--path.procfs", "The host's /proc.", metavar="DIR"),
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
     flag(

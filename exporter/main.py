@@ -73,6 +73,7 @@ def node_paths(options: ExporterOptions) -> NodePaths:
         },
         state_dir=options.plugin_state_dir,
         mps_dir=options.limits_mps_dir,
+        tokens_url=options.tokens_url,
     )
 
 
@@ -91,6 +92,8 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
         )
     except SourceError as error:  # the extra is not installed
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
+    except ValueError as error:
+        raise click.UsageError(f"--tokens.url: {error}") from error
     collectors = sources.collectors(driver.sample if driver is not None else None)
     if options.pods:
         collectors.pods = Collector("pods", PodFile(options.pods, node_name(options)).sample)

@@ -6,7 +6,7 @@ import msgspec
 
 from exporter.allocations import AllocationTotals
 from exporter.units import UnitRow
-from vgpu.facts import CallCost, Gpu, GpuSample, PodSummary, XidCount
+from vgpu.facts import CallCost, Gpu, GpuSample, PodSummary, TokenTenant, XidCount
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.usage import Usage, is_over
 from vgpu.model import Phase, Scheme, Source
@@ -70,6 +70,17 @@ class GpuRow(msgspec.Struct, frozen=True):
     replicas: int | None = None
 
 
+class TokenRow(msgspec.Struct, frozen=True, gc=False):
+    """A pod that shares the time of a GPU by tokens; all its containers have one token.
+
+    ``container`` is the only one that has a share of the GPU, "" if several have.
+    """
+
+    pod_uid: str
+    container: str
+    tenant: TokenTenant
+
+
 class Orphan(msgspec.Struct, frozen=True, gc=False):
     """A region whose pod has no container on this node; ``pod`` is "" if its name is unknown."""
 
@@ -85,7 +96,8 @@ class Attribution(msgspec.Struct, frozen=True):
 
     ``orphans`` and ``released`` are None where the live pods, or the pods' names, are unknown.
     ``rejected`` are the refusals by the join, each with the collector that read the data.
-    ``driver`` has the processes, ``usages`` the container of each that is in one.
+    ``driver`` has the processes, ``usages`` the container of each that is in one. ``tokens`` are
+    the pods of the token daemon that have a share.
     """
 
     gpus: tuple[GpuRow, ...] = ()
@@ -97,6 +109,7 @@ class Attribution(msgspec.Struct, frozen=True):
     rejected: tuple[tuple[str, Rejection], ...] = ()
     driver: GpuSample | None = None
     usages: tuple[Usage, ...] = ()
+    tokens: tuple[TokenRow, ...] = ()
 
 
 class ExporterView(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from grafana.plugin_alerts import DEVICE_PLUGINS
 from grafana.reconciler_alerts import RECONCILERS
 from grafana.scheduler_alerts import SCHEDULERS
 from grafana.team_alerts import TEAMS
+from grafana.token_alerts import TOKEN_DAEMONS
 
 GROUPS: Final = (
     EXPORTERS,
@@ -28,4 +29,5 @@ GROUPS: Final = (
     KUBESHARE_CONTROL,
     FEEDBACKS,
     TEAMS,
+    TOKEN_DAEMONS,
 )

@@ -107,6 +107,12 @@ INHIBITIONS: Final = (
         "nobody reports GPUs: holder pods have none",
     ),
     Inhibition(
+        "VgpuTokensAbsent",
+        ("VgpuTokensDown",),
+        ("cluster",),
+        "no token daemon at all: not one page for each node",
+    ),
+    Inhibition(
         "VgpuReconcilerAbsent",
         ("VgpuReconcilerDown", "VgpuReconcilerNoLeader", "VgpuReconcilerStalled"),
         ("cluster",),

@@ -212,6 +212,11 @@ GROUPS: Final = (
                 "controllers of KubeShare that run",
             ),
             RecordingRule(
+                "cluster:vgpu_token_daemons:count",
+                "count by (cluster) (vgpu_token_ready)",
+                "token daemons that run",
+            ),
+            RecordingRule(
                 "cluster_resource_health:vgpu_plugin_resource_devices:sum",
                 "sum by (cluster, resource, health) (vgpu_plugin_resource_devices)",
                 "device IDs that are advertised to kubelets, by resource and health",

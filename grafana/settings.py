@@ -34,6 +34,9 @@ KUBESHARE_CONTROLLERS: Final = 'job=~"vgpu-kubeshare-controller.*"'
 FEEDBACK: Final = 'job=~"vgpu-feedback.*"'
 """The scrape job of `vgpu feedback`."""
 
+TOKENS: Final = 'job=~"vgpu-tokens.*"'
+"""The scrape job of `vgpu tokens`."""
+
 ABSENT_REMEMBERED: Final = "7d"
 """Time after which an outage of everything is taken for a removal, and its alert ends."""
 
@@ -206,3 +209,18 @@ FAILED_BINDS: Final = 3
 
 STEP_ERROR_RATIO: Final = 0.1
 """Maximum part of the writes of KubeShare's controllers that fail."""
+
+# ---------------------------------------------------------------- the token daemon
+
+TOKEN_SHARE_MISSED: Final = 0.1
+"""Maximum part of a GPU's time that a pod may miss of its request while it waits for the token."""
+
+TOKEN_WAIT_RATIO: Final = 0.5
+"""Part of the time for which a pod waits, from which it would use more than it gets."""
+
+TOKEN_OVERRUN_RATIO: Final = 0.2
+"""Maximum time beyond its quotas for which a pod may use its GPU, as a part of its quotas."""
+
+TOKEN_LAG_SECONDS: Final = 0.005
+"""Maximum mean time by which timers of the daemon may be late, in seconds. A token has 20 ms or
+more."""

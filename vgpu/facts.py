@@ -419,3 +419,30 @@ class LimitSample(msgspec.Struct, frozen=True):
     limits: tuple[LimitFile, ...]
     rejections: tuple[Rejection, ...] = ()
     mps: tuple[MpsLimits, ...] = ()
+
+
+# ---------------------------------------------------------------- the token daemon
+
+
+class TokenTenant(msgspec.Struct, frozen=True, gc=False):
+    """A pod that shares the time of a GPU by tokens, as the node's token daemon reports it.
+
+    Ratios are of the GPU's time, each None if it is not reported; ``window_share_ratio`` is of the
+    daemon's last window. ``wait_seconds`` is the time for which the pod has waited for tokens that
+    it got, since the daemon began.
+    """
+
+    device: str
+    namespace: str
+    pod: str
+    request_ratio: float | None = None
+    limit_ratio: float | None = None
+    window_share_ratio: float | None = None
+    wait_seconds: float | None = None
+
+
+class TokenSample(msgspec.Struct, frozen=True):
+    """The pods of the token daemon of one node."""
+
+    tenants: tuple[TokenTenant, ...]
+    rejections: tuple[Rejection, ...] = ()

@@ -85,7 +85,7 @@ class Reason(Explained):
     RATE_LIMITED = "rate_limited", "the kubelet refused the call for its rate limit"
     EMPTY_AFTER_RESTART = "empty_after_restart", "the kubelet has not synced its pods yet"
     FORBIDDEN = "forbidden", "the API server refused the request for lack of permissions (RBAC)"
-    UNREACHABLE = "unreachable", "the API server could not be reached"
+    UNREACHABLE = "unreachable", "the API server or the token daemon could not be reached"
     NOT_INSTALLED = "not_installed", "an optional dependency is missing"
     FORGED = (
         "forged",

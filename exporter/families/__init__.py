@@ -1,8 +1,7 @@
 """vgpu's own metric families, in page order. ``docs/metrics.md`` is generated from them.
 
 To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
-``sharing``,
-``allocations`` or ``health``.
+``sharing``, ``tokens``, ``allocations`` or ``health``.
 """
 
 from collections.abc import Collection
@@ -20,6 +19,7 @@ from exporter.families.devices import GPUS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE, UNITS
 from exporter.families.sharing import REPLICAS, SHARING
+from exporter.families.tokens import TOKENS
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.own import PROCESS, WEB
 
@@ -35,6 +35,7 @@ OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     REPLICAS,
     SHARES,
     SHARING,
+    TOKENS,
     CONTAINERS,
     CONTAINER_ALLOCATIONS,
     RESOURCE_CLAIMS,

@@ -19,6 +19,7 @@ from grafana.dashboards.model import (
 )
 from grafana.dashboards.nvidia_row import node_row
 from grafana.dashboards.selecting import NODE, or_zero, with_gpu, with_scheme
+from grafana.dashboards.tokens_row import TOKENS
 from grafana.promql import GPU, named
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
@@ -417,6 +418,6 @@ BY_NODE: Final = Dashboard(
     "vgpu / Node",
     "One node: its GPUs, their holders and their condition.",
     (choices.CLUSTER, choices.NODE),
-    (TRUST, GPUS, HOLDERS, node_row(of_node), TIME, HEALTH, SOURCES),
+    (TRUST, GPUS, HOLDERS, node_row(of_node), TIME, HEALTH, TOKENS, SOURCES),
     "1h",
 )

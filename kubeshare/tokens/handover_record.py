@@ -137,6 +137,8 @@ class DaemonRecord(msgspec.Struct, frozen=True):
     files: FilesRecord
     refused_connections: int
     config_errors: int
+    timers: int = 0
+    late: int = 0
 
 
 class RecordError(ValueError):

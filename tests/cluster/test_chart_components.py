@@ -189,6 +189,43 @@ def test_kube_scheduler_is_let_through_where_only_some_may_scrape(chart, sets):
     assert "from" not in everybody
 
 
+# ---------------------------------------------------------------- the token daemon
+
+
+def test_the_token_daemon_has_no_policy_and_the_exporter_may_ask_it(chart):
+    """Policies do not hold on the network of the node; that they are there would deceive."""
+
+    def exporter(**values):
+        rendered = chart.rendered(
+            {"tokens": {"enabled": True}, "networkPolicy": {"enabled": True}} | values
+        )
+        policies = {
+            policy["metadata"]["name"]: policy["spec"]
+            for policy in kinds(rendered, "NetworkPolicy")
+        }
+        assert "vgpu-tokens" not in policies
+        (args,) = (
+            container["args"]
+            for _, _, container in containers(rendered)
+            if container["name"] == "exporter"
+        )
+        return "--collector.tokens" in args, policies["vgpu-exporter"].get("egress")
+
+    assert exporter() == (True, [{"ports": [{"port": 9402, "protocol": "TCP"}]}])
+    assert exporter(web={"configSecret": "web"}) == (False, None)
+    assert exporter(tokens={"enabled": True, "nodeSelector": {"gpu": "shared"}}) == (False, None)
+
+
+def test_the_token_daemon_is_scraped_at_its_port_which_it_does_not_declare(chart):
+    values = {"tokens": {"enabled": True}, "monitoring": {"kind": "ServiceMonitor"}}
+    (service,) = (
+        service
+        for service in kinds(chart.rendered(values), "Service")
+        if service["metadata"]["name"] == "vgpu-tokens"
+    )
+    assert service["spec"]["ports"] == [{"name": "tokens", "port": 9402, "targetPort": 9402}]
+
+
 # ---------------------------------------------------------------- KubeShare's controllers
 
 

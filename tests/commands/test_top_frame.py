@@ -24,7 +24,7 @@ from vgpu.commands.top_frame import (
     spark,
 )
 from vgpu.commands.top_keys import Command, Move, Sort
-from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare
+from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare, PageToken
 
 GIB = 2**30
 GPU = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,
@@ -426,3 +426,36 @@ def test_replicas_and_limits_of_processes_stand_where_they_hold():
 @pytest.mark.parametrize(("sharing", "part"), [("exclusive", "whole"), ("mig", "instance")])
 def test_a_whole_device_is_named_so(sharing, part):
     assert f"volcano   {part}" in row(state(share("a", sharing=sharing, held=1)), "/a/", 120)
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def token(**known):
+    values = {"request": 0.5, "limit": 0.8, "share": 0.31, "waited": 10.0, **known}
+    return PageToken("ml", "train", "uid-train", GPU.uuid, **values)
+
+
+def test_below_a_container_is_the_part_of_the_gpus_time_that_its_pod_has():
+    lines = text(state(share("train"), share("other"), tokens=(token(),))).split("\n")
+    (at,) = (number for number, line in enumerate(lines) if "ml/train" in line)
+    assert lines[at + 1].strip() == "token 31%  request 50%  limit 80%  waits –"
+    assert sum("token" in line for line in lines) == 1
+
+
+def test_a_pod_of_several_containers_has_one_token():
+    both = [
+        PageShare("ml", "train", name, "uid-train", GPU.uuid, "kubeshare") for name in ("a", "b")
+    ]
+    assert text(state(*both, tokens=(token(),))).count("token") == 1
+
+
+def test_waiting_is_what_was_waited_between_two_samples():
+    live = Live("here", 2.0)
+    for timestamp, waited in ((1000.0, 10.0), (1004.0, 12.0)):
+        tokens = (token(waited=waited),)
+        live.answered(PageReading(timestamp, 15.0, (GPU,), (share("train"),), tokens=tokens))
+    assert "waits 50%" in text(live.state)
+    again = PageReading(1006.0, 15.0, (GPU,), (share("train"),), tokens=(token(waited=0.5),))
+    live.answered(again)  # the daemon was started again
+    assert "waits –" in text(live.state)

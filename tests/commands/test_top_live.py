@@ -220,7 +220,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
             terminal.type("m")  # keys work all the same
             terminal.wait_for("sorted by memory used")
             with RunningDemo(second, (*COMMAND, f"{listen}:{port}")):
-                terminal.wait_for("2 GPUs, 11 shares")
+                terminal.wait_for("3 GPUs, 13 shares")
                 terminal.type("q")
                 assert terminal.status() == 0
 

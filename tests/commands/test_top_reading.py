@@ -10,6 +10,7 @@ from vgpu.commands.top_reading import (
     PageDevice,
     PageError,
     PageShare,
+    PageToken,
     in_order,
     read_page,
     read_processes,
@@ -94,6 +95,20 @@ def test_a_share_that_is_only_promised_is_on_its_gpu_with_what_was_promised():
     ]
     assert [s.pod for s in reading.idle] == ["p"]
     assert [one.uuid for one in reading.devices] == [GPU, "GPU-b"]
+
+
+def test_a_pod_has_one_token_of_a_gpu():
+    who = 'namespace="ml",pod="train",container="",pod_uid="u1"'
+    prefix = "vgpu_container_token"
+    reading = read_page(
+        f'{prefix}_request_ratio{{{who},uuid="{GPU}"}} 0.5\n'
+        f'{prefix}_wait_seconds_total{{{who},uuid="{GPU}"}} 7\n'
+        f'{prefix}_window_share_ratio{{{who},uuid="{GPU}"}} 0.4\n{MARK}'
+    )
+    assert reading.tokens == (
+        PageToken("ml", "train", "u1", GPU, request=0.5, share=0.4, waited=7),
+    )
+    assert reading.shares == ()
 
 
 def test_a_limit_counts_before_what_was_allocated():

@@ -12,6 +12,7 @@ import yaml
 import deviceplugin.flags
 import exporter.flags
 import kubeshare.main
+import kubeshare.tokens.main
 import scheduler.main
 import vgpu.commands.feedback
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
@@ -81,7 +82,7 @@ def test_it_may_do_no_more_than_it_says(name, spec, container):
     assert added <= allowed.get(container["args"][0], set())
     assert ("appArmorProfile" in security) == bool(added)
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not spec.get("hostNetwork")
+    assert bool(spec.get("hostNetwork")) == (container["args"][0] == "tokens")
     assert not spec.get("hostIPC")
 
 
@@ -126,6 +127,7 @@ WRITTEN = {
         "/tmp/vgpu/containers",
         "/run/vgpu",
     },
+    "tokens": {"/run/vgpu/tokens"},
 }
 
 
@@ -166,6 +168,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "exporter": exporter.flags.DEFAULT_PORT,
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
+        "tokens": int(kubeshare.tokens.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "feedback": int(vgpu.commands.feedback.DEFAULT_ADDRESS.rpartition(":")[2]),
         "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "controller": int(kubeshare.main.DEFAULT_ADDRESS.rpartition(":")[2]),
@@ -175,8 +178,12 @@ def test_probes_and_port_are_the_programs(name, spec, container):
     if name == "reconciler-cronjob.yaml":
         assert "ports" not in container
         return
-    port = container["ports"][0]
-    assert port["containerPort"] == ports[program]
+    if name == "tokens.yaml":  # a port of the host would keep the next pod from starting
+        assert "ports" not in container
+        port = {"name": ports[program]}
+    else:
+        port = container["ports"][0]
+        assert port["containerPort"] == ports[program]
     if name == "scheduler.yaml":  # the kubelet has no client certificate
         port = container["ports"][1]
         assert f"--web.probe-address=:{port['containerPort']}" in container["args"]
@@ -317,6 +324,32 @@ def test_holder_pods_are_not_preempted_and_preempt_nobody():
     assert name == priority["metadata"]["name"]
 
 
+def test_the_token_daemon_has_no_rights_and_is_replaced_by_one_beside_it():
+    """A closed connection ends processes in pods; the next pod takes them over."""
+    documents = DOCUMENTS["tokens.yaml"]
+    ((_, spec, container),) = containers(documents)
+    assert not granted(documents)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["priorityClassName"] == "system-node-critical"
+    (daemon_set,) = kinds(documents, "DaemonSet")
+    rollout = {"maxSurge": 1, "maxUnavailable": 0}
+    assert daemon_set["spec"]["updateStrategy"]["rollingUpdate"] == rollout
+    params = parse(container["args"]).params
+    assert params["handover_wait"] < 30  # the default of terminationGracePeriodSeconds
+    folders = {mount["mountPath"]: mount.get("readOnly", False) for mount in mounted(container)}
+    socket_folder = params["handover_socket"].rpartition("/")[0]
+    assert folders == {params["kubeshare_dir"]: True, socket_folder: False}
+    (endpoint,) = (
+        endpoint
+        for monitor in kinds(DOCUMENTS["podmonitors.yaml"], "PodMonitor")
+        if monitor["metadata"]["name"] == "vgpu-tokens"
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]
+    )
+    port = kubeshare.tokens.main.DEFAULT_ADDRESS
+    address = {"sourceLabels": ["__meta_kubernetes_pod_ip"], "targetLabel": "__address__"}
+    assert {**address, "replacement": f"$1{port}"} in endpoint["relabelings"]
+
+
 # ---------------------------------------------------------------- what is scraped
 
 
@@ -334,7 +367,7 @@ def test_the_scrape_jobs_are_named_as_rules_and_dashboards_expect():
     ours = {"vgpu-reconciler", "vgpu-reconciler-node"}
     assert {job for job in jobs if re.fullmatch(known, job)} == ours
     controllers = {"vgpu-kubeshare-controller", "vgpu-kubeshare-node"}
-    own = {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", "vgpu-feedback"}
+    own = {"vgpu-exporter", "vgpu-device-plugin", "vgpu-scheduler", "vgpu-feedback", "vgpu-tokens"}
     assert jobs == {*own, *controllers, *ours}
 
 
@@ -345,6 +378,7 @@ def test_every_port_that_serves_metrics_is_scraped_once():
         (component, endpoint["port"])
         for monitor in monitors
         for endpoint in monitor["spec"]["podMetricsEndpoints"]
+        if "port" in endpoint
         for expression in monitor["spec"]["selector"]["matchExpressions"]
         for component in expression["values"]
     )

@@ -8,6 +8,7 @@ from tests.grafana import (
     kubeshare_alert_cases,
     scheduler_alert_cases,
     team_alert_cases,
+    token_alert_cases,
 )
 from tests.grafana.alert_case import Case, Quiet, level
 
@@ -543,6 +544,7 @@ CASES = (
     *kubeshare_alert_cases.CASES,
     *feedback_alert_cases.CASES,
     *team_alert_cases.CASES,
+    *token_alert_cases.CASES,
 )
 
 QUIET = (
@@ -681,4 +683,5 @@ QUIET = (
     *kubeshare_alert_cases.QUIET,
     *feedback_alert_cases.QUIET,
     *team_alert_cases.QUIET,
+    *token_alert_cases.QUIET,
 )

@@ -1,7 +1,7 @@
 """A cluster that works, as dashboards show it: twenty real exporters on simulated nodes, a
 reconciler, on each node the page of a device plugin (:mod:`pretended_plugin`), and the pages of two
-schedulers (:mod:`pretended_scheduler`) and of a controller of KubeShare
-(:mod:`pretended_kubeshare`).
+schedulers (:mod:`pretended_scheduler`), of a controller of KubeShare (:mod:`pretended_kubeshare`)
+and of a token daemon (:mod:`pretended_tokens`).
 
 The demo's node and its neighbour, with all that is wrong on them, and nodes on which nothing is.
 Two Prometheus servers scrape them, as the two kinds of scrape jobs do. Both have labels of their
@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
+from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from tests.grafana.living_node import NODES, LivingNode, running, well
 from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
 from tests.grafana.pretended_kubeshare import working
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, named, serving, troubled
 from tests.grafana.pretended_scheduler import JOB as SCHEDULERS
 from tests.grafana.pretended_scheduler import PretendedScheduler, answering
+from tests.grafana.pretended_tokens import JOB as TOKENS
+from tests.grafana.pretended_tokens import sharing
 from tests.grafana.promtool import RULES
 from tests.grafana.sick_cluster import RunningReconciler
 from tests.support.bed.monitoring import Prometheus
@@ -113,6 +116,8 @@ class LivingCluster:
                 found.append(Found(scheduler.target, f"vgpu-scheduler-{number}", SCHEDULERS))
             controller = stack.enter_context(PretendedScheduler(working, CONTROLLER_TABLES))
             found.append(Found(controller.target, "vgpu-kubeshare-controller-0", CONTROLLERS))
+            tokens = stack.enter_context(PretendedScheduler(sharing, TOKEN_TABLES))
+            found.append(Found(tokens.target, self.nodes[-1].node.scenario.node, TOKENS))
             pods = self.folder / "pods.json"
             tell(pods, [each.told(EXPORTERS_POD) for each in found])
             self.servers = Monitored(

@@ -4,8 +4,8 @@ Twenty nodes: one whose GPUs, containers and shares are sick, one whose driver h
 which nothing is wrong. Three reconcilers: one that finds a lot, one that may do nothing of it, and
 one that cannot see. Two pages of device plugins (:mod:`pretended_plugin`) and two of schedulers
 (:mod:`pretended_scheduler`), those of a controller of KubeShare and of its node component
-(:mod:`pretended_kubeshare`), and one of a feedback (:mod:`pretended_feedback`). And of each kind a
-target where nothing answers.
+(:mod:`pretended_kubeshare`), one of a feedback (:mod:`pretended_feedback`), and one of a token
+daemon (:mod:`pretended_tokens`). And of each kind a target where nothing answers.
 """
 
 import json
@@ -20,6 +20,7 @@ from msgspec import structs
 
 from kubeshare.metrics import NODE_TABLES
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
+from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from tests.grafana.living_node import LivingNode, running
 from tests.grafana.pretended_feedback import JOB as FEEDBACK
 from tests.grafana.pretended_feedback import unready
@@ -29,6 +30,8 @@ from tests.grafana.pretended_kubeshare import broken, silent_node
 from tests.grafana.pretended_plugin import JOB, PretendedPlugin, blind, sick
 from tests.grafana.pretended_scheduler import JOB as SCHEDULERS
 from tests.grafana.pretended_scheduler import PretendedScheduler, failing, stuck
+from tests.grafana.pretended_tokens import JOB as TOKENS
+from tests.grafana.pretended_tokens import starved
 from tests.grafana.promtool import RULES
 from tests.support import nvml_fake
 from tests.support.bed.monitoring import Prometheus
@@ -205,6 +208,7 @@ class SickCluster:
                 (CONTROLLERS, broken, CONTROLLER_TABLES),
                 (KUBESHARE_NODES, silent_node, NODE_TABLES),
                 (FEEDBACK, unready, FEEDBACK_TABLES),
+                (TOKENS, starved, TOKEN_TABLES),
             ):
                 page = stack.enter_context(PretendedScheduler(view, tables))
                 jobs.append((job, "north", [NOBODY, page.target]))

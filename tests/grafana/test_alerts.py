@@ -75,10 +75,10 @@ def test_each_fires_where_something_is_wrong_and_only_there(tmp_path):
 def test_without_honor_labels_they_name_the_container_and_not_the_exporter(tmp_path):
     def tested(case):
         north = inputs(renamed(case.sick), cluster="north", job=case.job, instance="node-1")
-        both = {f"exported_{name}": case.labels[name] for name in OURS}
-        return firing(case, north, {**target_labels(case), **case.labels, **both})
+        both = {f"exported_{name}": case.labels[name] for name in OURS if name in case.labels}
+        return firing(case, north, {**target_labels(case), **OURS, **case.labels, **both})
 
-    cases = numbered(case for case in CASES if "container" in case.labels)
+    cases = numbered(case for case in CASES if "pod" in case.labels)
     assert cases
     return failures(tmp_path, {name: tested(case) for name, case in cases.items()})
 

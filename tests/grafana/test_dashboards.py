@@ -14,6 +14,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.dashboards.build import UNKNOWN
 from grafana.reading import FOLDER, VARIABLE, load, of_range, panels
 from kubeshare.metrics import TABLES as KUBESHARE_TABLES
+from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from reconciler.metrics import TABLES as RECONCILER_TABLES
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
 from tests.support.defects import no_defects
@@ -43,6 +44,7 @@ LABELS = {
         PLUGIN_TABLES,
         SCHEDULER_TABLES,
         KUBESHARE_TABLES,
+        TOKEN_TABLES,
         *(make(False) for make in SETS.values()),
     )
     for table in tables

@@ -30,6 +30,8 @@ EMPTY = {
     "VgpuReconcilerAbsent": "there are targets",
     "VgpuSchedulersAbsent": "there are targets",
     "VgpuKubeShareControllersAbsent": "there are targets",
+    "VgpuTokensAbsent": "there are targets",
+    "VgpuTokensRestarted": "nobody starts it again",
     "VgpuReconcilerStalled": "it would take half an hour",
     "VgpuReconcileActionsFailing": "these reconcilers only tell",
 }

@@ -72,6 +72,7 @@ NODE = {
     'vgpu_plugin_resource_devices{resource="volcano.sh/vgpu-number",health="unhealthy"}': "1x5",
     "vgpu_extender_ready": "0x5",
     "vgpu_kubeshare_ready": "1x5",
+    "vgpu_token_ready": "0x5",
     'vgpu_reconcile_info{scope="cluster",mode="plan"}': "1x5",
     'vgpu_reconcile_info{scope="node",mode="plan"}': "1x5",
     'vgpu_reconcile_namespace_info{namespace="team",team="vision"}': "1x5",
@@ -105,6 +106,7 @@ LEVELS = {
     "cluster:vgpu_plugins:count": {"": 2},
     "cluster:vgpu_extenders:count": {"": 1},
     "cluster:vgpu_kubeshare_controllers:count": {"": 1},
+    "cluster:vgpu_token_daemons:count": {"": 1},
     "cluster_resource_health:vgpu_plugin_resource_devices:sum": {
         'resource="volcano.sh/vgpu-number",health="healthy"': 9,
         'resource="volcano.sh/vgpu-number",health="unhealthy"': 1,

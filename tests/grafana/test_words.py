@@ -16,6 +16,7 @@ from grafana import alerts, generate, recording
 from kubeshare.metrics import NODE_TABLES as KUBESHARE_NODE_TABLES
 from kubeshare.metrics import TABLES as KUBESHARE_TABLES
 from kubeshare.metrics import SharePodState, StepOutcome, VirtualGpuPhase
+from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from reconciler.cycle import Ending
 from reconciler.metrics import TABLES
 from reconciler.model import Scope
@@ -43,6 +44,7 @@ LABELS = {
         *KUBESHARE_TABLES,
         *KUBESHARE_NODE_TABLES,
         *FEEDBACK_TABLES,
+        *TOKEN_TABLES,
     )
     for family in table.families
     for name, extra in family.samples.items()
@@ -50,7 +52,8 @@ LABELS = {
 RULES = [rule for group in (*alerts.GROUPS, *recording.GROUPS) for rule in group.rules]
 RECORDED = {record.name for group in recording.GROUPS for record in group.rules}
 TARGET = {"cluster", "job", "instance", "node", "namespace", "pod"}
-CONTAINER = {"namespace", "pod", "container"}
+POD = {"namespace", "pod"}
+CONTAINER = {*POD, "container"}
 
 VALUES = {
     "collector": set(COLLECTORS),
@@ -96,8 +99,8 @@ def test_metrics_labels_and_values_are_there():
                 yield f"{rule.name}: there is no {metric}"
             has = LABELS.get(metric) or {"job", *of_record(metric)}
             known |= has
-            if has >= CONTAINER:
-                known |= {f"exported_{label}" for label in CONTAINER}
+            if has >= POD:
+                known |= {f"exported_{label}" for label in CONTAINER & has}
             for label, values in MATCHER.findall(matchers):
                 if label not in has:
                     yield f"{rule.name}: {metric} has no label {label}"
@@ -128,6 +131,10 @@ BEGIN_AT_ZERO = {
     "vgpu_plugin_checkpoint_write_failures_total",
     "vgpu_plugin_wait_seconds_total",
     "vgpu_plugin_waits_total",
+    "vgpu_token_granted_seconds_total",
+    "vgpu_token_overrun_seconds_total",
+    "vgpu_token_timer_lag_seconds_total",
+    "vgpu_token_timers_total",
 }
 COME_AGAIN = {
     "vgpu_reconcile_actions_total",
@@ -160,7 +167,7 @@ HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 METRIC = re.compile(
-    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|extender|kubeshare|web|driver)\w*"
+    r"(?<![\w:])vgpu_(?:gpu|container|collector|allocation|reconcile|plugin|extender|kubeshare|token|web|driver)\w*"
 )
 
 

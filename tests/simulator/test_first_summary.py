@@ -15,6 +15,7 @@ class Page:
     class view:  # noqa: N801
         class attribution:  # noqa: N801
             shares = ()
+            tokens = ()
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

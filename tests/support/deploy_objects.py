@@ -11,7 +11,7 @@ from vgpu.cli import main
 
 Object = dict[str, Any]
 
-OWN = ("exporter", "device-plugin", "reconcile", "scheduler", "kubeshare", "feedback")
+OWN = ("exporter", "device-plugin", "reconcile", "scheduler", "kubeshare", "feedback", "tokens")
 """First words of our programs' command lines."""
 
 

@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -22,14 +23,17 @@ from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
+from exporter.view import TokenRow
 from vgpu.commands.demo_repair import repair
 from vgpu.commands.demo_schedule import schedule
+from vgpu.commands.demo_tokens import DemoTokens
 from vgpu.program import logs, signals
 from vgpu.program.flags import field, is_typed
 from vgpu.simulator.apiserver import ApiServer
 from vgpu.simulator.cluster import SimulatedCluster
 from vgpu.simulator.demo import demo
 from vgpu.simulator.demo_cluster import demo_cluster
+from vgpu.simulator.demo_tenants import with_tenants
 from vgpu.simulator.node import SimulatedNode
 from vgpu.units import GIB
 
@@ -54,13 +58,17 @@ NODE_FLAGS = (
     "--plugin.state-dir",
     "--path.procfs",
     "--path.cgroupfs",
+    "--tokens.url",
 )
 """Flags of the exporter for the paths and names of a node."""
 
 
-def on_node(options: ExporterOptions, node: SimulatedNode) -> ExporterOptions:
-    """The options with every path pointing into the simulated node."""
+def on_node(options: ExporterOptions, node: SimulatedNode, tokens_url: str = "") -> ExporterOptions:
+    """The options with every path pointing into the simulated node, and its token daemon."""
     paths = node.paths
+    if tokens_url:
+        collectors = options.collectors | {"tokens"}
+        options = msgspec.structs.replace(options, collectors=collectors, tokens_url=tokens_url)
     return msgspec.structs.replace(
         options,
         node_name=node.scenario.node,
@@ -93,6 +101,7 @@ def first_summary(url: str, page: MetricsPage) -> str:
         used = "–" if share.used_bytes is None else short_size(share.used_bytes)
         limit = "–" if share.limit_bytes is None else short_size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
+    lines += token_lines(page.view.attribution.tokens)
     lines += ["", "  Problems on this node:"]
     width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
     for problem in problems(page.view):
@@ -103,14 +112,31 @@ def first_summary(url: str, page: MetricsPage) -> str:
     return "\n".join([*lines, ""])
 
 
+def token_lines(tokens: Iterable[TokenRow]) -> list[str]:
+    """The lines about pods that share the time of a GPU; none without such pods."""
+    lines = [
+        f"  {f'{tenant.namespace}/{tenant.pod}':<44}"
+        + "".join(
+            f"{'–' if ratio is None else f'{ratio:.0%}':>10}"
+            for ratio in (tenant.request_ratio, tenant.limit_ratio, tenant.window_share_ratio)
+        )
+        for tenant in (row.tenant for row in tokens)
+    ]
+    title = f"  {'time of a GPU, shared by tokens':<44}{'request':>10}{'limit':>10}{'share':>10}"
+    return ["", title, *lines] if lines else []
+
+
 class DemoNode:
     """The embedded node and its cluster, updated from the scenario every second."""
 
     def __init__(self, folder: str) -> None:
         """Write the node's files below ``folder``, first of all now."""
         start = time.time()
-        self.cluster = SimulatedCluster(demo_cluster(start), start)
-        self.files = SimulatedNode(demo(), folder, start)
+        story = demo_cluster(start)
+        first, *others = story.nodes
+        nodes = with_tenants(first), *others
+        self.cluster = SimulatedCluster(msgspec.structs.replace(story, nodes=nodes), start)
+        self.files = SimulatedNode(with_tenants(demo()), folder, start)
         self.driver = self.files.driver()
         self._version = -1
         self._ended = threading.Event()
@@ -164,6 +190,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,
         ApiServer(node.cluster.store) as api,
+        DemoTokens(Path(node.files.paths.kubeshare_dir).parent, node.files.start) as tokens,
     ):
         kubeconfig = Path(folder, "kubeconfig")
         kubeconfig.write_text(api.kubeconfig())
@@ -176,7 +203,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
             click.echo("  Ctrl-C ends it.\n")
 
         status = run(
-            on_node(options, node.files),
+            on_node(options, node.files, tokens.url),
             node.driver if "nvml" in options.collectors else None,
             announce,
             ignored=signals.USER_DEFINED,

@@ -34,6 +34,7 @@ from vgpu.commands.top_frame import (
     frame,
     grown,
     room_for_rows,
+    waits_between,
 )
 from vgpu.commands.top_keys import Command, Key, Move, Sort, edited, scrolled, typed
 from vgpu.commands.top_nodes import SeveralExporters
@@ -134,11 +135,11 @@ class Live:
         if isinstance(answer, str):
             self.state = replace(self.state, trouble=answer)
             return
-        trends, before = self.state.trends, self.state.reading
+        trends, before, waits = self.state.trends, self.state.reading, self.state.waits
         if before is None or answer.timestamp != before.timestamp:
             self._sampled = time.monotonic()
-            trends = grown(trends, answer)
-        self.state = replace(self.state, reading=answer, trends=trends, trouble="")
+            trends, waits = grown(trends, answer), waits_between(before, answer)
+        self.state = replace(self.state, reading=answer, trends=trends, waits=waits, trouble="")
 
     def pressed(self, key: Key, size: Size) -> None:
         """Do what the key means, unless it concerns the terminal."""

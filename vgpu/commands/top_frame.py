@@ -14,12 +14,22 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vgpu.commands.top_keys import Sort
-from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare
+from vgpu.commands.top_reading import (
+    PageDevice,
+    PageProcess,
+    PageReading,
+    PageShare,
+    PageToken,
+)
 from vgpu.inventory import short_notes
 from vgpu.ledger.usage import is_over
 
 NEAR = 0.9
 """Part of its limit from which a container is marked."""
+
+SHARE_MISSED, WAITS_MUCH = 0.1, 0.5
+"""A pod is marked if it misses more of its request than the first part of a GPU's time, while it
+waits for the token for more than the second part of the time."""
 
 LONGEST_TREND = 240
 """Number of samples kept of each line's utilisation: more than any terminal shows."""
@@ -70,6 +80,10 @@ Trends = Mapping[tuple[str, ...], Trend]
 """The utilisation of each line, the newest last; by device, or by container and device."""
 
 
+Waits = Mapping[tuple[str, ...], float]
+"""The part of the time for which pods have waited for the token, by its place."""
+
+
 class Size(msgspec.Struct, frozen=True):
     """The size of the terminal; ``lines`` None is unlimited."""
 
@@ -84,6 +98,7 @@ class ScreenState(msgspec.Struct, frozen=True):
         source: the name of the source.
         reading: the newest page; None before the first.
         trends: the trends of utilisation.
+        waits: how much pods have waited between the last two samples.
         trouble: why the last request was not answered; "" if it was.
         age: seconds since the exporter's last new sample came.
         interval: seconds between our requests.
@@ -97,6 +112,7 @@ class ScreenState(msgspec.Struct, frozen=True):
     source: str
     reading: PageReading | None = None
     trends: Trends = {}
+    waits: Waits = {}
     trouble: str = ""
     age: float = 0.0
     interval: float = 2.0
@@ -120,6 +136,21 @@ def grown(trends: Trends, reading: PageReading) -> Trends:
     current |= {_line(share): share.utilization for share in reading.shares}
     return {
         line: (*trends.get(line, ()), value)[-LONGEST_TREND:] for line, value in current.items()
+    }
+
+
+def waits_between(before: PageReading | None, reading: PageReading) -> Waits:
+    """How much pods have waited since the page before; a daemon that began again is left out."""
+    if before is None or reading.timestamp <= before.timestamp:
+        return {}
+    seconds = reading.timestamp - before.timestamp
+    waited = {token.place: token.waited for token in before.tokens}
+    return {
+        token.place: (token.waited - earlier) / seconds
+        for token in reading.tokens
+        if token.waited is not None
+        and (earlier := waited.get(token.place)) is not None
+        and token.waited >= earlier
     }
 
 
@@ -390,6 +421,7 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
         by_device.setdefault((share.node, share.device), []).append(share)
     parents = {(device.node, device.parent) for device in reading.devices}
     processes = _processes_by_place(reading) if state.processes else {}
+    tokens = {token.place: token for token in reading.tokens}
     rows: list[Row] = []
     for device in reading.devices:
         place, here = LinePlace(device, layout), _place(device)
@@ -398,6 +430,8 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             rows.append(partial(meters, place, state.trends.get(here, ())))
         for share in by_device.get(here, ()):
             rows.append(partial(share_row, share, place, state.trends.get(_line(share), ())))
+            if token := tokens.pop(_token_place(share), None):  # one of all containers of a pod
+                rows.append(partial(token_row, token, state.waits.get(token.place)))
             limit = share.process_limit
             rows += [
                 partial(process_row, row, layout, limit)
@@ -478,6 +512,18 @@ def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
     return line.append(spark(trend, at.layout.spark), style="cyan")
 
 
+def token_row(token: PageToken, waits: float | None) -> Text:
+    """The line with a pod's part of the GPU's time; yellow if it waits below its request."""
+    missing = (token.request or 0.0) - (token.share or 0.0)
+    waits = None if waits is None else min(waits, 1.0)
+    style = "yellow" if missing > SHARE_MISSED and (waits or 0.0) > WAITS_MUCH else "dim"
+    return Text(
+        f"    token {percent(token.share)}  request {percent(token.request)}"
+        f"  limit {percent(token.limit)}  waits {percent(waits)}",
+        style,
+    )
+
+
 def process_row(process: PageProcess, layout: ColumnLayout, limit: float | None = None) -> Text:
     """The line of one process, in the columns of its container; ``limit`` is that of MPS."""
     cells = {
@@ -506,6 +552,10 @@ def _processes_by_place(reading: PageReading) -> dict[tuple[str, ...], list[Page
 
 def _holder(share: PageShare) -> tuple[str, ...]:
     return share.node, share.device, share.pod_uid, share.container
+
+
+def _token_place(share: PageShare) -> tuple[str, ...]:
+    return share.node, share.device, share.pod_uid, share.namespace, share.pod
 
 
 def _place(device: PageDevice) -> tuple[str, ...]:

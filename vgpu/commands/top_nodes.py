@@ -75,6 +75,9 @@ def merged(answers: dict[str, Answer]) -> Answer:
         stuck_seconds=max(page.stuck_seconds for page in pages),
         units=tuple(chain.from_iterable(page.units for page in pages)),
         processes=_all_processes(readings),
+        tokens=tuple(
+            replace(token, node=name) for name, page in readings.items() for token in page.tokens
+        ),
     )
 
 

@@ -110,6 +110,28 @@ class PageShare(msgspec.Struct, frozen=True):
         return f"{pod}/{self.container}" if self.container else pod
 
 
+class PageToken(msgspec.Struct, frozen=True):
+    """The token of a pod on a device: parts of the device's time, and seconds it has waited.
+
+    ``node`` is the node's name where several are shown.
+    """
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    device: str
+    request: float | None = None
+    limit: float | None = None
+    share: float | None = None
+    waited: float | None = None
+    node: str = ""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """What distinguishes it from others."""
+        return self.node, self.device, self.pod_uid, self.namespace, self.pod
+
+
 class PageProcess(ProcessRow, frozen=True, gc=False):
     """A process; ``node`` is the node's name where several are shown."""
 
@@ -132,6 +154,7 @@ class PageReading(msgspec.Struct, frozen=True):
         stuck_seconds: seconds for which the driver's answer is overdue.
         units: the units that are not confirmed.
         processes: those on all devices; None if they were not asked for, or are unknown.
+        tokens: the tokens of pods, with a token daemon.
     """
 
     timestamp: float
@@ -143,6 +166,7 @@ class PageReading(msgspec.Struct, frozen=True):
     stuck_seconds: float = 0.0
     units: tuple[NodeDoubt, ...] = ()
     processes: tuple[PageProcess, ...] | None = None
+    tokens: tuple[PageToken, ...] = ()
 
 
 DEVICE_FIELDS = {
@@ -163,6 +187,12 @@ SHARE_FIELDS = {
     "vgpu_container_process_memory_limit_bytes": "process_limit",
     "vgpu_container_core_allocated_ratio": "cores",
 }
+TOKEN_FIELDS = {
+    "vgpu_container_token_request_ratio": "request",
+    "vgpu_container_token_limit_ratio": "limit",
+    "vgpu_container_token_window_share_ratio": "share",
+    "vgpu_container_token_wait_seconds_total": "waited",
+}
 UNLIMITED = "vgpu_container_memory_unlimited"
 HELD = "vgpu_container_shares_allocated"
 """The series of every share, also of one of unknown size, and of one only reserved."""
@@ -170,6 +200,7 @@ HELD = "vgpu_container_shares_allocated"
 SHARING, REPLICAS = "vgpu_container_sharing_info", "vgpu_gpu_replicas"
 
 CONTAINER = ("namespace", "pod", "container", "pod_uid")
+POD = ("namespace", "pod", "pod_uid")
 
 
 def read_page(text: str) -> PageReading:
@@ -222,6 +253,7 @@ class _Page:
         self.shares: dict[tuple[str, ...], dict[str, object]] = {}
         self.containers: dict[tuple[str, ...], dict[str, object]] = {}
         self.units: dict[str, dict[str, int]] = {}
+        self.tokens: dict[tuple[str, ...], dict[str, float]] = {}
 
     def add(self, name: str, labels: Labels, value: float) -> None:
         """Add a series; unused series are skipped."""
@@ -253,6 +285,9 @@ class _Page:
         uuid = labels["uuid"]
         if field := SHARE_FIELDS.get(name):
             self._share(labels)[field] = value
+        elif field := TOKEN_FIELDS.get(name):
+            place = tuple(labels.get(each, "") for each in (*POD, "uuid"))
+            self.tokens.setdefault(place, {})[field] = value
         elif name == UNLIMITED:
             self._share(labels)["unlimited"] = bool(value)
         elif name == HELD:
@@ -307,6 +342,7 @@ class _Page:
             tuple(self._with_reason(name) for name in sorted(self.failing)),
             self.stuck,
             units,
+            tokens=tuple(_token_of(place, fields) for place, fields in self.tokens.items()),
         )
 
     def _with_reason(self, collector: str) -> str:
@@ -332,6 +368,11 @@ def _share_of(key: tuple[str, ...], fields: Mapping[str, object]) -> PageShare:
     named = dict(zip((*CONTAINER, "device"), key, strict=True))
     values = {"limit": fields.get("allocated"), **fields}
     return msgspec.convert({**named, **values}, PageShare)
+
+
+def _token_of(place: tuple[str, ...], fields: Mapping[str, float]) -> PageToken:
+    named = dict(zip((*POD, "device"), place, strict=True))
+    return msgspec.convert({**named, **fields}, PageToken)
 
 
 def in_order(devices: Iterable[PageDevice]) -> tuple[PageDevice, ...]:

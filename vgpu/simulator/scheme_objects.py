@@ -8,6 +8,7 @@ Amounts follow the first share.
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from hashlib import sha256
 from itertools import count
 
 import msgspec
@@ -211,6 +212,11 @@ def _bind_phase(claim: SimulatedClaim) -> str:
     return _BIND_PHASES.get(claim.pod.phase, "success")
 
 
+def _gpuid(gpu: SimulatedGpu) -> str:
+    """Five letters, as KubeShare-Sched makes them up, one text for each GPU."""
+    return "".join(chr(ord("a") + byte % 26) for byte in sha256(gpu.uuid.encode()).digest()[:5])
+
+
 _ANNOTATIONS: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
     System.HAMI: lambda claim: {
         "hami.io/vgpu-node": claim.node,
@@ -247,7 +253,7 @@ _ANNOTATIONS: Mapping[System, Callable[[SimulatedClaim], dict[str, str]]] = {
         "kubeshare/gpu_request": f"{(claim.container.cores_request_percent or 0) / 100:g}",
         "kubeshare/gpu_limit": f"{claim.cores / 100:g}",
         "kubeshare/gpu_mem": str(claim.memory),
-        "kubeshare/GPUID": "zxcvb",
+        "kubeshare/GPUID": _gpuid(claim.gpus[0]),
     },
     System.NVIDIA: lambda _: {},
     System.MPS: lambda _: {},

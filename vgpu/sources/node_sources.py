@@ -24,14 +24,16 @@ from vgpu.sources.observation import Collectors
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
 from vgpu.sources.runtime import ProcessSource
 from vgpu.sources.shim import ShimSource
+from vgpu.sources.token_page import DEFAULT_TOKENS_URL, TokenPage
 
 SHIM: Final = "shim"
 KUBELET: Final = "kubelet"
 LIMITS: Final = "limits"
 PLUGIN: Final = "plugin"
 PROCESS: Final = "process"
+TOKENS: Final = "tokens"
 ALL: Final = frozenset({SHIM, KUBELET, LIMITS, PLUGIN, PROCESS})
-"""The sources by the names of their collectors."""
+"""The sources of allocations, by the names of their collectors."""
 
 Sample = Callable[[float], Any]
 """Brings a sample; the argument is unix seconds. Raises SourceError."""
@@ -53,6 +55,7 @@ class NodePaths(msgspec.Struct, frozen=True):
         nvidia_resources: resources of NVIDIA's own device plugin under other names, in the
             kubelet's data.
         mps_dir: the files of the MPS daemons of NVIDIA's device plugin.
+        tokens_url: the page of metrics of the token daemon.
     """
 
     shim_roots: tuple[str, ...] = ()
@@ -66,6 +69,7 @@ class NodePaths(msgspec.Struct, frozen=True):
     state_dir: str = DEFAULT_STATE_DIR
     nvidia_resources: tuple[str, ...] = ()
     mps_dir: str | None = DEFAULT_MPS_DIR
+    tokens_url: str = DEFAULT_TOKENS_URL
 
 
 class NodeSources(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class NodeSources(msgspec.Struct, frozen=True):
     limits: LimitSource | None = None
     own: OwnCheckpointSource | None = None
     process: ProcessSource | None = None
+    tokens: TokenPage | None = None
 
     @classmethod
     def open(
@@ -94,7 +99,7 @@ class NodeSources(msgspec.Struct, frozen=True):
         reads the regions inside containers. The kubelet's checkpoint is verified at most once in
         ``verify_seconds``. With ``watch`` the container of a process is not read in each sample:
         only for a program that acts on no pod. Raises SourceError NOT_INSTALLED if pod-resources is
-        to be asked and cannot be.
+        to be asked and cannot be, ValueError for a URL of tokens that is none.
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
@@ -115,6 +120,7 @@ class NodeSources(msgspec.Struct, frozen=True):
             ProcessSource(paths.procfs, paths.cgroupfs, bare=bare, watch=watch)
             if PROCESS in names
             else None,
+            TokenPage(paths.tokens_url) if TOKENS in names else None,
         )
 
     def collectors(
@@ -124,7 +130,7 @@ class NodeSources(msgspec.Struct, frozen=True):
 
         ``pods_name`` is the name of the collector of the pods.
         """
-        shim, limits = self.shim, self.limits
+        shim, limits, tokens = self.shim, self.limits, self.tokens
         return Collectors(
             nvml=Collector("nvml", gpu) if gpu else None,
             shim=Collector(SHIM, lambda _: shim.sample()) if shim else None,
@@ -133,4 +139,5 @@ class NodeSources(msgspec.Struct, frozen=True):
             own=Collector(PLUGIN, self.own.sample) if self.own else None,
             pods=Collector(pods_name, pods) if pods else None,
             process=Collector(PROCESS, self.process.sample) if self.process else None,
+            tokens=Collector(TOKENS, lambda _: tokens.sample()) if tokens else None,
         )

@@ -27,6 +27,7 @@ class Collectors(msgspec.Struct):
     pods: Collector[Any] | None = None
     resource_claims: Collector[Any] | None = None
     process: Collector[Any] | None = None
+    tokens: Collector[Any] | None = None
 
     def all(self) -> list[Collector[Any]]:
         """The collectors that are on, in the order of the page."""
@@ -78,6 +79,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         process=process,
         pods=pods,
         resource_claims=on.resource_claims.data(oldest) if on.resource_claims else None,
+        tokens=on.tokens.data(oldest) if on.tokens else None,
         at=now,
         incomplete=frozenset(name for name, collector in on.named() if not collector.ok),
     )

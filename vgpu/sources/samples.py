@@ -18,6 +18,7 @@ from vgpu.facts import (
     ProcessSample,
     ResourceClaimSample,
     ShimSample,
+    TokenSample,
 )
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
@@ -163,6 +164,7 @@ class Observation(msgspec.Struct, frozen=True):
     process: ProcessSample | None = None
     pods: PodSample | None = None
     resource_claims: ResourceClaimSample | None = None
+    tokens: TokenSample | None = None
     at: float = 0.0
     incomplete: frozenset[str] = frozenset()
 

@@ -32,6 +32,7 @@ hami-regions: {path: {{ . }}/containers, at: /usr/local/vgpu/containers}
 volcano-regions: {path: {{ . }}/vgpu/containers, at: /usr/local/vgpu/vgpu/containers}
 {{- end }}
 state: {path: /var/lib/vgpu}
+tokens-run: {path: /run/vgpu/tokens}
 vgpulock: {path: /tmp/vgpulock}
 {{- end }}
 

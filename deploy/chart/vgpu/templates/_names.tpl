@@ -63,6 +63,8 @@ labels: {{- include "vgpu.labels" . | nindent 2 }}
 {{- toJson $values.kubeshare.node.serviceAccount -}}
 {{- else if eq $part "feedback" -}}
 {{- toJson $values.feedback.serviceAccount -}}
+{{- else if eq $part "tokens" -}}
+{{- toJson $values.tokens.serviceAccount -}}
 {{- else if eq $part "reconciler-node" -}}
 {{- toJson $values.reconciler.node.serviceAccount -}}
 {{- else -}}

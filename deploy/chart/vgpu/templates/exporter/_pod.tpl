@@ -35,10 +35,18 @@ containers:
       {{- if $exporter.dra }}
       - --collector.dra
       {{- end }}
+      {{- if include "vgpu.exporter.asksTokens" $root }}
+      - --collector.tokens
+      - --tokens.url=http://$(NODE_ADDRESS):9402/metrics
+      {{- end }}
       {{- range $exporter.extraArgs }}
       - {{ toJson . }}
       {{- end }}
     env:
+      {{- if include "vgpu.exporter.asksTokens" $root }}
+      - name: NODE_ADDRESS
+        valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+      {{- end }}
       {{- include "vgpu.nodeEnv" (list $root $exporter.extraEnv) | nindent 6 }}
     {{- with index . 2 }}
     {{- nindent 4 . }}
@@ -50,4 +58,13 @@ containers:
       {{- include "vgpu.mounts" (list $root $folders (list) $exporter.extraVolumeMounts) | nindent 6 }}
 volumes:
   {{- include "vgpu.volumes" (list $root $folders $exporter.extraVolumes) | nindent 2 }}
+{{- end }}
+
+{{/*
+Whether the exporter reads the page of the token daemon, "true" or "": where that needs no password, and is on each of
+its nodes.
+*/}}
+{{- define "vgpu.exporter.asksTokens" -}}
+{{- $tokens := .Values.tokens -}}
+{{- if and $tokens.enabled (not $tokens.nodeSelector) (not .Values.web.configSecret) }}true{{ end -}}
 {{- end }}

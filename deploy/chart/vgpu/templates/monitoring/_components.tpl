@@ -1,5 +1,6 @@
 {{/*
-What is there: the component of a pod -> whether it asks the API server, and the ports that serve metrics.
+What is there: the component of a pod -> whether it asks the API server, and the ports that serve metrics. Network
+policies do not hold for one on the network of its node (hostNetwork).
 */}}
 {{- define "vgpu.components" -}}
 {{- if .Values.exporter.enabled }}
@@ -22,6 +23,9 @@ reconciler-node: {api: true, ports: {reconcile: 9396}}
 {{- end }}
 {{- if .Values.feedback.enabled }}
 feedback: {api: false, ports: {feedback: 9403}}
+{{- end }}
+{{- if .Values.tokens.enabled }}
+tokens: {api: false, hostNetwork: true, ports: {tokens: 9402}}
 {{- end }}
 {{- if .Values.scheduler.enabled }}
 scheduler: {api: true, ports: {scheduler: 9398}}
@@ -53,6 +57,9 @@ vgpu-reconciler-node: {port: reconcile, components: {{ toJson (append $plugins "
 {{- if .Values.feedback.enabled }}
 vgpu-feedback: {port: feedback, components: [feedback]}
 {{- end }}
+{{- if .Values.tokens.enabled }}
+vgpu-tokens: {port: tokens, components: [tokens]}
+{{- end }}
 {{- if .Values.scheduler.enabled }}
 vgpu-scheduler: {port: scheduler, components: [scheduler]}
 {{- end }}
@@ -63,16 +70,23 @@ vgpu-kubeshare-node: {port: kubeshare, components: [kubeshare-node]}
 {{- end }}
 
 {{/*
-One endpoint of a monitor: (list $ job port). Where each node has one, the node's name is the instance.
+One endpoint of a monitor: (list $ job port). Where each node has one, the node's name is the instance. The token
+daemon declares no port.
 */}}
 {{- define "vgpu.endpoint" -}}
 {{- $monitoring := (index . 0).Values.monitoring -}}
+{{- $isUndeclared := and (eq (index . 1) "vgpu-tokens") (eq $monitoring.kind "PodMonitor") }}
+{{- if not $isUndeclared }}
 port: {{ index . 2 }}
+{{- end }}
 interval: {{ $monitoring.interval }}
 scrapeTimeout: {{ $monitoring.scrapeTimeout }}
 honorLabels: {{ $monitoring.honorLabels }}
 relabelings:
   - {targetLabel: job, replacement: {{ index . 1 }}}
+  {{- if $isUndeclared }}
+  - {sourceLabels: [__meta_kubernetes_pod_ip], targetLabel: __address__, replacement: "$1:9402"}
+  {{- end }}
   {{- if not (has (index . 1) (list "vgpu-reconciler" "vgpu-scheduler" "vgpu-kubeshare-controller")) }}
   - {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
   {{- end }}
