@@ -1,9 +1,12 @@
-"""The alerts of namespaces: quotas, and memory that is allocated and not used."""
+"""The alerts of namespaces: quotas, and memory that is allocated and not used.
+
+They have the label ``team`` where the reconciler reports a team, so that they can be routed to it.
+"""
 
 from typing import Final
 
 from grafana.promql import Alert, AlertSeverity, RuleGroup
-from grafana.recording import QUOTA
+from grafana.recording import QUOTA, teams
 from grafana.settings import FLAPS, QUOTA_NEAR_RATIO, UNUSED_GIB, UNUSED_RATIO
 from grafana.templates import RATIO
 from vgpu.units import GIB
@@ -13,13 +16,21 @@ _LIMIT: Final = "cluster_namespace_resource_model:vgpu_quota_limit:max"
 _UNUSED: Final = "cluster_namespace:vgpu_container_memory_unused_bytes:sum"
 _ALLOCATED: Final = "cluster_namespace:vgpu_container_memory_allocated_bytes:sum"
 
+NAMESPACE: Final = "cluster, namespace"
+
+
+def with_team(expr: str, labels: str) -> str:
+    """``expr``, which has these labels, with the team of the namespace where it is known."""
+    return f"({expr}) * on ({NAMESPACE}) group_left (team) {teams()} or on ({labels}) ({expr})"
+
+
 TEAMS: Final = RuleGroup(
     "vgpu-teams",
     (
         Alert(
             "VgpuQuotaExceeded",
             AlertSeverity.INFO,
-            f"{_USED} > on ({QUOTA}) {_LIMIT}",
+            with_team(f"{_USED} > on ({QUOTA}) {_LIMIT}", QUOTA),
             "1h",
             "Namespace {{ $labels.namespace }} exceeds its GPU quota of {{ $labels.resource }}",
             "Its new pods get no GPU; nothing ends by itself. First: vgpu inspect --by namespace"
@@ -28,7 +39,7 @@ TEAMS: Final = RuleGroup(
         Alert(
             "VgpuQuotaNearLimit",
             AlertSeverity.INFO,
-            f"{_USED} / on ({QUOTA}) ({_LIMIT} > 0) > {QUOTA_NEAR_RATIO} <= 1",
+            with_team(f"{_USED} / on ({QUOTA}) ({_LIMIT} > 0) > {QUOTA_NEAR_RATIO} <= 1", QUOTA),
             "1h",
             "Namespace {{ $labels.namespace }} is near its GPU quota of {{ $labels.resource }}",
             f"It holds {RATIO} of the quota. Its next pods may get no GPU. First: vgpu inspect --by"
@@ -38,7 +49,10 @@ TEAMS: Final = RuleGroup(
         Alert(
             "VgpuMemoryUnused",
             AlertSeverity.INFO,
-            f"{_UNUSED} / {_ALLOCATED} > {UNUSED_RATIO} and {_UNUSED} > {UNUSED_GIB * GIB}",
+            with_team(
+                f"{_UNUSED} / {_ALLOCATED} > {UNUSED_RATIO} and {_UNUSED} > {UNUSED_GIB * GIB}",
+                NAMESPACE,
+            ),
             "24h",
             "Namespace {{ $labels.namespace }} does not use its GPU memory",
             f"For a day {RATIO} of the memory that its containers were allocated is not used, and"

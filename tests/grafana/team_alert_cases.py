@@ -6,6 +6,7 @@ from vgpu.units import GIB
 SCHEDULER, RECONCILER = "vgpu-scheduler", "vgpu-reconciler"
 QUOTA = {"namespace": "ml", "resource": "memory"}
 OF_NAMESPACE = ("job", "instance")
+TEAM = 'vgpu_reconcile_namespace_info{namespace="ml",team="vision"}'
 DAY = 1500
 """A day and an hour, in minutes."""
 
@@ -34,6 +35,22 @@ CASES = (
             (quota(9, 8, "reconcile"), RECONCILER),
             (quota(1, 0), SCHEDULER),
         )
+    ),
+    Case(
+        "VgpuQuotaExceeded",
+        {**quota(9, 8), TEAM: "1x120"},
+        {**quota(8, 8), TEAM: "1x120"},
+        labels={**QUOTA, "team": "vision"},
+        lacks=OF_NAMESPACE,
+        job=RECONCILER,
+    ),
+    Case(
+        "VgpuMemoryUnused",
+        {**memory(100, 5), TEAM: f"1x{DAY}"},
+        {},
+        labels={"namespace": "ml", "team": "vision"},
+        lacks=OF_NAMESPACE,
+        value="95%",
     ),
     Case(
         "VgpuQuotaNearLimit",
