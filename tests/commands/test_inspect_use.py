@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.grafana.promtool import inputs, passes, renamed
 from tests.support import sample_cluster as sample
 from vgpu.cli import main
-from vgpu.commands.measured_use import QUERIES
+from vgpu.commands.measured_use import queries
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.units import GIB
 from vgpu.web.message import HttpResponse
@@ -52,9 +52,9 @@ def served(path, answer):
         server.stop(grace=1)
 
 
-def prometheus(amounts, **more):
+def prometheus(amounts, pod="", **more):
     """Prometheus' HTTP API with these amounts, by field and resource and pod."""
-    fields = {query: field for field, query in QUERIES.items()}
+    fields = {query: field for field, query in queries(pod).items()}
 
     def answer(query):
         asked = fields[parse_qs(query)["query"][0]]
@@ -187,6 +187,28 @@ def test_flags_that_do_not_fit_are_refused(dump, words, problem):
     assert "--prometheus and --exporter need --by" in alone.output
 
 
+# ---------------------------------------------------------------- vgpu explain
+
+
+def last_step(words, url=None, flag="--prometheus"):
+    asked = [f"{flag}={url}"] if url else []
+    result = CliRunner().invoke(main, ["explain", "pod", "ml/a", *words, *asked, "-o", "json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["steps"][-1]["evidence"][-1]
+
+
+def test_explain_has_what_the_pod_uses(cluster):
+    of_a = {field: {"a": amounts["a"]} for field, amounts in USE.items()}
+    used = "it uses 3.0 GiB of GPU memory and 25 % of a GPU's cores now; 5.0 GiB are idle"
+    with prometheus(of_a, pod=UID["a"]) as url:
+        assert last_step(cluster, url) == used
+    with served("/metrics", lambda _: page(("a", 8, 3, 0.5, 0.25), ("b", 4, 1, 1, 1))) as url:
+        assert last_step(cluster, url, "--exporter") == used
+    with prometheus({}, pod=UID["a"]) as url:
+        assert last_step(cluster, url) == "no exporter that was asked measures the pod"
+    assert "holds 8.0 GiB" in last_step(cluster)
+
+
 # ---------------------------------------------------------------- the queries, by promtool
 
 
@@ -225,6 +247,6 @@ def test_the_queries_count_each_container_once_however_often_it_is_scraped(tmp_p
                 for pod, value in RIGHT[field].items()
             ],
         }
-        for field, query in QUERIES.items()
+        for field, query in queries().items()
     ]
     passes(tmp_path, {"input_series": scraped, "promql_expr_test": tests})

@@ -7,8 +7,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.cluster_flags import ACCESS, unit_flags
 from vgpu.commands.document_output import print_document
+from vgpu.commands.measure_flags import measure_flags, measuring
 from vgpu.documentation import page
 from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
 from vgpu.program.flags import is_typed
@@ -17,6 +18,7 @@ EPILOG: Final = f"""\
 \b
 Examples:
   vgpu explain pod team-a/train-0
+  vgpu explain pod team-a/train-0 --prometheus http://localhost:9090
   vgpu explain node gpu-7
   vgpu explain gpu gpu-7/0
   kubectl get nodes,pods,sharepods,namespaces,resourcequotas,configmaps -A -o json > dump.json
@@ -72,12 +74,20 @@ def command() -> None:
 
 @command.command("pod", context_settings=_SETTINGS)
 @click.argument("name", metavar="NAMESPACE/NAME")
+@measure_flags("What the pod uses,")
 @_flags
 @click.pass_context
 def explain_pod_command(ctx: click.Context, /, *, name: str, **flags: Any) -> None:
     """Explain the way of a pod: request, quota, nodes, reservation, kubelet, plugin, use."""
-    from vgpu.explain.pod import explain_pod, explain_unreadable_pod  # noqa: PLC0415  # slow
+    from vgpu.explain.pod import (  # noqa: PLC0415  # slow
+        explain_pod,
+        explain_unreadable_pod,
+        with_use,
+    )
 
+    measure = measuring(
+        flags["prometheus"], flags["exporters"], {each: flags[each] for each in ACCESS}
+    )
     namespace, slash, pod_name = name.partition("/")
     if not (namespace and slash and pod_name) or "/" in pod_name:
         raise click.BadParameter(
@@ -89,7 +99,13 @@ def explain_pod_command(ctx: click.Context, /, *, name: str, **flags: Any) -> No
     )
     pod = evidence.pod(namespace, pod_name)
     if pod is not None:
-        _print(evidence, explain_pod(evidence.of_pod(pod)), flags["output"])
+        explanation = explain_pod(evidence.of_pod(pod))
+        notes: tuple[str, ...] = ()
+        if measure is not None:
+            measured = measure(pod.kubelet_uid)
+            explanation = with_use(explanation, measured.pods.get(pod.kubelet_uid))
+            notes = measured.notes
+        _print(evidence, explanation, flags["output"], notes)
         return
     malformed = evidence.malformed_pod(namespace, pod_name)
     if malformed is None:
@@ -171,9 +187,9 @@ def _evidence(ctx: click.Context, flags: dict[str, Any], ask: Callable[[Any, Any
     return ClusterEvidence(objects, units)
 
 
-def _print(evidence: Any, explanation: Any, output: str) -> None:
-    notes = (*evidence.cluster.notes, *evidence.schemes.notes)
-    explanation = msgspec.structs.replace(explanation, notes=notes)
+def _print(evidence: Any, explanation: Any, output: str, notes: Iterable[str] = ()) -> None:
+    all_notes = (*evidence.cluster.notes, *evidence.schemes.notes, *notes)
+    explanation = msgspec.structs.replace(explanation, notes=all_notes)
     if output == "json":
         from vgpu.commands.explain_document import document  # noqa: PLC0415  # only for JSON
 

@@ -5,13 +5,13 @@ installation in the cluster.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
-from vgpu.commands.cluster_flags import ACCESS, access_flags, unit_flags
+from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.document_output import print_document
 from vgpu.commands.inspect_read import (
     Read,
@@ -21,6 +21,7 @@ from vgpu.commands.inspect_read import (
     with_quotas,
     with_teams,
 )
+from vgpu.commands.measure_flags import measure_flags, measuring
 from vgpu.documentation import page
 from vgpu.inventory import (
     SORTS,
@@ -44,7 +45,6 @@ from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 
 if TYPE_CHECKING:
-    from vgpu.commands.measured_use import Measured
     from vgpu.kube.client import ApiClient
 
 OUTPUTS: Final = ("table", "wide", "json", "yaml")
@@ -186,21 +186,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
     help="With --by team: the label, or else the annotation, that has the team: of the pod, or else"
     " of its Namespace.",
 )
-@click.option(
-    "--prometheus",
-    metavar="URL",
-    help="With --by: what pods use, from a Prometheus that scrapes the exporters, such as"
-    " http://localhost:9090.",
-)
-@click.option(
-    "--exporter",
-    "exporters",
-    multiple=True,
-    metavar="URL",
-    help="With --by: what the pods of a node use, from its exporter, such as http://gpu-7:9394."
-    " Repeatable.",
-)
-@access_flags("an https --prometheus or --exporter")
+@measure_flags("With --by: what pods use,")
 @click.option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
@@ -270,13 +256,8 @@ def command(
             "--by sums up the whole cluster: drop NODE, --scheme, --sort",
         ),
         ((prometheus or exporters) and not by, "--prometheus and --exporter need --by"),
-        (prometheus and exporters, "--prometheus and --exporter: choose one"),
-        (
-            any(access.values()) and not (prometheus or exporters),
-            f"{_access_names()} need --prometheus or --exporter",
-        ),
     )
-    measure = _measuring(prometheus, exporters, access)
+    measure = measuring(prometheus, exporters, access)
     units = Units(volcano_factor, gpushare_unit)
     team = team_key if by == "team" else ""
 
@@ -284,7 +265,7 @@ def command(
         if by:
             from vgpu.commands.inspect_groups import print_groups  # noqa: PLC0415  # only for --by
 
-            measured = measure() if measure is not None else None
+            measured = measure("") if measure is not None else None
             if measured is not None:
                 older = ("used and idle are measured now, and the dump may be older",)
                 notes = (*read.notes, *measured.notes, *(older if files else ()))
@@ -331,22 +312,6 @@ def command(
             read = ask(cluster)
             click.clear()
             print_(read)
-
-
-def _measuring(
-    prometheus: str | None, exporters: Sequence[str], access: Mapping[str, str | None]
-) -> "Callable[[], Measured] | None":
-    """A function that reads what pods use; None if no flag names a server. Raises UsageError."""
-    if not (prometheus or exporters):
-        return None
-    from vgpu.commands.http_source import ClientOptions  # noqa: PLC0415  # only these flags need it
-    from vgpu.commands.measured_use import sources  # noqa: PLC0415
-
-    return sources(prometheus, exporters, ClientOptions(**access))
-
-
-def _access_names() -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in ACCESS)
 
 
 def _refuse(*checks: tuple[object, str]) -> None:

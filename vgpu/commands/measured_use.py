@@ -5,6 +5,7 @@ adds. Idle is what a container was allocated of a device and does not use, as th
 and dashboards count it.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,13 +51,18 @@ def _idle(allocated: str, used: str) -> str:
 _MEMORY: Final = "vgpu_container_memory_allocated_bytes", "vgpu_container_memory_used_bytes"
 _CORES: Final = "vgpu_container_core_allocated_ratio", "vgpu_container_sm_utilization_ratio"
 
-QUERIES: Final[Mapping[tuple[str, str], str]] = {
-    ("used", MEMORY): _used(_MEMORY[1]),
-    ("idle", MEMORY): _idle(*_MEMORY),
-    ("used", CORES): _used(_CORES[1]),
-    ("idle", CORES): _idle(*_CORES),
-}
-"""The questions to Prometheus, by field of :class:`MeasuredUse` and resource."""
+
+def queries(pod_uid: str = "") -> dict[tuple[str, str], str]:
+    """The questions to Prometheus about a pod or all, by field of MeasuredUse and resource."""
+    selector = f"{{pod_uid={json.dumps(pod_uid)}}}" if pod_uid else ""
+    memory, cores = ([name + selector for name in names] for names in (_MEMORY, _CORES))
+    return {
+        ("used", MEMORY): _used(memory[1]),
+        ("idle", MEMORY): _idle(*memory),
+        ("used", CORES): _used(cores[1]),
+        ("idle", CORES): _idle(*cores),
+    }
+
 
 _FACTORS: Final = {MEMORY: 1, CORES: WHOLE_DEVICE_MILLI}
 
@@ -98,11 +104,11 @@ class Prometheus(HttpSource):
         super().__init__(url, access, PROMETHEUS_SECONDS, "--prometheus")
         self._path = f"{self.path.rstrip('/')}/api/v1/query"
 
-    def measured(self) -> Measured:
-        """What all pods use now. Raises Unanswered."""
+    def measured(self, pod_uid: str = "") -> Measured:
+        """What a pod uses now, with "" all pods. Raises Unanswered."""
         pods: dict[str, dict[str, dict[str, int]]] = {}
         notes: dict[str, None] = {}
-        for (field, resource), query in QUERIES.items():
+        for (field, resource), query in queries(pod_uid).items():
             answer = self._vector(query)
             notes |= dict.fromkeys(f"{self.name}: {text}" for text in answer.warnings)
             for series in answer.data.result:
@@ -110,7 +116,7 @@ class Prometheus(HttpSource):
                 uid = series.metric.get("pod_uid", "")
                 if uid and amount is not None:
                     pods.setdefault(uid, {}).setdefault(field, {})[resource] = amount
-        if not pods:
+        if not (pods or pod_uid):
             notes[f"{self.name} has no measurement of vgpu's exporters"] = None
         return Measured({uid: MeasuredUse(**fields) for uid, fields in pods.items()}, (*notes,))
 
@@ -183,8 +189,8 @@ def _use(shares: Sequence[PageShare]) -> MeasuredUse:
 
 def sources(
     prometheus: str | None, exporters: Sequence[str], access: ClientOptions
-) -> Callable[[], Measured]:
-    """A function that reads what pods use now, from the servers that flags name.
+) -> Callable[[str], Measured]:
+    """A function that reads what a pod uses, or with "" all pods, from the servers of the flags.
 
     Raises click.UsageError; the function raises click.ClickException.
     """
@@ -194,11 +200,11 @@ def sources(
     except BadOption as error:
         raise click.UsageError(str(error)) from error
 
-    def read() -> Measured:
+    def read(pod_uid: str) -> Measured:
         if server is None:
             return of_exporters(pages)
         try:
-            return server.measured()
+            return server.measured(pod_uid)
         except Unanswered as error:
             raise click.ClickException(f"{server.name}: {error}") from error
 

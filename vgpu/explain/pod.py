@@ -22,6 +22,7 @@ from vgpu.explain.model import (
 from vgpu.explain.rule_steps import with_findings, with_remarks
 from vgpu.explain.text import gpu_text, share_text, time_text
 from vgpu.inventory import WaitingReason
+from vgpu.inventory.measured import MeasuredUse
 from vgpu.kube.errors import one_line
 from vgpu.kube.objects import ContainerState, MalformedObject, Status, holds_devices
 from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
@@ -29,8 +30,9 @@ from vgpu.ledger import Holding
 from vgpu.model import Claim, Phase, Request
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
+from vgpu.quota.resources import CORES, MEMORY
 from vgpu.reasons import Explained
-from vgpu.units import count
+from vgpu.units import count, percentage, rounded_size
 
 MOST_NAMED: Final = 5
 """Maximum number of nodes that a sentence names."""
@@ -326,6 +328,23 @@ POD_STEPS: Final = (
     WayStep.USE,
 )
 """The steps of a pod, in order."""
+
+
+def with_use(explanation: Explanation, use: MeasuredUse | None) -> Explanation:
+    """The explanation with what an exporter measured of the pod; None is nothing."""
+    if use is None or MEMORY not in use.used:
+        text = "no exporter that was asked measures the pod"
+    else:
+        cores = f" and {percentage(use.used[CORES])} of a GPU's cores" if CORES in use.used else ""
+        idle = f"; {rounded_size(use.idle[MEMORY])} are idle" if MEMORY in use.idle else ""
+        text = f"it uses {rounded_size(use.used[MEMORY])} of GPU memory{cores} now{idle}"
+    steps = tuple(
+        structs.replace(step, evidence=(*step.evidence, text))
+        if step.step is WayStep.USE and step.outcome is not ExplainOutcome.WAITING
+        else step
+        for step in explanation.steps
+    )
+    return structs.replace(explanation, steps=steps)
 
 
 # ---------------------------------------------------------------- parts
