@@ -1,7 +1,5 @@
 """What namespaces wait for, and how much of their quotas they hold, for metrics; pure."""
 
-from collections.abc import Iterator
-
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, NamespaceDemand, Scope
 from reconciler.rules.quota_holders import quota_holders, used_by
@@ -24,13 +22,14 @@ def namespace_demands(cluster_index: ClusterIndex, team_key: str) -> tuple[Names
     if snapshot.scope is not Scope.CLUSTER or not cluster_index.has(Coverage.PODS):
         return ()
     waiting: dict[str, list[Amounts]] = {}
-    for pod, requested in _waiting(cluster_index):
-        waiting.setdefault(pod.ref.namespace, []).append(requested)
+    for pod in (*snapshot.pods, *snapshot.share_pods):
+        of_namespace = waiting.setdefault(pod.ref.namespace, [])
+        if not pod.node and (requested := _waits_for(pod, cluster_index)):
+            of_namespace.append(requested)
     holders = quota_holders(cluster_index, snapshot.quotas)
     known = {namespace.name: namespace for namespace in snapshot.quota_namespaces}
-    names = {pod.ref.namespace for pod in (*snapshot.pods, *snapshot.share_pods)}
     demands = []
-    for name in sorted(names | snapshot.quotas.keys()):
+    for name in sorted(waiting.keys() | snapshot.quotas.keys()):
         quota = snapshot.quotas.get(name)
         used = used_by(holders.get(name, ()))
         requests = waiting.get(name, [])
@@ -55,12 +54,9 @@ def team_of(namespace: Namespace | None, key: str) -> str:
     return namespace.labels.get(key) or namespace.annotations.get(key, "")
 
 
-def _waiting(cluster_index: ClusterIndex) -> Iterator[tuple[Pod, Amounts]]:
-    """The pods and SharePods that no node has or is reserved for, with what they request."""
-    snapshot = cluster_index.snapshot
-    for pod in (*snapshot.pods, *snapshot.share_pods):
-        if pod.node or not holds_devices(pod) or registry().keeps_for_others(pod):
-            continue
-        requested = requested_amounts(pod, cluster_index.codecs)
-        if any(requested.values()) and not cluster_index.claims(pod):
-            yield pod, requested
+def _waits_for(pod: Pod, cluster_index: ClusterIndex) -> Amounts:
+    """What a pod or SharePod without a node requests; nothing if GPUs are reserved for it."""
+    if not holds_devices(pod) or registry().keeps_for_others(pod) or cluster_index.claims(pod):
+        return {}
+    requested = requested_amounts(pod, cluster_index.codecs)
+    return requested if any(requested.values()) else {}
