@@ -104,18 +104,21 @@ class VirtualGpuState(msgspec.Struct, frozen=True, dict=True):
     @property
     def accepts(self) -> bool:
         """Whether another SharePod may be placed on it."""
-        return not (self.is_torn or self.is_closing or self.has_unread)
+        lacks_gpu = self._refused_since is not None
+        return not (self.is_torn or self.is_closing or self.has_unread or lacks_gpu)
 
     def lacks_gpu(self, now: float) -> bool:
         """Whether kube-scheduler has found no free GPU for the holder, for HOLDER_SECONDS."""
+        since = self._refused_since
+        return since is not None and now - since >= HOLDER_SECONDS
+
+    @property
+    def _refused_since(self) -> float | None:
+        """When kube-scheduler found no free GPU for the holder, in unix seconds; None if not."""
         holder = self.holder
-        since = None if holder is None else holder.unschedulable_since
-        return (
-            holder is not None
-            and since is not None
-            and now - since >= HOLDER_SECONDS
-            and GPU_RESOURCE in holder.pod.unschedulable
-        )
+        if holder is None or GPU_RESOURCE not in holder.pod.unschedulable:
+            return None
+        return holder.unschedulable_since
 
     def has_room_for(self, tenant: SharePod, memory_bytes: int | None) -> bool:
         """Whether a tenant fits beside the bound users; unknown memory is not checked."""

@@ -260,6 +260,22 @@ def test_a_gpu_that_is_taken_before_the_holder_starts_gives_the_share_pod_back()
     assert cluster.share_pods["ns/a"].node == "n2"
 
 
+def test_nobody_is_placed_on_a_virtual_gpu_whose_holder_finds_no_gpu():
+    """Else a SharePod that has just left it could come back to it, again and again."""
+    cluster, controllers = started(nodes={"n1": 1, "n2": 1})
+    cluster.store(share_pod("a", 500))
+    cluster.deliver(controllers.state)
+    controllers.round()
+    cluster.native_pod("n1")
+    for pod in cluster.holders():
+        cluster.serve_holder(pod)
+    cluster.store(share_pod("b", 500))
+    cluster.deliver(controllers.state)
+    controllers.place("ns/b")
+    assert cluster.share_pods["ns/a"].node == "n1"
+    assert cluster.share_pods["ns/b"].node == "n2"
+
+
 def test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone():
     cluster, controllers = started(share_pod("a"), nodes={"n1": 1, "n2": 1})
     cluster.set_node(structs.replace(cluster.nodes["n1"], is_ready=False))
