@@ -5,6 +5,8 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporter.attribution import Attributor
 from exporter.families.tokens import TOKENS
@@ -19,7 +21,7 @@ from vgpu.model import PodRef, Scheme, Source
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import token_page
 from vgpu.sources.samples import Observation
-from vgpu.sources.token_page import MAX_TENANTS, TokenPage, parse_token_page
+from vgpu.sources.token_page import FIELDS, MAX_TENANTS, TokenPage, parse_token_page
 
 READY = "vgpu_token_ready 1\n"
 WHO = f'uuid="{UUID}",namespace="ml",pod="train-0"'
@@ -89,6 +91,22 @@ def test_what_is_no_page_of_a_daemon_is_refused_as_a_whole(text):
     with pytest.raises(SourceError) as refused:
         parse_token_page(text, "url")
     assert refused.value.reason is Reason.MALFORMED
+
+
+PARTS = st.text('ml0-9.e"\\{},=A \n', max_size=9)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(FIELDS)), PARTS, PARTS, PARTS), max_size=5))
+def test_any_labels_and_values_are_a_pod_a_refusal_or_nothing(series):
+    lines = (
+        f'{name}{{uuid="{UUID}",namespace="ml",pod="{pod}"{more}}} {value}'
+        for name, pod, more, value in series
+    )
+    sample = parse_token_page(READY + "\n".join(lines), "url")
+    for each in sample.tenants:
+        assert set(each.pod) <= set("ml0-9.e")
+        shares = each.request_ratio, each.limit_ratio, each.window_share_ratio
+        assert all(share is None or 0 <= share <= 1 for share in shares)
 
 
 # ---------------------------------------------------------------- the address

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from vgpu.facts import TokenSample, TokenTenant
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.kubeshare.text import is_uuid
-from vgpu.sources.files import printable
 
 DEFAULT_TOKENS_URL: Final = "http://127.0.0.1:9402/metrics"
 
@@ -121,7 +120,7 @@ def parse_token_page(text: str, url: str) -> TokenSample:
         if reason is None:
             tenants.append(_tenant(place, fields))
         else:
-            rejections.append(Rejection(printable("/".join(place)), reason))
+            rejections.append(Rejection("/".join(place), reason))
     return TokenSample(tuple(tenants), tuple(rejections))
 
 
