@@ -40,6 +40,7 @@ EMPTY = {
 ABSENT = {
     "vgpu_gpu_retired_pages_pending": "GPUs of today remap rows",
     "vgpu_reconcile_actions_total": "these reconcilers only tell",
+    "vgpu_container_resource_claim_info": "no simulated container has a ResourceClaim",
 }
 """Metrics in expressions that nobody tells here."""
 
