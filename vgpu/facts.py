@@ -163,12 +163,16 @@ class Region(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegionFile(msgspec.Struct, frozen=True, gc=False):
-    """A region with its path; pod and container come from the folder's name."""
+    """A region with its path; pod and container come from the folder's name.
+
+    The folder of a ResourceClaim has its UID instead, ``claim_uid``; pod and container are "" then.
+    """
 
     path: str
     pod_uid: str
     container: str
     region: Region
+    claim_uid: str = ""
 
 
 class ShimSample(msgspec.Struct, frozen=True, dict=True):

@@ -176,6 +176,11 @@ class SchemeRegistry:
         return tuple(chain.from_iterable(row.evidence.region_roots for row in self.rows))
 
     @cached_property
+    def claim_roots(self) -> tuple[str, ...]:
+        """Folders in which regions of ResourceClaims may be."""
+        return tuple(chain.from_iterable(row.evidence.claim_roots for row in self.rows))
+
+    @cached_property
     def limit_files(self) -> Mapping[str, LimitFiles]:
         """Limit files by the name of the row."""
         return {row.name: row.evidence.limits for row in self.rows if row.evidence.limits}

@@ -103,6 +103,7 @@ class NodeSources(msgspec.Struct, frozen=True):
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
+        claim_roots = () if paths.shim_roots else registry().claim_roots
         kubelet = (
             paths.log_dir,
             paths.checkpoint,
@@ -111,7 +112,9 @@ class NodeSources(msgspec.Struct, frozen=True):
             paths.dra_state,
         )
         return cls(
-            ShimSource(roots, required=roots_required, living=living) if SHIM in names else None,
+            ShimSource(roots, required=roots_required, living=living, claim_roots=claim_roots)
+            if SHIM in names
+            else None,
             KubeletSource(*kubelet) if KUBELET in names else None,
             LimitSource(paths.limit_dirs, living=living, mps=paths.mps_dir)
             if LIMITS in names

@@ -13,7 +13,7 @@ import msgspec
 
 from vgpu.facts import GpuSample, ShimSample
 from vgpu.sources.collector import Collector
-from vgpu.sources.samples import Observation, with_names
+from vgpu.sources.samples import Observation, with_claim_users, with_names
 
 
 class Collectors(msgspec.Struct):
@@ -58,7 +58,9 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     gpu = on.nvml.data(oldest) if on.nvml else None
     if gpu is not None and on.nvml is not None and not on.nvml.ok:
         gpu = without_processes(gpu)
-    shim = on.shim.data(oldest) if on.shim else None
+    pods = on.pods.data(oldest) if on.pods else None
+    kubelet = with_names(on.kubelet.data(oldest) if on.kubelet else None, pods)
+    shim = with_claim_users(on.shim.data(oldest) if on.shim else None, kubelet)
     process = None
     deadline = time.monotonic() + timeout
     if on.resource_claims is not None:
@@ -69,11 +71,10 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         process = on.process.data(oldest) if on.process.ok else None
     if on.resource_claims is not None:
         on.resource_claims.finish(deadline)
-    pods = on.pods.data(oldest) if on.pods else None
     return Observation(
         gpu=gpu,
         shim=shim,
-        kubelet=with_names(on.kubelet.data(oldest) if on.kubelet else None, pods),
+        kubelet=kubelet,
         limits=on.limits.data(oldest) if on.limits else None,
         own=on.own.data(oldest) if on.own else None,
         process=process,

@@ -4,7 +4,7 @@ The data of the driver, the shims, the kubelet, limit files and the kernel is in
 which the ledger reads; here is the data of the API server and our own plugins, and the sum.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -15,7 +15,9 @@ from vgpu.facts import (
     KubeletSample,
     LimitSample,
     PodSummary,
+    PreparedResourceClaim,
     ProcessSample,
+    RegionFile,
     ResourceClaimSample,
     ShimSample,
     TokenSample,
@@ -197,3 +199,39 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
         containers={**kubelet.containers, **pods.containers},
         named=kubelet.named or pods.complete,
     )
+
+
+def with_claim_users(shim: ShimSample | None, kubelet: KubeletSample | None) -> ShimSample | None:
+    """The regions, with those of ResourceClaims as regions of the container that uses them.
+
+    What no pod uses is left out: HAMi's driver empties the folder when it prepares a ResourceClaim.
+    The region of several containers is a rejection, since nothing in it names a container.
+    """
+    if shim is None or not any(file.claim_uid for file in shim.files):
+        return shim
+    files: list[RegionFile] = []
+    rejections = list(shim.rejections)
+    claims = {claim.uid: claim for claim in (kubelet.resource_claims if kubelet else ()) or ()}
+    for file in shim.files:
+        claim = claims.get(file.claim_uid)
+        if not file.claim_uid:
+            files.append(file)
+        elif claim is not None and kubelet is not None:
+            places = list(_users(claim, kubelet))
+            if len(places) == 1:
+                pod_uid, container = places[0]
+                files.append(msgspec.structs.replace(file, pod_uid=pod_uid, container=container))
+            elif places:
+                detail = f"{len(places)} containers use its ResourceClaim"
+                rejections.append(Rejection(file.path, Reason.AMBIGUOUS, detail))
+    return ShimSample(tuple(files), tuple(rejections))
+
+
+def _users(claim: PreparedResourceClaim, kubelet: KubeletSample) -> Iterator[tuple[str, str]]:
+    """The containers that use a ResourceClaim, by the UID of their pod."""
+    for uid in claim.pod_uids:
+        pod = kubelet.pods.get(uid)
+        for held in kubelet.held_claims if pod else ():
+            place = held.namespace, held.pod, held.claim
+            if pod and place == (pod.namespace, pod.name, claim.name):
+                yield uid, held.container

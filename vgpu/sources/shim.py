@@ -34,6 +34,9 @@ FOLDER_NAME = re.compile(
 )
 """``<podUID>_<container>``: a UUID, or the hash that is a static pod's UID; a DNS label."""
 
+CLAIM_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""``<UID of a ResourceClaim>``: the folders of HAMi's DRA driver."""
+
 _Stamp = tuple[int, int, int]
 
 
@@ -73,9 +76,13 @@ class _Folder(msgspec.Struct):
 
 
 class _Root(msgspec.Struct):
-    """The cache of one root: its listing, and its folders by name."""
+    """The cache of one root: its listing, and its folders by name.
+
+    ``of_claims``: the folders are of ResourceClaims, and not of containers.
+    """
 
     path: str
+    of_claims: bool = False
     listing: RootListing | None = None
     folders: dict[str, _Folder] = {}
 
@@ -93,9 +100,14 @@ class ShimSource:
         *,
         required: bool = True,
         living: Living = tuple,
+        claim_roots: Sequence[str] = (),
     ) -> None:
-        """Take the roots; if none exists that is an error only if one is ``required``."""
+        """Take the roots; if none exists that is an error only if one is ``required``.
+
+        ``claim_roots`` have a folder for each ResourceClaim. None of them has to exist.
+        """
         self._roots = [_Root(path) for path in roots]
+        self._claim_roots = [_Root(path, of_claims=True) for path in claim_roots]
         self._required = required
         self._living = living
         self._samples = 0
@@ -114,11 +126,13 @@ class ShimSource:
         rejections: list[Rejection] = []
         roots_read: set[tuple[int, int]] = set()
         failed: list[SourceError] = []
-        for root in self._roots:
+        of_claims: list[SourceError] = []
+        for root in (*self._roots, *self._claim_roots):
+            failures = of_claims if root.of_claims else failed
             try:
                 fd = open_fd(root.path, ROOT_FLAGS)
             except SourceError as error:
-                failed.append(error)
+                failures.append(error)
                 continue
             try:
                 stamp = _stamp(os.fstat(fd))
@@ -133,14 +147,14 @@ class ShimSource:
                             files += folder.files
                             rejections += folder.rejections
             except OSError as error:
-                failed.append(translated(error, root.path))
+                failures.append(translated(error, root.path))
             finally:
                 os.close(fd)
+        rejections += (e.rejection() for e in of_claims if e.reason is not Reason.ABSENT)
         broken = [failure for failure in failed if failure.reason is not Reason.ABSENT]
         if len(failed) == len(self._roots) and not broken and not self._required:
-            absent = (e.rejection() for e in failed)
-            return ShimSample((), tuple(absent))
-        if len(failed) == len(self._roots):
+            rejections += (e.rejection() for e in failed)
+        elif len(failed) == len(self._roots):
             raise (broken or failed or [SourceError(Reason.ABSENT, "no roots")])[0]
         rejections += (failure.rejection() for failure in broken)
         sample = ShimSample(tuple(files), tuple(rejections))
@@ -154,7 +168,8 @@ class ShimSource:
         if listing is not None and listing.is_of(stamp, self._living):
             return listing
         now_ns = time.time_ns()
-        listing = list_root(fd, root.path, self._living)
+        names = CLAIM_NAME if root.of_claims else FOLDER_NAME
+        listing = list_root(fd, root.path, self._living, names)
         root.folders = {
             name: folder
             for name, _, _ in listing.entries
@@ -258,9 +273,10 @@ def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) 
     name, path = at
     if len(images) > 1:
         raise SourceError(Reason.AMBIGUOUS, path, f"{len(images)} valid regions")
-    pod_uid, _, container = name.partition("_")
+    uid, is_of_container, container = name.partition("_")
+    place = (uid, container, "") if is_of_container else ("", "", uid)
     folder.files = tuple(
-        RegionFile(file_path, pod_uid, container, images[file].region)
+        RegionFile(file_path, place[0], place[1], images[file].region, place[2])
         for file, file_path in folder.entries
         if file in images
     )
@@ -276,10 +292,12 @@ def _settled(stamp: _Stamp, now_ns: int) -> bool:
     return now_ns - stamp[2] > RACY_NS
 
 
-def list_root(fd: int, path: str, living: Living = tuple) -> RootListing:
+def list_root(
+    fd: int, path: str, living: Living = tuple, folder_name: re.Pattern[str] = FOLDER_NAME
+) -> RootListing:
     """The folders of containers in an open root; other entries are one rejection for each reason.
 
-    Raises OSError.
+    ``folder_name`` is the form of their names. Raises OSError.
     """
     stamp = _stamp(os.fstat(fd))
     names, bad_names, no_folders = [], [], []
@@ -293,7 +311,7 @@ def list_root(fd: int, path: str, living: Living = tuple) -> RootListing:
     with os.scandir(fd) as entries:
         listed, too_many = first_entries(entries, MAX_ENTRIES, asked)
         for entry in listed:
-            if not FOLDER_NAME.fullmatch(entry.name):
+            if not folder_name.fullmatch(entry.name):
                 bad_names.append(entry.name)
             elif not entry.is_dir(follow_symlinks=False):
                 no_folders.append(entry.name)

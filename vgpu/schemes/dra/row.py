@@ -9,7 +9,7 @@ from vgpu.kube.objects import Node
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.observed import ObservedCodec
-from vgpu.schemes.row import KeyPrefixes, SchemeRow
+from vgpu.schemes.row import KeyPrefixes, NodeEvidence, SchemeRow
 
 
 def _codec(_: int | None) -> SchemeCodec:
@@ -27,5 +27,6 @@ DRA_ROW: Final = SchemeRow(
     codec=_codec,
     has_devices=_registers_none,
     keys=KeyPrefixes(),
+    evidence=NodeEvidence(claim_roots=("/usr/local/vgpu/claims",)),  # HAMi's driver
     has_allocate=False,  # the driver prepares a ResourceClaim
 )

@@ -1,0 +1,109 @@
+"""The regions of HAMi's DRA driver: a folder for each ResourceClaim, and whose they are."""
+
+import pytest
+
+from tests.exporter.test_observation import answers, look
+from tests.support.regions import a_region, place, write
+from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim, RegionFile
+from vgpu.model import PodRef
+from vgpu.reasons import Reason
+from vgpu.schemes.registry import registry
+from vgpu.sources.collector import Collector
+from vgpu.sources.observation import Collectors
+from vgpu.sources.samples import with_claim_users
+from vgpu.sources.shim import ShimSource
+
+CLAIM = "0f9b2a52-1c4d-4a50-9c5e-52d1f6a7b801"
+POD = PodRef("u1", "ml", "web")
+OTHER = PodRef("u2", "ml", "job")
+GOOD = a_region("v1.2")
+
+
+@pytest.fixture
+def claims(tmp_path):
+    root = tmp_path / "claims"
+    root.mkdir()
+    return root
+
+
+def region_of(claims, claim=CLAIM):
+    (claims / claim).mkdir()
+    path = claims / claim / "5d7c.cache"
+    write(path, GOOD)
+    return path
+
+
+def kubelet(*uses, pods=("u1",), claim=CLAIM):
+    """The kubelet's data; each use is a pod and its container."""
+    prepared = PreparedResourceClaim(claim, "ml", "train", pods, ())
+    held = tuple(
+        HeldResourceClaim(pod.namespace, pod.name, container, "train", ())
+        for pod, container in uses
+    )
+    named = {pod.uid: pod for pod in (POD, OTHER)}
+    return KubeletSample(named, {}, resource_claims=(prepared,), held_claims=held)
+
+
+def test_the_region_of_a_resource_claim_is_read_beside_those_of_containers(tmp_path, claims):
+    root = tmp_path / "containers"
+    root.mkdir()
+    place(root, GOOD)
+    path = region_of(claims)
+    (claims / "not-a-claim").mkdir()
+    sample = ShimSource([str(root)], claim_roots=[str(claims)]).sample()
+    assert len(sample.files) == 2
+    assert sample.files[1] == RegionFile(str(path), "", "", GOOD, CLAIM)
+    assert [one.reason for one in sample.rejections] == [Reason.BAD_DIRECTORY_NAME]
+
+
+def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
+    """Neither a rejection nor an error: only HAMi's DRA driver makes it."""
+    none = str(tmp_path / "none")
+    without = ShimSource([none], required=False).sample()
+    assert ShimSource([none], required=False, claim_roots=[f"{none}-either"]).sample() == without
+    path = region_of(claims)
+    alone = ShimSource([none], required=False, claim_roots=[str(claims)]).sample()
+    assert [file.path for file in alone.files] == [str(path)]
+    assert registry().claim_roots == ("/usr/local/vgpu/claims",)
+
+
+@pytest.mark.parametrize(
+    ("seen", "place"),
+    [
+        (kubelet((POD, "main")), ("u1", "main")),
+        (kubelet((POD, "main"), (OTHER, "main")), ("u1", "main")),  # another pod's of that name
+        (kubelet((POD, "main"), claim="another"), None),  # no pod uses it any more
+        (kubelet(), None),
+        (None, None),
+    ],
+)
+def test_it_is_of_the_only_container_that_uses_the_resource_claim(claims, seen, place):
+    region_of(claims)
+    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
+    found = with_claim_users(sample, seen)
+    assert [(file.pod_uid, file.container) for file in found.files] == ([place] if place else [])
+    assert found.rejections == ()
+
+
+def test_of_several_containers_it_is_nobodys(claims):
+    path = region_of(claims)
+    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
+    for seen in (
+        kubelet((POD, "main"), (POD, "side")),
+        kubelet((POD, "main"), (OTHER, "main"), pods=("u1", "u2")),
+    ):
+        found = with_claim_users(sample, seen)
+        assert found.files == ()
+        (rejection,) = found.rejections
+        assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
+
+
+def test_an_observation_has_it_under_its_container(claims):
+    region_of(claims)
+    source = ShimSource([], required=False, claim_roots=[str(claims)])
+    on = Collectors(
+        shim=Collector("shim", lambda _: source.sample()),
+        kubelet=Collector("kubelet", answers(kubelet((POD, "main")))),
+    )
+    (file,) = look(on).shim.files
+    assert (file.pod_uid, file.container) == ("u1", "main")
