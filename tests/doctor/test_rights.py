@@ -14,6 +14,7 @@ from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 HOME = "vgpu-system"
+KINDS = {"DaemonSet": DAEMON_SETS, "Deployment": DEPLOYMENTS}
 
 OWNERS = ("batch.volcano.sh", "leaderworkerset.x-k8s.io", "kubeflow.org", "ray.io")
 OWNERS += ("argoproj.io", "sparkoperator.k8s.io", "apps.kruise.io")
@@ -72,7 +73,7 @@ def granted(role, account):
 
 
 def component(workload):
-    kind = {"DaemonSet": DAEMON_SETS, "Deployment": DEPLOYMENTS}[workload["kind"]]
+    kind = KINDS[workload["kind"]]
     (installed,) = components([kind.one(json.dumps(workload).encode())])
     return installed
 
@@ -101,3 +102,19 @@ def test_namespaces_of_flags():
     assert leases(our_scheduler("--lease-namespace", "gpu")) == {"gpu"}
     assert leases(our_scheduler("--lease-namespace=$(NAMESPACE)")) == {HOME}
     assert leases(ours("Deployment", "reconciler", "reconcile", "run")) == {HOME}
+
+
+def workloads():
+    """The workloads of the manifests, each with the name of its file."""
+    for file in sorted(MANIFESTS.glob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            if document and document["kind"] in KINDS:
+                yield file.name, document
+
+
+def test_each_container_of_the_manifests_is_recognised():
+    for name, document in workloads():
+        found = components([KINDS[document["kind"]].one(json.dumps(document).encode())])
+        words = [each["args"][0] for each in document["spec"]["template"]["spec"]["containers"]]
+        assert len(found) == len(words), f"{name}: {words}"
+        assert all(each.is_ours for each in found)

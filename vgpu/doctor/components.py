@@ -47,6 +47,7 @@ class ComponentRole(Explained):
     NODE_RECONCILER = "node_reconciler", "reconciler of a node"
     CONTROLLER = "controller", "controllers"
     NODE_COMPONENT = "node_component", "component of a node"
+    TOKEN_DAEMON = "token_daemon", "token daemon"
     OPERATOR = "operator", "operator"
     WEBHOOK = "webhook", "webhook"
     DRA_DRIVER = "dra_driver", "DRA driver"
@@ -198,6 +199,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
     ),
     _ours(_ROLE.NODE_COMPONENT, "kubeshare", "node"),
     _ours(_ROLE.FEEDBACK, "feedback"),
+    _ours(_ROLE.TOKEN_DAEMON, "tokens"),
 )
 """The components; of several rows that fit a container the first one counts."""
 

@@ -94,7 +94,7 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
         Rights("pods", (*_READ, "patch"), namespace=SYSTEM),
     ),
 }
-"""By the role of the component; exporter and feedback need no right."""
+"""By the role of the component; exporter, feedback and token daemon need no right."""
 
 
 def needed(component: InstalledComponent) -> Iterator[tuple[Right, str]]:
