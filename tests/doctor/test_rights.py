@@ -27,6 +27,7 @@ FILES = {
     ComponentRole.CONTROLLER: ["kubeshare-rbac.yaml"],
     ComponentRole.NODE_COMPONENT: ["kubeshare-rbac.yaml"],
     ComponentRole.DEVICE_PLUGIN: ["device-plugin-volcano.yaml"],
+    ComponentRole.EXPORTER: ["exporter-full.yaml"],
 }
 
 WORKLOADS = {
@@ -44,6 +45,7 @@ WORKLOADS = {
     ),
     ComponentRole.NODE_COMPONENT: ours("DaemonSet", "kubeshare-node", "kubeshare", "node"),
     ComponentRole.DEVICE_PLUGIN: our_plugin(),
+    ComponentRole.EXPORTER: ours("DaemonSet", "exporter", "exporter", "--collector.api"),
 }
 ACCOUNTS = {ComponentRole.DEVICE_PLUGIN: "vgpu-device-plugin-volcano"}
 
@@ -91,6 +93,10 @@ def test_the_table_is_what_the_manifests_grant(role):
         unused |= {Right("kubeshare.nthu", "sharepods", "patch")}
         unused |= {Right("", "configmaps", "get", "kube-system", "gpuquota")}
     assert rights == manifests - unused
+
+
+def test_an_exporter_that_asks_no_api_server_needs_no_right():
+    assert not list(needed(component(ours("DaemonSet", "exporter", "exporter"))))
 
 
 def test_namespaces_of_flags():

@@ -4,7 +4,7 @@ A part that cannot be read costs the checks that need it, and no others. Secrets
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -16,12 +16,8 @@ from vgpu.doctor.model import DoctorCheck, Unread
 from vgpu.doctor.rights import needed
 from vgpu.kube.access_review import (
     ACCESS_REVIEWS,
-    OWN_ACCESS_REVIEWS,
-    SELF_REVIEWS,
     Right,
     account_access,
-    own_access,
-    self_review,
     service_account_user,
 )
 from vgpu.kube.api_kind import ApiKind, unread
@@ -198,23 +194,13 @@ def _reviews(
     }
     if not wanted:
         return 0, []
-    try:
-        us = SELF_REVIEWS.one(cluster.send(CREATE, SELF_REVIEWS, "", "", self_review()))
-    except (ClusterError, SourceError):  # it is there from Kubernetes 1.28 on
-        us = ""
     count, denied = 0, []
     for title, namespace, account, right, need in sorted(wanted):
         user = service_account_user(namespace, account)
-        is_us = user == us
+        body = account_access(namespace, account, right)
 
-        def ask(
-            right: Right = right,
-            place: tuple[str, str] = (namespace, account),
-            is_us: bool = is_us,
-        ) -> bool:
-            kind = OWN_ACCESS_REVIEWS if is_us else ACCESS_REVIEWS
-            body = own_access(right) if is_us else account_access(*place, right)
-            return kind.one(cluster.send(CREATE, kind, "", "", body))
+        def ask(body: Mapping[str, Any] = body) -> bool:
+            return ACCESS_REVIEWS.one(cluster.send(CREATE, ACCESS_REVIEWS, "", "", body))
 
         review = Right(ACCESS_REVIEWS.group, ACCESS_REVIEWS.plural, CREATE.word)
         allowed = _tried(reading, (_CHECK.RIGHTS,), f"rights of {user}", ask, review)

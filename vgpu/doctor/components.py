@@ -187,7 +187,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
         serves=(VOLCANOS, HAMIS, GPUSHARE, GAIA),
         flags=("single", "original-plugin", "lease-namespace", *_UNITS),
     ),
-    _ours(_ROLE.EXPORTER, "exporter", flags=_UNITS),
+    _ours(_ROLE.EXPORTER, "exporter", flags=("collector.api", *_UNITS)),
     _ours(_ROLE.NODE_RECONCILER, "reconcile", "run", "--scope=node", flags=_UNITS),
     _ours(_ROLE.RECONCILER, "reconcile", "run", flags=("state-namespace", *_UNITS)),
     _ours(

@@ -23,7 +23,8 @@ _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 class Rights(msgspec.Struct, frozen=True):
     """Verbs on a resource.
 
-    ``need`` is what they are for; "" if the component cannot do without them.
+    ``need`` is what they are for; "" if the component cannot do without them. ``flag`` is the flag
+    without which they are not needed.
     """
 
     resource: str
@@ -32,6 +33,7 @@ class Rights(msgspec.Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     need: str = ""
+    flag: str = ""
 
 
 _READ: Final = ("list", "watch")
@@ -73,6 +75,10 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
         Rights("leases", ("get", "update"), _LEASES, OWN, "vgpu-reconciler"),
         Rights("leases", ("create",), _LEASES, OWN),
     ),
+    ComponentRole.EXPORTER: (
+        Rights("pods", _READ, flag="collector.api"),
+        Rights("nodes", _GET, flag="collector.api"),
+    ),
     ComponentRole.NODE_RECONCILER: (
         Rights("pods", ("get", *_READ)),
         Rights("nodes", _GET),
@@ -94,7 +100,7 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
         Rights("pods", (*_READ, "patch"), namespace=SYSTEM),
     ),
 }
-"""By the role of the component; exporter, feedback and token daemon need no right."""
+"""By the role of the component; feedback and token daemon need no right."""
 
 
 def needed(component: InstalledComponent) -> Iterator[tuple[Right, str]]:
@@ -102,6 +108,8 @@ def needed(component: InstalledComponent) -> Iterator[tuple[Right, str]]:
     if not component.is_ours:
         return
     for rights in RIGHTS.get(component.row.role, ()):
+        if rights.flag and rights.flag not in component.flags:
+            continue
         namespace = _own(component) if rights.namespace == OWN else rights.namespace
         for verb in rights.verbs:
             right = Right(rights.group, rights.resource, verb, namespace, rights.name)

@@ -1,8 +1,7 @@
 """Rights, and the questions to the API server whether a user has them; pure.
 
-Such a question is created as an object that the server answers and does not keep, so these kinds
-are not in :mod:`vgpu.kube.kinds`. Formats: ``authorization.k8s.io/v1`` and
-``authentication.k8s.io/v1``.
+Such a question is created as an object that the server answers and does not keep, so this kind is
+not in :mod:`vgpu.kube.kinds`. Format: ``authorization.k8s.io/v1``.
 """
 
 from collections.abc import Mapping
@@ -57,37 +56,14 @@ class ReviewStatus(wire.Wire, frozen=True):
 
 
 class ReviewFields(wire.ObjectFields, frozen=True):
-    """The answer to a SubjectAccessReview or SelfSubjectAccessReview."""
+    """The answer to a SubjectAccessReview."""
 
     status: ReviewStatus
-
-
-class UserInfo(wire.Wire, frozen=True):
-    """The user whom the server has authenticated."""
-
-    username: str = ""
-
-
-class SelfStatus(wire.Wire, frozen=True):
-    """``status`` of a SelfSubjectReview."""
-
-    user_info: UserInfo = UserInfo()
-
-
-class SelfFields(wire.ObjectFields, frozen=True):
-    """The answer to a SelfSubjectReview."""
-
-    status: SelfStatus
 
 
 def project_review(review: ReviewFields, _: str) -> bool:
     """Whether the user has the right."""
     return review.status.allowed
-
-
-def project_self(review: SelfFields, _: str) -> str:
-    """The name of the user."""
-    return review.status.user_info.username
 
 
 ACCESS_REVIEWS: Final = ApiKind(
@@ -98,22 +74,6 @@ ACCESS_REVIEWS: Final = ApiKind(
     project_review,
     namespaced=False,
 )
-OWN_ACCESS_REVIEWS: Final = ApiKind(
-    "SelfSubjectAccessReview",
-    "authorization.k8s.io/v1",
-    "selfsubjectaccessreviews",
-    Decoders.of(ReviewFields),
-    project_review,
-    namespaced=False,
-)
-SELF_REVIEWS: Final = ApiKind(
-    "SelfSubjectReview",
-    "authentication.k8s.io/v1",
-    "selfsubjectreviews",
-    Decoders.of(SelfFields),
-    project_self,
-    namespaced=False,
-)
 
 # ---------------------------------------------------------------- questions
 
@@ -121,20 +81,6 @@ SELF_REVIEWS: Final = ApiKind(
 def service_account_user(namespace: str, name: str) -> str:
     """The user name of a ServiceAccount."""
     return f"{_ACCOUNT}:{namespace}:{name}"
-
-
-def self_review() -> Mapping[str, Any]:
-    """The question who we are."""
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-
-
-def own_access(right: Right) -> Mapping[str, Any]:
-    """The question whether we have a right."""
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": _attributes(right)},
-    }
 
 
 def account_access(namespace: str, name: str, right: Right) -> Mapping[str, Any]:
