@@ -525,67 +525,6 @@ def test_fifty_share_pods_come_and_go(bed, controller, watch, namespace):
     assert watch.events > seen_before + 100
 
 
-def test_upstreams_objects_are_taken_over_without_a_restart(bed, alone, namespace):
-    """Holder, SharePods and pods as KubeShare 1 leaves them, without conditions and labels."""
-    node, gpuid, uuid = "ks-1", "zxcvb", "GPU-ks-1-1"
-    limits = {"nvidia.com/gpu": 1}
-    holder = objects.pod(
-        f"kubeshare-vgpu-{node}-{gpuid}",
-        "kube-system",
-        limits=limits,
-        nodeName=node,
-        labels={"kubeshare/role": "dummyPod", "kubeshare/nodeName": node, "kubeshare/GPUID": gpuid},
-        annotations={"vgpu.dev/holder-gpu": uuid},
-    )
-    holder["spec"]["tolerations"] = [{"operator": "Exists"}]
-    bed.player.paused.add(node)
-    made = bed.client.create(holder)
-    ready = {"type": "Ready", "status": "True"}
-    running = {"phase": "Running", "conditions": [ready]}
-    bed.client.patch(made, {"status": running}, "status")
-    found = share_pod("old", namespace)
-    found["metadata"]["annotations"][GPUID] = gpuid
-    found["spec"]["nodeName"] = node
-    old = bed.client.create(found)
-    env = [
-        {"name": "NVIDIA_VISIBLE_DEVICES", "value": uuid},
-        {"name": "POD_MANAGER_PORT", "value": "50077"},
-    ]
-    pod = objects.pod("old", namespace, nodeName=node, annotations=found["metadata"]["annotations"])
-    pod["spec"]["containers"][0]["env"] = env
-    pod["metadata"]["ownerReferences"] = [
-        {
-            "apiVersion": "kubeshare.nthu/v1",
-            "kind": "SharePod",
-            "name": "old",
-            "uid": old["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
-    real = bed.client.create(pod)
-    bed.client.patch(real, {"status": running}, "status")
-    status = {
-        "BoundDeviceID": uuid,
-        "PodManagerPort": 50077,
-        "PodObjectMeta": {"uid": real["metadata"]["uid"], "creationTimestamp": None},
-        "PodStatus": running,
-    }
-    bed.client.patch(old, {"status": status})
-    bed.player.paused.discard(node)
-    controller = bed.controller("--no-leader-elect")
-    controller.start()
-    bed.wait_ready(namespace, "old")
-    bed.create("new", namespace, 300)
-    bed.wait_ready(namespace, "new")
-    assert bed.client.find(real), "nobody restarts"
-    assert bed.client.find(made)
-    after = bed.find(namespace, "old")
-    assert after["status"]["PodManagerPort"] == 50077
-    assert bed.find(namespace, "new")["metadata"]["annotations"][GPUID] == gpuid
-    assert controller.daemon.stop() == 0
-
-
 def test_pods_with_labels_are_bound_and_never_created_again(bed, alone, namespace):
     """KubeShare 2's, beside a SharePod: one Binding each, through a kill."""
     account = bed.api.client_for(*RULES, *LABEL_RULES)
