@@ -1,5 +1,7 @@
 """What namespaces wait for, and how much of their quotas they hold, for metrics; pure."""
 
+from typing import Final
+
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, NamespaceDemand, Scope
 from reconciler.rules.quota_holders import quota_holders, used_by
@@ -9,7 +11,10 @@ from vgpu.quota.check import Overrun
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.schemes.registry import registry
 
-_NONE = {GPUS: 0, MEMORY: 0, CORES: 0}
+_NONE: Final[Amounts] = {GPUS: 0, MEMORY: 0, CORES: 0}
+
+LONGEST_TEAM: Final = 63
+"""Maximum length of a team, which is that of a label's value; an annotation may be longer."""
 
 
 def namespace_demands(cluster_index: ClusterIndex, team_key: str) -> tuple[NamespaceDemand, ...]:
@@ -51,7 +56,7 @@ def team_of(namespace: Namespace | None, key: str) -> str:
     """The team that the Namespace names, by its label or else by an annotation that is kept."""
     if namespace is None:
         return ""
-    return namespace.labels.get(key) or namespace.annotations.get(key, "")
+    return (namespace.labels.get(key) or namespace.annotations.get(key, ""))[:LONGEST_TEAM]
 
 
 def _waits_for(pod: Pod, cluster_index: ClusterIndex) -> Amounts:

@@ -52,6 +52,7 @@ def test_the_team_is_the_label_of_the_namespace_or_one_of_our_annotations():
     spaces = (
         Namespace("ml", {"team": "vision", "owner": "anna"}),
         Namespace("b", annotations={"vgpu.dev/team": "nlp"}),
+        Namespace("c", annotations={"vgpu.dev/team": "x" * 1000}),
     )
     pods = pod("a"), pod("b", namespace="b"), pod("c", namespace="c")
     teams = {
@@ -64,7 +65,7 @@ def test_the_team_is_the_label_of_the_namespace_or_one_of_our_annotations():
     assert teams == {
         "team": {"ml": "vision", "b": "", "c": ""},
         "owner": {"ml": "anna", "b": "", "c": ""},
-        "vgpu.dev/team": {"ml": "", "b": "nlp", "c": ""},
+        "vgpu.dev/team": {"ml": "", "b": "nlp", "c": "x" * 63},
     }
 
 
