@@ -971,6 +971,40 @@ def test_the_feedback_lets_a_container_go_without_a_capability(
         shutil.rmtree(folder)
 
 
+# ---------------------------------------------------------------- the token daemon
+
+
+def test_the_token_daemon_serves_without_a_capability_and_the_exporter_reads_its_page(
+    node, installed, product_image
+):
+    """On the node's network, from files as the node component writes them."""
+    del product_image
+    folder = node.path("/kubeshare/scheduler")
+    contents = {"config": "1\nml/train 0.5 0.8 1024\n", "podmanagerport": "1\nml/train 50051\n"}
+    try:
+        for name, text in contents.items():
+            (folder / name).mkdir(parents=True)
+            (folder / name / "GPU-1").write_text(text)
+        values = {"tokens": {"enabled": True}, "reconciler": {"kind": "None"}}
+        values["exporter"] = {"sampleInterval": "1s"}
+        pods = installed(of_the_bed(node) | values)
+        (status,) = kernel_says(node, "vgpu tokens")
+        assert {int(status[each], 16) for each in ("CapEff", "CapPrm", "CapBnd")} == {0}
+        (address,) = (
+            pod["status"]["podIP"]
+            for pod in pods
+            if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "exporter"
+        )
+
+        def reads():
+            page = urllib3.request("GET", f"http://{address}:9394/metrics").data.decode()
+            return series_of(page).get('vgpu_collector_success{collector="tokens"}') == 1
+
+        wait_until(reads, "the exporter reads the page of the daemon")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # ---------------------------------------------------------------- the scheduler
 
 
