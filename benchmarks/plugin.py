@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.decode import pod  # noqa: E402
-from benchmarks.exporter import memory_mib, on_cpu  # noqa: E402
+from benchmarks.exporter_minutes import cpu_ms, memory_mib  # noqa: E402
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, volcano_annotations  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
 
@@ -96,7 +96,7 @@ def until_bound(bench):
 
 def idle_percent(bench, seconds, events):
     """The used part of a core, with ``rate`` changes of pods a second."""
-    before, started, done = on_cpu(bench.process.pid), time.monotonic(), 0
+    before, started, done = cpu_ms(bench.process.pid), time.monotonic(), 0
     scraped = started - SCRAPE_SECONDS / 2
     pods = [named(each) for each in bench.store.list(PODS).items]
     while (passed := time.monotonic() - started) < seconds:
@@ -109,7 +109,7 @@ def idle_percent(bench, seconds, events):
             bench.store.patch(PODS, *pods[done % len(pods)], patch)
             done += 1
         time.sleep(0.05)
-    return (on_cpu(bench.process.pid) - before) / 10 / (time.monotonic() - started)
+    return (cpu_ms(bench.process.pid) - before) / 10 / (time.monotonic() - started)
 
 
 def best_idle(bench, seconds, events):

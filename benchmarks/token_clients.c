@@ -8,8 +8,9 @@
  * every PACE_MS. Prints "MESSAGES P50 P99", the times in microseconds.
  *
  * tokens: TENANTS tenants on each of GPUS GPUs, with ports from PORT on. Each asks for the token,
- * keeps it for HOLD_MS, and asks again. Prints "HANDOVERS P50 P99": the time from the message that
- * returns a token to the answer with which the next tenant of the GPU gets it.
+ * keeps it for HOLD_MS, and asks again; the GPUs begin one after the other. Prints
+ * "HANDOVERS P50 P99": the time from the message that returns a token to the answer with which the
+ * next tenant of the GPU gets it.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -115,7 +116,7 @@ int main(int argc, char **argv)
             fail("connect");
         setsockopt(client->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         epoll_ctl(poll, EPOLL_CTL_ADD, client->fd, &event);
-        client->due = now_us() + (is_memory ? pause * i / number : 0);
+        client->due = now_us() + (is_memory ? pause * i / number : pause * client->gpu / gpus);
     }
     int64_t end = now_us() + (int64_t)(atof(argv[argc - 1]) * 1e6);
     while (now_us() < end) {

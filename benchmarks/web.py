@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from benchmarks.exporter import LIKE_PROMETHEUS, on_cpu  # noqa: E402
+from benchmarks.exporter import LIKE_PROMETHEUS  # noqa: E402
+from benchmarks.exporter_minutes import cpu_ms  # noqa: E402
 from vgpu.web.server import HttpResponse, WebServer  # noqa: E402
 
 BODY = b"m" * 60_000
@@ -66,10 +67,10 @@ def measure(name, requests):
             connection = http.client.HTTPConnection("127.0.0.1", int(child.stdout.readline()))
             for number in range(-100, requests):
                 if number == 0:
-                    before = on_cpu(child.pid)
+                    before = cpu_ms(child.pid)
                 connection.request("GET", "/metrics", headers=LIKE_PROMETHEUS)
                 assert connection.getresponse().read() == BODY
-            return (on_cpu(child.pid) - before) / requests * 1000
+            return (cpu_ms(child.pid) - before) / requests * 1000
         finally:
             connection.close()
             child.kill()

@@ -167,6 +167,10 @@ def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_
         return TokenStep(state)
     if state.holder is not None:
         return TokenStep(state, wake_at=token_end(state.holder, rules))
+    if rules.mode is TokenMode.LENIENT:  # an overuse that is reported later extends none of these
+        since = now - rules.window.length
+        kept = {name: _pruned(each, since) for name, each in state.tenants.items()}
+        state = replace(state, tenants=kept)
     name = _next(state, now, rules)
     if name is None:
         return TokenStep(state, (), _eligible_at(state, now, rules), unreturned)

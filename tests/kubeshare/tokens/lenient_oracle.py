@@ -27,6 +27,16 @@ class LenientOracle:
             self.running = None
         return self.look(now)
 
+    def withdraw(self, name, now):
+        if name in self.waiting:
+            self.waiting.remove(name)
+        return self.look(now)
+
+    def reload(self, shares, now):
+        self.shares = shares
+        self.last_quota = dict.fromkeys(shares, self.base)
+        return self.look(now)
+
     def look(self, now):
         if self.running and now >= self.running[1]:
             self.running = None

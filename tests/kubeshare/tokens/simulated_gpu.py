@@ -2,6 +2,8 @@
 
 import heapq
 import itertools
+import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from kubeshare.tokens.scheduler import (
@@ -46,7 +48,21 @@ class Record:
     grants: list = field(default_factory=list)
     runs: list = field(default_factory=list)  # begin, end of the kernels of a token
     waits: list = field(default_factory=list)  # asked, granted
+    returns: list = field(default_factory=list)  # when it asked or left, and its overuse
     asked: int | None = None
+
+    def spans(self):
+        """For how long each token counts: as its quota, until the tenant reports something else."""
+        for grant, returned in zip(self.grants, self.returned(), strict=True):
+            time, overuse = returned or (math.inf, 0)
+            yield grant.start, min(time, grant.start + grant.quota + overuse)
+
+    def returned(self):
+        """When the tenant asked again or left after each token, with its overuse; None if never."""
+        times = [time for time, _ in self.returns]
+        for grant in self.grants:
+            later = bisect_right(times, grant.start)
+            yield self.returns[later] if later < len(times) else None
 
 
 class SimulatedGpu:
@@ -81,8 +97,19 @@ class SimulatedGpu:
             self.now = time
             if isinstance(event, Ask):
                 self.tenants[name].asked = time
+            if isinstance(event, Ask | Leave):
+                self.tenants[name].returns.append((time, getattr(event, "overuse", 0)))
+            if isinstance(event, Configure):
+                for each in event.tenants:
+                    behaviour = self.tenants[each.name].behaviour
+                    behaviour.request, behaviour.limit = each.request_milli, each.limit_milli
             self._step(event)
         self.now = until
+
+    def reload(self, time, shares):
+        """Other shares from then on."""
+        tenants = [Tenant(name, *share) for name, share in zip(self.tenants, shares, strict=True)]
+        self._at(time, "", Configure(tuple(tenants)))
 
     def share(self, name, window):
         """The part of the last ``window`` for which a tenant's kernels ran."""
@@ -105,6 +132,7 @@ class SimulatedGpu:
         end = begin + kernels * behaviour.kernel
         tenant.grants.append(grant)
         tenant.waits.append((tenant.asked, self.now))
+        tenant.asked = None
         tenant.runs.append((begin, end))
         count = len(tenant.grants)
         if count == behaviour.returns:

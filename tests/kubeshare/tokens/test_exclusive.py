@@ -105,6 +105,55 @@ def test_a_tenant_below_its_request_waits_for_one_token_of_each_other_at_most(te
 
 
 @pytest.mark.slow
+@given(behaviours(KERNELS | LONG_KERNELS, honest=False))
+def test_a_gpu_is_not_idle_while_a_tenant_that_may_run_waits(tenants):
+    """Between two tokens, all that wait are at their limits; the sums are those of the records."""
+    gpu = run(tenants)
+    idle = [*idle_times(gpu)]
+    for tenant in gpu.tenants.values():
+        spans = [*tenant.spans()]
+        waits = [*tenant.waits, *([(tenant.asked, gpu.now)] if tenant.asked is not None else [])]
+        for begin, end in idle:
+            if any(asked <= begin and granted >= end for asked, granted in waits):
+                last = end - 1
+                window = min(WINDOW, last)
+                used = sum(max(0, ended - max(start, last - window)) for start, ended in spans)
+                assert used * 1000 >= tenant.behaviour.limit * window
+
+
+def idle_times(gpu):
+    """Times without a token: after its return, its timeout, or the end of its holder."""
+    held = [
+        (grant.start, min(token_end(grant, RULES), (returned or (gpu.now, 0))[0]))
+        for tenant in gpu.tenants.values()
+        for grant, returned in zip(tenant.grants, tenant.returned(), strict=True)
+    ]
+    latest = 0
+    for begin, end in sorted(held):
+        if begin > latest + 1:
+            yield latest, begin
+        latest = max(latest, end)
+
+
+@pytest.mark.slow
+@given(
+    behaviours(KERNELS | LONG_KERNELS, honest=False),
+    st.lists(st.tuples(st.integers(1, 2 * WINDOW), st.lists(st.integers(0, 500), min_size=10))),
+)
+def test_a_reload_takes_no_token_and_keeps_the_other_invariants(tenants, reloads):
+    gpu = SimulatedGpu(tenants, RULES)
+    for time, numbers in reloads:
+        requests = [number * 2 // len(tenants) for number in numbers[: len(tenants)]]
+        gpu.reload(time, [(request, min(1000, request + 10)) for request in requests])
+    gpu.run(2 * WINDOW)
+    reported = {grant.start for grant in gpu.unreturned}
+    assert set(overlapping(gpu)) <= reported
+    for tenant in gpu.tenants.values():
+        for grant in tenant.grants:
+            assert 0 < grant.quota <= RULES.max_quota
+
+
+@pytest.mark.slow
 @given(behaviours())
 def test_tenants_that_are_always_busy_get_their_requests(tenants):
     gpu = run(tenants)

@@ -1,18 +1,22 @@
 """Mode lenient grants what Gemini's rules grant, at the same times."""
 
 import itertools
+import random
 
-from hypothesis import given
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeshare.tokens.scheduler import (
     Ask,
     Configure,
+    Leave,
     Tenant,
     Tick,
     TokenMode,
     TokenRules,
     TokenState,
+    Withdraw,
     step,
 )
 from tests.kubeshare.tokens.lenient_oracle import LenientOracle
@@ -66,6 +70,11 @@ class Pair:
             self.take(Tick(), self.oracle.look(self.now))
         self.now = until
 
+    def reload(self, shares):
+        self.shares = shares
+        tenants = tuple(Tenant(name, *share) for name, share in shares.items())
+        self.take(Configure(tenants), self.oracle.reload(shares, self.now))
+
     def ask(self, name, overuse, burst):
         if name in self.shares and name not in self.result.state.queue:
             expected = self.oracle.ask(name, overuse, burst, self.now)
@@ -78,6 +87,34 @@ def test_grants_and_their_times_are_those_of_the_rules(given_shares, script):
     for delay, name, overuse, burst in script:
         pair.advance(pair.now + delay)
         pair.ask(name, overuse, burst)
+    pair.advance(pair.now + 3 * WINDOW)
+
+
+@pytest.mark.slow
+@given(shares, st.integers(0, 2**32))
+@example([(50, 50)] * 3, 991618)  # an overuse of a token that has left the window
+def test_long_sequences_with_reloads_and_tenants_that_leave(given_shares, seed):
+    """Three hundred events of a seed: minutes of a GPU, many times the window."""
+    chance = random.Random(seed)
+    pair = Pair(given_shares)
+    for _ in range(300):
+        pair.advance(pair.now + chance.choice((0, 1, 20_000, 150_000, 400_000, 3_000_000)))
+        name = chance.choice([*pair.shares])
+        match chance.random():
+            case kind if kind < 0.9:
+                burst = chance.choice((0, 1000, 40_000, 300_000, 600_000))
+                pair.ask(name, chance.choice((0, 0, 5_000, 200_000)), burst)
+            case kind if kind < 0.96:
+                expected = pair.oracle.withdraw(name, pair.now)
+                pair.take(chance.choice((Withdraw, Leave))(name), expected)
+            case _:
+                pair.reload(
+                    {
+                        each: (request, chance.randint(request, 1000))
+                        for each in pair.shares
+                        for request in (chance.randint(10, 600),)
+                    }
+                )
     pair.advance(pair.now + 3 * WINDOW)
 
 
