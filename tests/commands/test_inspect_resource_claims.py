@@ -56,7 +56,7 @@ def test_the_table_has_the_pods_of_a_resource_claim_and_counts_it_once(source):
         ["ml/watcher", "–"],
     ]
     assert lines.count("      ResourceClaim train") == 2
-    assert "      resource-claim name fpga.example/rack/fpga-3" in lines
+    assert "      ResourceClaim odd (fpga.example/rack/fpga-3)" in lines
 
 
 def test_the_document_names_the_resource_claims(source):

@@ -232,7 +232,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield [("  on no known GPU", BAD)]
             for holding in view.ledger.unplaced:
                 yield from self._holding(holding)
-                if holding.share.device and not self.layout.wide:
+                if holding.share.device and not (self.layout.wide or holding.claimed):
                     named = f"{holding.sources[0]} name {holding.share.device}"
                     yield [(f"      {named}", DOUBTFUL)]
         yield []
@@ -289,8 +289,9 @@ class _Table(msgspec.Struct, frozen=True):
         yield from self._state(holding)
 
     def _claimed(self, holding: Holding) -> str:
-        """The ResourceClaims of a holding, with the devices where they are long."""
-        if self.layout.wide:
+        """The ResourceClaims of a holding; with the driver's names of unknown devices."""
+        names = [part.claimed.name for part in holding.claimed]
+        if self.layout.wide or holding.share.device in ("", *names):
             parts = [f"{part.claimed.claim} ({part.claimed.name})" for part in holding.claimed]
         else:
             parts = [part.claimed.claim for part in holding.claimed]

@@ -60,7 +60,11 @@ def api(workplace, tools):
 @pytest.fixture(scope="session")
 def control_plane(workplace, tools):
     """An API server with controllers and a scheduler."""
-    with start_cluster(workplace, tools, name="control-plane", controllers=True) as cluster:
+    shares = ("--feature-gates=DRAConsumableCapacity=true",)  # DRA: shares of one device
+    flags = dict.fromkeys(("kube-apiserver", "kube-scheduler"), shares)
+    with start_cluster(
+        workplace, tools, name="control-plane", controllers=True, flags=flags
+    ) as cluster:
         yield cluster
 
 
