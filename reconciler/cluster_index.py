@@ -8,13 +8,13 @@ from reconciler.model import Coverage, ObjectKind, ObjectRef, OwnerState, Snapsh
 from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
+from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.kube.kept_keys import asks_for_gpus, resource_prefixes
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.registry import registry
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"

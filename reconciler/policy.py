@@ -8,7 +8,7 @@ import msgspec
 
 from reconciler.namespace_policy import NamespacePolicy
 from reconciler.reasons import Rule
-from vgpu.schemes.nvidia.grant import NVIDIA
+from vgpu.inventory.nvidia import SCHEME as NVIDIA
 
 
 class Mode(StrEnum):

@@ -157,12 +157,18 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/sources/kubelet_checkpoint.py": "counts the replicas that NVIDIA's plugin registers",
     "vgpu/sources/mps.py": "reads the log of NVIDIA's MPS daemons",
+    "vgpu/sources/mps_clients.py": "reads the environment of MPS clients",
+    "vgpu/inventory/nvidia.py": "lists what NVIDIA's plugin advertises, whose pods have no claims",
+    "vgpu/commands/inspect_nvidia.py": "shows the same",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
     "vgpu/commands/inspect.py": "its --legacy is one original's",
     "vgpu/commands/demo_schedule.py": "its pods are of one system",
     "scheduler/compat/": "has the gauges of each original's scheduler",
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",
+    "vgpu/doctor/": "looks for the components of each original",
+    "vgpu/commands/demo_tokens.py": "its pods are of one system",
+    "vgpu/sources/token_page.py": "reads the page of one original's token daemon",
     "vgpu/model.py": "declares the names",
 }
 """Where one scheme is spoken of by name, and why."""

@@ -20,7 +20,6 @@ from vgpu.model import PodRef
 from vgpu.quota.check import Overrun
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
-from vgpu.schemes.nvidia.grant import PREFIX
 from vgpu.tabwriter import align
 from vgpu.units import percentage, rounded_size
 
@@ -140,7 +139,7 @@ def _cells(group: GroupUsage) -> Iterator[str]:
 def _nvidia(group: GroupUsage) -> str:
     """The units of NVIDIA's own plugin, such as ``3 gpu, 1 mig-1g.10gb``."""
     units = group.nvidia.items()
-    return ", ".join(f"{number} {name.removeprefix(PREFIX)}" for name, number in units) or "-"
+    return ", ".join(f"{number} {name.rpartition('/')[2]}" for name, number in units) or "-"
 
 
 def _use(amounts: Amounts) -> str:

@@ -5,14 +5,19 @@ has the one, and the log of the MPS daemon the other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.model import ContainerKind, PodRef, Sharing
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised, is_own_resource
 from vgpu.schemes.registry import registry
+
+SCHEME: Final = NVIDIA
+"""The scheme of these pods."""
 
 
 class NvidiaHolder(msgspec.Struct, frozen=True, gc=False):

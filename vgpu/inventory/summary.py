@@ -8,6 +8,7 @@ import msgspec
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
+from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
@@ -16,7 +17,6 @@ from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Scheme
-from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.registry import registry
 
 _NAMED: Final = 3
