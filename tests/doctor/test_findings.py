@@ -216,6 +216,10 @@ CASES = {
         (*HAMI[:2], our_scheduler()),
         {"no_node_lock"},
     ),
+    "the original scheduler may serve the original plugin": (
+        (*HAMI, our_scheduler()),
+        {"several_binders"},
+    ),
     "our scheduler locks for the original plugin": (
         (*HAMI[:2], our_scheduler("--original-plugin")),
         set(),

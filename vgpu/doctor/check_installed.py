@@ -177,12 +177,16 @@ def _node_locks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     originals = [
         each for each in plugins if not each.is_ours and {HAMIS, VOLCANOS} & {*each.serves}
     ]
-    for each in facts.of_role(ComponentRole.SCHEDULER):
+    schedulers = facts.of_role(ComponentRole.SCHEDULER)
+    theirs = {name for each in schedulers if not each.is_ours for name in each.serves}
+    # Where the original scheduler runs as well, it may place these pods: several_binders has that.
+    unlocked = [each for each in originals if not theirs & {*each.serves}]
+    for each in schedulers:
         if not each.is_ours:
             continue
         locks = "original-plugin" in each.flags
-        if originals and not locks:
-            texts = [each.text for each in originals]
+        if unlocked and not locks:
+            texts = [plugin.text for plugin in unlocked]
             yield finding(_SETTINGS, DoctorReason.NO_NODE_LOCK, each.workload.title, *texts)
         if locks and plugins and not originals:
             yield finding(_SETTINGS, DoctorReason.NEEDLESS_LOCK, each.workload.title)
