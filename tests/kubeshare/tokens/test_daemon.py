@@ -16,6 +16,7 @@ from kubeshare.tokens.main import command
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
+from tests.kubeshare.tokens.recorded_streams import KINDS, path_of, replay
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
 from vgpu.schemes.kubeshare.gemini_config import tenant_name
@@ -286,6 +287,14 @@ def test_a_stream_has_the_bytes_of_the_layout(serve, tmp_path, file, options):
         for line in ("limit", "allocate 629145600", "allocate 629145600", "free 1", "quota 0 0"):
             client.ask(line)
     assert record.read_text() == (GOLDEN / file).read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recorded_stream_has_the_same_answers(serve, tmp_path, kind):
+    write(tmp_path, [pod("a")])
+    serve()
+    lines = path_of(kind).read_text().splitlines(keepends=True)
+    assert replay(lines, 50051) == lines
 
 
 def test_the_program(tmp_path):
