@@ -210,7 +210,7 @@ class Predecessor:
 def predecessor(path: Path) -> Predecessor | None:
     """The process that listens there, connected; None if there is none.
 
-    Raises HandoverError. A process that has just handed over to another one answers no more: its
+    Raises HandoverError and OSError. A process that has just handed over to another one answers no more: its
     successor has its socket, and hands over in its turn.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -221,5 +221,7 @@ def predecessor(path: Path) -> Predecessor | None:
         connection.close()
         if error.errno in {errno.ENOENT, errno.ECONNREFUSED}:
             return None
+        if error.errno is None:  # Python's own: the path is too long
+            raise
         raise HandoverError(error.strerror or str(error)) from error
     return Predecessor(connection)
