@@ -210,8 +210,8 @@ class Predecessor:
 def predecessor(path: Path) -> Predecessor | None:
     """The process that listens there, connected; None if there is none.
 
-    Raises HandoverError and OSError. A process that has just handed over to another one answers no more: its
-    successor has its socket, and hands over in its turn.
+    Raises HandoverError and OSError. A process that has just handed over to another one answers no
+    more: its successor has its socket, and hands over in its turn.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(WAIT_SECONDS)
