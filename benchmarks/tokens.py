@@ -133,6 +133,9 @@ def measured(servers, program, seconds, runs):
             _, p50, p99, _ = server.load(program, "memory", CONNECTIONS, PACE_MS, seconds)
             keep(f"{name} p50", p50 / 1000)
             keep(f"{name} p99", p99 / 1000)
+        pace = CONNECTIONS * HOLD_MS / GPUS  # as many messages as there are hand-overs
+        number, *_, cpu = servers["nothing"].load(program, "memory", CONNECTIONS, pace, seconds)
+        keep("same pace cpu", cpu / number)
         number, p50, p99, cpu = servers["daemon"].load(
             program, "tokens", GPUS, TENANTS, HOLD_MS, seconds
         )
@@ -171,7 +174,8 @@ def report(best):
     print(f"CPU of a message: {each}, {ratio:.2f} times: {hold('CPU', ratio, CPU_RATIO, 'times')}")
     core = best["handover cpu"] * GPUS * 1000 / HOLD_MS / 1e6 * 100
     held = hold("CPU of hand-overs", core, CORE_PERCENT, "% of a core")
-    each = f"{best['handover cpu']:.1f} us each"
+    nothing = f"{best['same pace cpu']:.1f} us of the other server at this pace"
+    each = f"{best['handover cpu']:.1f} us each, beside {nothing}"
     print(f"CPU of {GPUS} GPUs with 50 hand-overs a second: {each}, {core:.2f} %: {held}")
     for requests in ([500, 500], [500, 300, 200], [100, 200, 400, 300]):
         reached = shares(best["handover p50"], requests)
