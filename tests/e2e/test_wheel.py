@@ -121,7 +121,7 @@ def test_the_exporter_reads_a_node(binaries, tmp_path):
 def test_the_demo_runs(binaries, tmp_path):
     done = run(tmp_path, binaries / "vgpu", "demo", "--once")
     assert done.returncode == 0, done.stderr
-    assert parse(done.stdout)["vgpu_gpus"] == 2
+    assert parse(done.stdout)["vgpu_gpus"] == 3
 
 
 def test_what_needs_grpc_says_which_extra_is_missing(binaries, tmp_path):
