@@ -13,6 +13,7 @@ so that equal clusters have equal plans at any speed of the machine.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from enum import IntEnum
 from itertools import combinations
 from math import comb
 from typing import Final, Protocol
@@ -90,12 +91,21 @@ class Defragmentation(msgspec.Struct, frozen=True):
     complete: bool = True
 
 
+class Prospect(IntEnum):
+    """What the replacements of a step's pods can expect, before it is tried out."""
+
+    ALL_PLACED = 0
+    SOME_UNPLACED = 1  # all of these are less important than the wanted pods
+    FORBIDDEN = 2  # a pod that is as important as the wanted ones has no place
+
+
 class EvictionStep(msgspec.Struct, frozen=True):
     """Pods of a node, and how many more pods of the demand the node takes without them."""
 
     node: str
     pods: tuple[EvictablePod, ...]
     gain: int
+    prospect: Prospect
 
     @property
     def uids(self) -> frozenset[str]:
@@ -103,24 +113,14 @@ class EvictionStep(msgspec.Struct, frozen=True):
         return _uids(self.pods)
 
     @property
-    def homeless(self) -> int:
-        """Number of pods whose replacement seems to have no place."""
-        return sum(not each.has_place for each in self.pods)
-
-    @property
-    def order(self) -> tuple[int, int, int, str]:
+    def order(self) -> tuple[int, int, str]:
         """Steps of one pod more come later, then those of more important pods."""
-        return (
-            len(self.pods),
-            self.homeless,
-            max(each.pod.priority for each in self.pods),
-            self.node,
-        )
+        return len(self.pods), max(each.pod.priority for each in self.pods), self.node
 
     @property
-    def rate(self) -> tuple[bool, float, tuple[int, int, int, str]]:
-        """The cheapest first: pods with another place, then few pods for each one that fits."""
-        return self.homeless > 0, len(self.pods) / self.gain, self.order
+    def rate(self) -> tuple[Prospect, float, tuple[int, int, str]]:
+        """The cheapest first: by the prospect, then few pods for each one that fits."""
+        return self.prospect, len(self.pods) / self.gain, self.order
 
 
 class _Exhausted(Exception):  # noqa: N818  # an event, and no error of a program
@@ -277,7 +277,14 @@ class _Search:
         gain = self._gain(name, uids)
         if gain > 0:
             pods = tuple(self._by_uid[uid] for uid in sorted(uids))
-            self._steps[name, uids] = EvictionStep(name, pods, gain)
+            self._steps[name, uids] = EvictionStep(name, pods, gain, self._prospect(pods))
+
+    def _prospect(self, pods: Iterable[EvictablePod]) -> Prospect:
+        unplaced = [each.pod.priority for each in pods if not each.has_place]
+        if not unplaced:
+            return Prospect.ALL_PLACED
+        is_allowed = max(unplaced) < self._wanted.priority
+        return Prospect.SOME_UNPLACED if is_allowed else Prospect.FORBIDDEN
 
     def _may_help(self, size: int) -> bool:
         """Whether a step with so many pods may be part of a better plan."""
@@ -299,10 +306,9 @@ class _Search:
     def _single(self) -> None:
         """Try the steps that suffice alone."""
         enough = [step for step in self._steps.values() if step.gain >= self._wanted.missing]
-        for has_places in (True, False):
-            for step in sorted(enough, key=lambda step: step.order):
-                if (not step.homeless) == has_places and self._may_help(len(step.pods)):
-                    self._consider(step.uids)
+        for step in sorted(enough, key=lambda step: (step.prospect, step.order)):
+            if self._may_help(len(step.pods)):
+                self._consider(step.uids)
 
     def _several(self) -> None:
         """Try the cheapest steps together, without those that leave pods without a place."""

@@ -173,6 +173,25 @@ def test_a_budget_counts_all_evictions_of_the_plan(tmp_path):
     assert len(evicted(*one[:-1], "1")) == 1
 
 
+def test_a_dump_without_budgets_has_a_note(tmp_path):
+    words = (*OF_40_GB, "--pods", "1", "--defragment")
+    without = CliRunner().invoke(main, ("fit", *dumped(tmp_path, ITEMS[:-1]), *words))
+    assert "note: there are no PodDisruptionBudgets in the dump" in without.stderr
+    with_one = CliRunner().invoke(main, ("fit", *dumped(tmp_path, ITEMS), *words))
+    assert "PodDisruptionBudgets" not in with_one.output
+
+
+def test_the_less_important_of_pods_without_another_place_is_evicted(tmp_path):
+    items = (
+        *NODES,
+        *(pod(f"p{gpu}", "gpu-1", gpu, 40000, priority=5) for gpu in (1, 2)),
+        pod("p3", "gpu-2", 3, 40000, priority=3),
+        pod("p4", "gpu-2", 4, 40000, priority=4),
+    )
+    words = (*dumped(tmp_path, items), "--pods", "1", "--priority", "5")
+    assert evicted(*words) == {"p3": ""}
+
+
 def test_a_quota_is_no_reason_to_evict(tmp_path):
     quota = {
         "apiVersion": "v1",

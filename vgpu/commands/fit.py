@@ -251,6 +251,8 @@ def command(
     fit = _answer(read, schemes, demanded, frozenset(drained), wanted, defragments=defragments)
     requested = request_text(demanded[1].requests)
     notes = (*read.notes, *notes)
+    if files and defragments and not read.budgets:
+        notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
     if output == "text":
         for line in report_lines(fit, requested, wanted):
             click.echo(line)
