@@ -276,4 +276,4 @@ def overfull(held):
     return False
 
 
-TestCapacityInAnyOrder = CapacityMachine.TestCase
+TestCapacityInAnyOrder = pytest.mark.slow(CapacityMachine.TestCase)

@@ -89,6 +89,7 @@ its process id is taken.
 """
 
 
+@pytest.mark.slow
 def test_the_stopwatch_counts_who_has_lost_its_parent_and_tells_the_exit_status(tmp_path):
     burner, done = tmp_path / "burner.py", tmp_path / "done"
     burner.write_text(BURNER)

@@ -299,6 +299,7 @@ STATES = st.builds(
 SIZES = st.builds(Size, st.integers(1, 220), st.integers(1, 60))
 
 
+@pytest.mark.slow
 @given(STATES, SIZES, st.sampled_from(Sort), st.integers(0, 99), st.booleans())
 def test_a_frame_is_exactly_as_large_as_the_terminal(shown, size, sort, offset, help_lines):
     drawn = frame(shown, size, sort, offset, help_lines=help_lines).plain

@@ -225,6 +225,7 @@ def test_an_exporter_that_stops_leaves_its_page_and_is_found_again(tmp_path):
                 assert terminal.status() == 0
 
 
+@pytest.mark.slow
 def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     with RunningDemo(tmp_path) as demo:
         arguments = [*TOP, "--once", "--processes", f"--url={demo.url}"]
@@ -238,6 +239,7 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
     assert "    pid 1180907 " in done.stdout
 
 
+@pytest.mark.slow
 def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
     with RunningDemo(tmp_path) as demo:
         local = f"import vgpu.commands.top as top; top.LOCAL = {demo.url!r}; top.command()"

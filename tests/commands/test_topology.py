@@ -402,6 +402,7 @@ def with_driver(driver, *arguments):
     )
 
 
+@pytest.mark.slow
 def test_nvml_tells_how_the_gpus_lie(driver):
     gpus = [Device(uuid(number), total=16 * GIB) for number in range(4)]
     links = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(3), 20, nvlink=1)]

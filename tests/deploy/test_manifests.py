@@ -25,7 +25,9 @@ from vgpu import __version__
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE
 
 DOCUMENTS = {
-    name: [each for each in yaml.safe_load_all((FOLDER / name).read_text()) if each]
+    name: [
+        each for each in yaml.load_all((FOLDER / name).read_text(), Loader=yaml.CSafeLoader) if each
+    ]
     for name in MANIFESTS
 }
 CONTAINERS_OF = {name: list(containers(documents)) for name, documents in DOCUMENTS.items()}

@@ -7,6 +7,7 @@ container's; and a allocation state that is recreated is the same allocation sta
 
 from random import Random
 
+import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -259,5 +260,6 @@ class Plugin(RuleBasedStateMachine):
             assert node.start(*place) == (refused is None)
 
 
+@pytest.mark.slow
 def test_whatever_happens_the_promises_hold():
     run_state_machine_as_test(Plugin, settings=settings(stateful_step_count=40))

@@ -562,6 +562,7 @@ def test_without_cdi_an_answer_that_fits_the_true_owner_as_well_is_used(parts):
 # ---------------------------------------------------------------- room
 
 
+@pytest.mark.slow
 def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
     bench = parts()
     bench.start()
@@ -596,6 +597,7 @@ def with_init(bench, name, init, main):
     return bench.put(made(name, containers, annotations={HAMI_SAYS: text}))
 
 
+@pytest.mark.slow
 def test_a_pod_gets_the_room_that_an_init_container_leaves_when_it_has_succeeded(parts):
     bench = parts(prestart_seconds=HASTY)
     bench.start()
@@ -619,6 +621,7 @@ def test_a_pod_gets_the_room_that_an_init_container_leaves_when_it_has_succeeded
     assert bench.saved()["one"].initialized
 
 
+@pytest.mark.slow
 def test_who_has_lost_only_its_object_keeps_its_gpu(parts):
     bench = parts()
     bench.start()

@@ -330,6 +330,7 @@ def test_a_defect_in_judging_ends_neither_samples_nor_events(driver, caplog, mon
     assert "a defect in heard" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_library_that_is_missing_at_first_is_found_when_it_appears(tmp_path):
     driver = FakeDriver(tmp_path)
     driver.write(devices=[Device(uuid(0))])

@@ -136,6 +136,7 @@ def test_from_the_first_start_to_a_container_and_past_the_next_start(bench):
     assert bench.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 def test_a_plugin_that_was_killed_is_gone_on_with(bench):
     bench.start()
     bench.wait_ready()
@@ -240,6 +241,7 @@ def test_without_a_driver_it_ends_at_once(bench):
     assert bench.stop() == 0
 
 
+@pytest.mark.slow
 def test_without_an_api_server_whoever_was_there_is_served(bench):
     bench.start()
     bench.wait_ready()
@@ -283,6 +285,7 @@ def test_gpushare_serves_nobody_before_the_label_of_its_node_is_known(early):
     assert env_of(early.spec(answer))["CGPU_DISABLE"] == "true"
 
 
+@pytest.mark.slow
 def test_while_it_waits_for_the_label_of_its_node_it_ends_in_good_order(early):
     assert early.stop() == 0
 

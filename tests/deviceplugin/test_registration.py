@@ -213,6 +213,7 @@ def test_a_kubelet_that_is_down_for_a_while_finds_the_plugin_when_it_is_back(kub
     wait_read(kubelet, NUMBER, {"a"})
 
 
+@pytest.mark.slow
 def test_many_restarts_leave_no_threads_behind(absent_kubelet, registrar):
     earlier = set(threading.enumerate())
 
@@ -390,6 +391,7 @@ def test_a_kubelet_that_never_asks_for_the_list_is_registered_with_again(
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_a_list_that_the_kubelet_reads_no_more_is_registered_again(any_kubelet, registrar):
     registrar.offer(NUMBER, listed("a"))
     wait_read(any_kubelet, NUMBER, {"a"})
@@ -460,6 +462,7 @@ def test_a_plugin_that_starts_again_and_again_is_never_wedged(any_kubelet, alloc
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_plugin_whose_successor_is_there_already_takes_nothing_from_it_for_long(
     folder, allocator
 ):

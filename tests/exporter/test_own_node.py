@@ -85,6 +85,7 @@ def test_the_first_sample_has_pods_and_node(follow):
     assert server.asked == 1
 
 
+@pytest.mark.slow
 def test_it_is_read_again_whenever_the_watch_is_opened_anew_and_never_for_an_event(follow):
     watch, server = follow(Node("n", resource_version="1"), Node("n", resource_version="2"))
     watch.sample(0.0)

@@ -61,6 +61,7 @@ def numbered(cases):
     return {f"{case.alert} {number}": case for number, case in enumerate(cases)}
 
 
+@pytest.mark.slow
 @no_defects
 def test_each_fires_where_something_is_wrong_and_only_there(tmp_path):
     def tested(case):
@@ -83,6 +84,7 @@ def test_without_honor_labels_they_name_the_container_and_not_the_exporter(tmp_p
     return failures(tmp_path, {name: tested(case) for name, case in cases.items()})
 
 
+@pytest.mark.slow
 @no_defects
 def test_they_stay_quiet(tmp_path):
     def tested(quiet):

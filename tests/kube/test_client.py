@@ -488,6 +488,7 @@ def test_every_request_is_counted_by_verb_and_answer(waits):
         }
 
 
+@pytest.mark.slow
 def test_requests_of_many_threads_are_all_counted():
     with serving(*[answer(NAMED)] * 400) as (cluster, _):
         with ThreadPoolExecutor(8) as pool:
@@ -693,6 +694,7 @@ def test_one_node_is_followed_by_its_name_from_the_servers_memory():
     assert (asked["resourceVersion"], watched["resourceVersion"]) == (["0"], ["7"])
 
 
+@pytest.mark.slow
 def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer(monkeypatch):
     """A connection that is half open would hang for ever."""
     monkeypatch.setattr("vgpu.kube.reader.WATCH_SECONDS", (1, 1))

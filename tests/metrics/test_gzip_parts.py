@@ -11,6 +11,7 @@ from vgpu.metrics.gzip_parts import GzipParts
 parts = st.dictionaries(st.sampled_from("abcde"), st.lists(st.binary(max_size=200)).map(tuple))
 
 
+@pytest.mark.slow
 @given(st.lists(parts, min_size=1, max_size=5))
 def test_each_text_is_read_back_whatever_was_packed_before(texts):
     packer = GzipParts()

@@ -87,12 +87,14 @@ def test_a_signal_that_is_to_end_it_ends_it_and_no_other(toy, number):
     assert f"msg=stopping reason={number.name}" in live.log()
 
 
+@pytest.mark.slow
 def test_it_ends_although_a_thread_is_stuck(toy):
     live = toy("--stuck")
     assert live.ask("/greet")[0] == 200
     assert live.process.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--stuck",)], ids=["free", "stuck"])
 def test_what_only_a_new_process_can_mend_ends_it_with_a_status_of_its_own(toy, flags):
     live = toy(*flags)

@@ -112,6 +112,7 @@ def any_settings(draw):
     )
 
 
+@pytest.mark.slow
 @given(any_settings())
 def test_what_is_printed_of_any_settings_is_a_file_that_says_the_same(found):
     assert parse(config_text(found), "printed") == found

@@ -262,6 +262,7 @@ def test_a_pod_behind_a_gate_keeps_no_lock_since_nobody_can_have_promised_it_any
     assert [entry.finding.cause for entry in gated.actions] == [Cause.NOBODY_WAITS]
 
 
+@pytest.mark.slow
 def test_one_tenants_many_troubles_do_not_keep_everybody_elses_from_growing_old():
     """A holder tells nobody since when it is an orphan: it must be remembered to be evicted."""
     promise = unbound("any", "gpushare").annotations

@@ -885,4 +885,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 Cluster.TestCase.settings = settings(stateful_step_count=30)
-TestCluster = Cluster.TestCase
+TestCluster = pytest.mark.slow(Cluster.TestCase)

@@ -426,6 +426,7 @@ def any_look(random):
     return pods, said, {"devices": devices, "known": {"lost": lost}}
 
 
+@pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
 def test_findings_are_in_any_order_the_same_each_subject_once_and_always_with_evidence(random):
     pods, said, known = any_look(random)

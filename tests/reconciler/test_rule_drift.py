@@ -641,6 +641,7 @@ def sums(pods):
     return {entry.device.name: entry.held for entry in told.devices}
 
 
+@pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
 def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
     pods, said = any_look(random)
@@ -667,6 +668,7 @@ def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
         assert fits or not rises
 
 
+@pytest.mark.slow
 @for_all(st.randoms(use_true_random=False))
 def test_the_order_of_what_is_said_makes_no_difference(random):
     pods, said = any_look(random)

@@ -163,6 +163,7 @@ PODS = st.builds(
 )
 
 
+@pytest.mark.slow
 @for_all(
     st.lists(FOLDERS, max_size=5),
     st.lists(PODS, max_size=3, unique_by=lambda each: each.ref.uid),

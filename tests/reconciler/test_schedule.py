@@ -104,6 +104,7 @@ MOMENTS = st.datetimes(datetime(2024, 1, 1), datetime(2032, 1, 1)).map(  # noqa:
 )
 
 
+@pytest.mark.slow
 @given(CRONS, MOMENTS)
 def test_a_cron_expression_comes_when_crontab_says(cron, start):
     assert fire_times(cron, start, 3) == reference(cron, start, 3)

@@ -234,6 +234,7 @@ def test_what_is_reserved_counts_before_the_pod_is_bound():
     assert sorted(shared) == [0, 1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 2), st.integers(1, 1500), st.integers(0, 10)), max_size=10)
 )

@@ -114,6 +114,7 @@ def test_a_view_is_too_old_when_the_server_is_silent_and_does_not_answer(followe
     wait_until(lambda: not informers.complaint(), "ready again", context=informers.complaint)
 
 
+@pytest.mark.slow
 def test_a_watch_that_breaks_and_is_opened_again_costs_nothing_where_nothing_happens(followed):
     informers, server, _, now = followed
     informers.start()

@@ -148,6 +148,7 @@ def test_a_malformed_request_is_an_error_in_the_answer(served, body):
 SIZES = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     nodes=st.lists(st.tuples(SIZES, st.booleans()), min_size=1, max_size=4),

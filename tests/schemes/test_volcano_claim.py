@@ -481,6 +481,7 @@ def test_any_text_gives_a_claim_or_a_typed_error(codec, texts):
         assert claim is None or all(each.shares for each in claim.allocations)
 
 
+@pytest.mark.slow
 def test_a_huge_text_is_read_in_one_pass():
     """Linear: quadratic work on a megabyte of separators would not end in a test's time."""
     for text in (";" * 2**20, ":" * 2**20, "," * 2**20, A * 2**15, f"{A};" * 2**15):

@@ -115,11 +115,13 @@ def regions(draw, ids=IDS, min_processes=0, statuses=(0, 1, 2)):
     )
 
 
+@pytest.mark.slow
 @given(regions(ids=[name for name in IDS if name != "v1.1b"]))
 def test_every_layout_decodes_to_what_was_encoded(region):
     assert round_trip(region) == region
 
 
+@pytest.mark.slow
 @given(regions(ids=["v1.1b"], min_processes=1, statuses=(1, 2)))
 def test_v1_1b_decodes_to_what_was_encoded_while_a_process_lives(region):
     assert round_trip(region) == region
@@ -166,6 +168,7 @@ def test_v1_1b_without_processes_reads_as_v1_1_with_the_same_values():
     assert region == a_region("v1.1", processes=[])
 
 
+@pytest.mark.slow
 @given(regions(ids=["v1.1"], min_processes=1), st.data())
 def test_a_broken_v1_1_is_never_taken_for_v1_1b(region, data):
     layout = hami_core.LAYOUTS["v1.1"]

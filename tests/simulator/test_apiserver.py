@@ -240,6 +240,7 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(st.text(max_size=2), JSON)
 
 
+@pytest.mark.slow
 @given(OBJECTS, OBJECTS)
 def test_merging_leaves_its_arguments_alone_and_merging_again_changes_nothing(target, patch):
     before = json.dumps([target, patch])

@@ -71,6 +71,7 @@ def test_pids_and_container_ids_are_unique(scenario):
     assert set(pids.values()) == set(ids.values()) == {1}
 
 
+@pytest.mark.slow
 @any_scenario
 @given(t=moments)
 def test_equal_times_give_equal_states(scenario, t):

@@ -143,6 +143,7 @@ server.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_server_out_of_descriptors_goes_on(request):
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 100
     with subprocess.Popen(
