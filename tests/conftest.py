@@ -11,6 +11,7 @@ from hypothesis.internal.conjecture import providers
 from tests.support.oldest_client import OldestClient
 
 pytest_plugins = [
+    "tests.support.garbage",
     "tests.support.schedule",
     "tests.support.figures",
     "tests.support.bed.fixtures",
