@@ -10,6 +10,7 @@ import msgspec
 from exporter.compat import CONFLICTING, Compat
 from exporter.families.details import MEANING, Detail
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import RESERVED
 from vgpu.program.web_flags import web_flags
 from vgpu.sources.token_page import DEFAULT_TOKENS_URL
@@ -94,7 +95,6 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: int | None = None
-    nvidia_resource: tuple[str, ...] = ()
     limits_mps_dir: str = "/run/nvidia/mps"
     volcano_memory_factor: int | None = None
     kubeconfig: str | None = None
@@ -211,12 +211,7 @@ FLAGS = (
         "The kubelet's state of dynamic resource allocation: the pods of ResourceClaims.",
         metavar="FILE",
     ),
-    flag(
-        "--nvidia.resource",
-        "A resource of NVIDIA's own device plugin that is not named nvidia.com/…; repeatable.",
-        multiple=True,
-        metavar="NAME",
-    ),
+    nvidia_resource_flag,
     flag(
         "--pods",
         "A dump of 'kubectl get pods -A -o json' in place of --collector.api; read again on change."
@@ -287,8 +282,9 @@ def options_from(ctx: click.Context) -> ExporterOptions:
     )
     options = ExporterOptions(collectors=on, **params)
 
-    typed = frozenset(name for name in ctx.params if is_typed(ctx, name))
-    set_flags = typed | frozenset(name for name in ctx.params if is_typed(ctx, name, or_set=True))
+    names = [parameter.name or "" for parameter in ctx.command.params]
+    typed = frozenset(name for name in names if is_typed(ctx, name))
+    set_flags = typed | frozenset(name for name in names if is_typed(ctx, name, or_set=True))
     for complaint in conflicts(options, set_flags, typed):
         raise click.UsageError(complaint, ctx)
     return options

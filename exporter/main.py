@@ -137,7 +137,6 @@ def make_sampler(
         details=frozenset(options.metrics_detail),
         gpushare_unit_bytes=options.gpushare_memory_unit,
         volcano_unit_bytes=options.volcano_unit_bytes,
-        nvidia_resources=options.nvidia_resource,
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )

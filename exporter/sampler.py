@@ -65,7 +65,6 @@ class SamplerSettings(msgspec.Struct, frozen=True):
     details: frozenset[Detail] = frozenset()
     gpushare_unit_bytes: int | None = None
     volcano_unit_bytes: int | None = None
-    nvidia_resources: tuple[str, ...] = ()
     expected_gpus: int | None = None
     build: Mapping[str, str] = {}
 
@@ -95,7 +94,7 @@ class Sampler:
         tables = (*own_tables(settings.details), *compat)
         self._renderer = Renderer(tables, values=True)
         schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
-        self._ledger_builder = LedgerBuilder(schemes, settings.node, settings.nvidia_resources)
+        self._ledger_builder = LedgerBuilder(schemes, settings.node)
         self._attributor = Attributor()
         self._units_in_force = {
             "volcano": settings.volcano_unit_bytes,

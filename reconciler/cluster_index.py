@@ -9,7 +9,7 @@ from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.reasons import SkipReason
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
-from vgpu.kube.kept_keys import asks_for_gpus, resource_prefixes
+from vgpu.kube.kept_keys import asks_for_gpus, is_gpu_resource
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
@@ -241,7 +241,7 @@ class ClusterIndex:
             name
             for container in pod.containers
             for name, number in container.limits.items()
-            if number and name.startswith(resource_prefixes())
+            if number and is_gpu_resource(name)
         }
         # Only the scheduler counts some resources, such as HAMi's gpumem: no node offers them.
         offered = [allocatable[name] for name in asked if name in allocatable]

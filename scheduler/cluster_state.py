@@ -322,8 +322,8 @@ class ClusterState:
         units = pod.requested_units()
         cached = self.nodes.get(pod.node)
         model = node_model(cached.node if cached else None)
-        if scheme is None:
-            return None
+        if scheme is None:  # of a system that is observed only, such as a MIG instance's pod
+            return PodUsage({model: units}) if units else None
         devices = self._devices_of(cached)
         try:
             shares = held_shares(scheme, pod, tuple(dict.fromkeys(devices.values())))

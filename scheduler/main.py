@@ -40,6 +40,7 @@ from vgpu.metrics.family import FamilyTable
 from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
 from vgpu.program.flags import MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import program_routes
 from vgpu.program.web_flags import WebOptions, web_flags
 from vgpu.units import MIB
@@ -132,6 +133,7 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     metavar="UNIT",
     help="What one unit of aliyun.com/gpu-mem means: GiB, MiB, or a number of them (256MiB).",
 )
+@nvidia_resource_flag
 @click.option(
     "--web.allow-anonymous",
     "allow_anonymous",

@@ -32,6 +32,7 @@ from vgpu.kube.flags import kubeconfig_flags
 from vgpu.program import logs
 from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file
@@ -128,13 +129,6 @@ _NODE_FLAGS: Final = {
         _PLACES.dra_state,
         metavar="FILE",
     ),
-    "--nvidia.resource": _node(
-        "--nvidia.resource",
-        "A resource of NVIDIA's own device plugin that is not named nvidia.com/…; repeatable.",
-        (),
-        multiple=True,
-        metavar="NAME",
-    ),
     "--limits.gaia-dir": _node(
         "--limits.gaia-dir",
         "gpu-manager's folder of vcuda.config files.",
@@ -201,6 +195,7 @@ where_flags: Final = composed(
         help="This node, with --scope node.  [default: the host's name]",
     ),
     *_NODE_FLAGS.values(),
+    nvidia_resource_flag,
     click.option(
         "--volcano.memory-factor",
         "volcano_memory_factor",
@@ -314,7 +309,6 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
                 for name, files in registry().limit_files.items()
             },
             state_dir=params["plugin_state_dir"],
-            nvidia_resources=params["nvidia_resource"],
             mps_dir=params["limits_mps_dir"],
         ),
         driver=params["collector_nvml"],

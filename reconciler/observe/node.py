@@ -100,7 +100,7 @@ class NodeObserver:
             self._collectors.resource_claims = Collector("dra", claims.sample)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
-        self._builder = LedgerBuilder((), node, places.nvidia_resources)
+        self._builder = LedgerBuilder((), node)
         self._codecs: tuple[SchemeCodec, ...] = ()
 
     def view(self, now: float) -> ClusterView:
@@ -232,7 +232,7 @@ class NodeObserver:
         """The ledger builder of these schemes; a new one has to read everything again."""
         if schemes.codecs != self._codecs:
             self._codecs = schemes.codecs
-            self._builder = LedgerBuilder(schemes.codecs, self._node, self._places.nvidia_resources)
+            self._builder = LedgerBuilder(schemes.codecs, self._node)
         return self._builder
 
     def _find_folders(self, pods: NodeSample, seen: Observation) -> folders.Found:

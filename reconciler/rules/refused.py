@@ -14,7 +14,7 @@ from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import ended_at, evict, of_pod, quoted
-from vgpu.kube.kept_keys import resource_prefixes
+from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.kube.objects import ContainerState, Pod, Status
 
 _ADMISSION: Final[Mapping[str, Cause]] = {
@@ -82,7 +82,7 @@ def _finding(
 
 def _cause(pod: Pod) -> Cause | None:
     out_of = pod.reason.removeprefix(_OUT_OF)
-    if out_of != pod.reason and out_of.startswith(resource_prefixes()):
+    if out_of != pod.reason and is_gpu_resource(out_of):
         return Cause.OUT_OF_RESOURCE
     if pod.reason in _ADMISSION:
         return _ADMISSION[pod.reason]

@@ -48,6 +48,7 @@ from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.regions import PODS, a_region, write
 from tests.support.waiting import wait_until
 from vgpu import __version__
+from vgpu.sources.mps import DEFAULT_MPS_DIR
 from vgpu.sources.regions import read_region
 
 each_set = pytest.mark.parametrize("name", VALUES)
@@ -296,6 +297,40 @@ def test_of_the_kubelets_folder_only_that_of_the_driver_is_mounted(chart):
     assert volume["hostPath"]["path"] == "/var/lib/kubelet/plugins/gpu.nvidia.com"
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "dra-nvidia")
     assert mount["readOnly"]
+
+
+@pytest.mark.parametrize("profile", ["minimal", "standard", "full"])
+def test_the_files_of_mps_are_mounted_where_they_are_named(chart, profile):
+    exporter = {"profile": profile}
+    values = {"exporter": exporter, "reconciler": {"node": {"daemonSet": True}}}
+    assert not list(_mps_mounts(chart.rendered(values)))
+    rendered = chart.rendered(values | {"paths": {"mps": "/data/mps"}})
+    readers = {"reconcile"} | ({"exporter"} if profile != "minimal" else set())
+    assert dict(_mps_mounts(rendered)) == dict.fromkeys(readers, "/data/mps")
+
+
+def _mps_mounts(rendered):
+    """The programs that have the folder where they look for it, and where it is on the node."""
+    for _, spec, container in containers(rendered):
+        for mount in container.get("volumeMounts", ()):
+            if mount["name"] == "mps":
+                assert mount == {"name": "mps", "mountPath": DEFAULT_MPS_DIR, "readOnly": True}
+                (volume,) = (each for each in spec["volumes"] if each["name"] == "mps")
+                yield container["args"][0], volume["hostPath"]["path"]
+
+
+def test_nvidias_resources_have_one_name_for_all_programs(chart):
+    values = {
+        "nvidia": {"resources": ["example.com/gpu"]},
+        "reconciler": {"node": {"daemonSet": True}},
+        "scheduler": {"enabled": True, "allowAnonymous": True},
+    }
+    readers = [
+        container["args"][0]
+        for _, _, container in containers(chart.rendered(values))
+        if "--nvidia.resource=example.com/gpu" in container["args"]
+    ]
+    assert sorted(readers) == ["exporter", "reconcile", "reconcile", "scheduler"]
 
 
 @pytest.mark.parametrize("is_on", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
-from tests.support.sample_cluster import NOW
+from tests.support.sample_cluster import NOW, nvidia_node
 from vgpu.cli import main
 from vgpu.kube.objects import Node
 from vgpu.model import Sharing
@@ -16,26 +16,16 @@ from vgpu.schemes.nvidia.node import advertised
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 
 
-def labelled(name, resource, number, **facts):
-    """A node with the labels of GPU feature discovery."""
-    made = sample.node(name, {resource: number})
-    what = resource.removesuffix(".shared")
-    made["metadata"]["labels"] = {
-        f"{what}.{fact.replace('_', '-')}": str(value) for fact, value in facts.items()
-    }
-    return made
-
-
 ITEMS = (
-    labelled(
+    nvidia_node(
         "sliced", GPU, 20, product="NVIDIA-A10-SHARED", count=2, memory=23028, replicas=10,
         sharing_strategy="time-slicing",
     ),
-    labelled(
+    nvidia_node(
         "mps", SHARED, 4, product="NVIDIA-L4", count=1, memory=23034, replicas=4,
         sharing_strategy="mps",
     ),
-    labelled(
+    nvidia_node(
         "mig", MIG, 7, product="NVIDIA-A100-MIG-1g.10gb", count=7, memory=9728, replicas=1,
         sharing_strategy="none",
     ),
@@ -121,6 +111,50 @@ def test_sums_by_namespace_have_a_column_of_their_own(dump):
     assert lines[2].endswith("3 gpu, 1 gpu.shared, 2 mig-1g.10gb")
     document = json.loads(run("inspect", "--by", "namespace", "--from", dump, "-o", "json").stdout)
     assert document["groups"][0]["nvidia"] == {"nvidia.com/gpu": 1}
+
+
+OTHER = "example.com/gpu"
+RENAMED = (
+    sample.node("other", {OTHER: 4}),
+    sample.pod("x", "other", {OTHER: 2}),
+    sample.resource_quota("q", {OTHER: 4}, {OTHER: 2}),
+)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_resource_under_another_name_is_shown_where_it_is_named(tmp_path, is_named):
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(sample.dump(RENAMED)))
+    flags = ["--from", str(path), *(["--nvidia.resource", OTHER] if is_named else [])]
+    lines = squeezed(run("inspect", *flags).stdout)
+    assert ("other example.com/gpu" in lines) == is_named
+    assert any(line.startswith("ml/x 2 units unknown") for line in lines) == is_named
+    sums = squeezed(run("inspect", "--by", "namespace", *flags).stdout)
+    assert any(line.endswith(f"{OTHER} 2/4 2 {OTHER}") for line in sums) == is_named
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("gpu", "'gpu' is not a resource such as example.com/gpu"),
+        ("example.com/gpu\n", "is not a resource such as example.com/gpu"),
+        (GPU, f"'{GPU}' is known without this flag"),
+        ("nvidia.com/mig-1g.5gb", "is known without this flag"),
+        ("volcano.sh/vgpu-number", "'volcano.sh/vgpu-number' is a resource of volcano"),
+    ],
+)
+def test_a_name_that_cannot_be_another_is_refused(dump, name, error):
+    refused = run("inspect", "--from", dump, "--nvidia.resource", name)
+    assert refused.exit_code == 2
+    assert error in " ".join(refused.stderr.split())
+
+
+def test_a_quota_of_nvidias_resource_counts_its_pods(tmp_path):
+    quota = sample.resource_quota("q", {GPU: 8}, {GPU: 4})
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(sample.dump([*ITEMS, quota])))
+    sums = squeezed(run("inspect", "--by", "namespace", "--from", str(path)).stdout)
+    assert any(f"{GPU} 3/8" in line for line in sums), "one more waits for a node"
 
 
 def test_a_cluster_without_nvidias_plugin_is_shown_as_before(tmp_path):

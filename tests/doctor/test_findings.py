@@ -173,6 +173,20 @@ CASES = {
         ),
         {"several_systems", "no_device_plugin", "no_scheduler"},
     ),
+    "HAMi's GPUs and NVIDIA's MIG instances on one node": (
+        (
+            with_software(
+                sample.node(
+                    "a",
+                    {"nvidia.com/gpu": 10, "nvidia.com/mig-1g.10gb": 7},
+                    {"hami.io/node-nvidia-register": "GPU-1"},
+                ),
+                labels=GPU_ON,
+            ),
+            *HAMI[1:],
+        ),
+        {"several_systems"},
+    ),
     "KubeShare needs NVIDIA's plugin": (
         (
             with_software(

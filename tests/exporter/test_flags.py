@@ -16,6 +16,7 @@ from exporter.families.details import Detail
 from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
 from vgpu.cli import main as vgpu
 from vgpu.program.flags import Duration
+from vgpu.schemes.nvidia.resources import others
 from vgpu.sources import nvml
 from vgpu.units import GIB, MIB
 
@@ -170,7 +171,20 @@ def test_any_other_text_is_no_duration_and_no_crash(text):
 
 
 def test_every_option_has_a_flag_with_its_default():
-    assert len(FLAGS) == len(ExporterOptions.__struct_fields__)
+    of_the_process = 1  # --nvidia.resource
+    assert len(FLAGS) - of_the_process == len(ExporterOptions.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [(("--nvidia.resource=example.com/gpu",), {}), ((), {"VGPU_NVIDIA_RESOURCE": "a.b/c d.e/f"})],
+)
+def test_names_of_resources_need_the_kubelet_and_hold_for_one_command(flags, environment):
+    refused = CliRunner().invoke(
+        vgpu, ["exporter", "--once", "--no-collector.kubelet", *flags], env=environment
+    )
+    assert "--nvidia.resource is of no use with --no-collector.kubelet" in refused.output
+    assert others() == frozenset()
 
 
 def test_help_and_version_of_the_command():

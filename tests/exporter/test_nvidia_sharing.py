@@ -1,5 +1,7 @@
 """The page of a node whose GPUs NVIDIA's own device plugin shares."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -10,6 +12,7 @@ from exporter.families import OWN_TABLES
 from exporter.families.allocations import RESOURCE_CLAIMS
 from exporter.families.sharing import REPLICAS, SHARING
 from exporter.view import Attribution, ExporterView
+from tests.support import sample_cluster as sample
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.facts import (
     ContainerName,
@@ -24,17 +27,21 @@ from vgpu.facts import (
     ProcessOwner,
     ProcessSample,
 )
+from vgpu.kube.kinds import PODS
+from vgpu.kube.objects import Container, Node, Pod
 from vgpu.ledger.conflicts import ConflictKind
 from vgpu.ledger.usage import MEMORY_USED
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import PodRef, Source
 from vgpu.schemes import registry as registry_module
 from vgpu.schemes.dra.row import DRA_ROW
+from vgpu.schemes.nvidia.resources import other_names
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
 from vgpu.schemes.registry import SchemeRegistry
+from vgpu.schemes.volcano.key_set import HAMI as HAMI_KEYS
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
-from vgpu.sources.samples import Observation, pod_sample
+from vgpu.sources.samples import Observation, pod_sample, with_node
 from vgpu.units import GIB
 
 G0 = "GPU-11111111-2222-3333-4444-555555555555"
@@ -91,8 +98,8 @@ def replica(uid, *ids, env=None, resource="nvidia.com/gpu"):
 class Page:
     """The rows and the ledger of one observation."""
 
-    def __init__(self, seen, renamed=()):
-        builder = LedgerBuilder(codecs(None, None), "n", renamed)
+    def __init__(self, seen):
+        builder = LedgerBuilder(codecs(None, None), "n")
         self.ledger = builder.ledger(seen)
         self.rows = Attributor().rows(seen, builder.usage(seen))
 
@@ -277,6 +284,30 @@ def test_a_mig_instance_is_a_device_with_its_own_memory_and_processes(device_id)
     assert a.sm_utilization is None  # the driver has none of an instance
     assert page.slots() == [("a", M0, 1), ("b", M1, 1)]
     assert page.kinds() == []
+    sums = {entry.device.uuid: entry.held.memory_bytes for entry in page.ledger.devices}
+    assert sums == {G0: 0, M0: 10 * GIB, M1: 20 * GIB}, "no instance counts for its GPU, too"
+
+
+@pytest.mark.parametrize(
+    ("node", "scheme"),
+    [
+        (None, "unknown"),  # without the API server
+        (Node("n"), "nvidia"),
+        (Node("n", annotations={HAMI_KEYS.register: f"{G0},10,81920,100,A100,0,true:"}), "volcano"),
+    ],
+)
+def test_the_nodes_register_shows_whose_an_instance_in_the_common_resource_is(node, scheme):
+    """The MIG strategy ``single``: the resource and the ID are those of HAMi's plugin, too."""
+    seen = observation(Grant("a", "main", "nvidia.com/gpu", (M0,), {ENV: M0}), gpus=MIG_GPUS)
+    if node is not None:
+        container = Container("main", {"nvidia.com/gpu": 1})
+        pod = Pod(PodRef("a", "ml", "a"), containers=(container,), node="n", phase="Running")
+        pods = with_node(pod_sample((pod,), complete=True), node)
+        seen = msgspec.structs.replace(seen, pods=pods)
+    page = Page(seen)
+    (holding,) = page.ledger.holdings
+    assert (holding.scheme.value, holding.share.device) == (scheme, M0)
+    assert page.share("a", M0).used_bytes == 0
 
 
 def test_one_container_may_have_instances_of_two_profiles():
@@ -343,14 +374,18 @@ def test_an_id_of_no_known_form_is_reported():
 def test_a_renamed_resource_is_read_only_if_its_name_is_set():
     seen = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
     assert Page(seen).slots() == []
-    assert Page(seen, renamed=["example.com/gpu"]).slots() == [("a", G0, 1)]
+    with other_names(["example.com/gpu"]):
+        assert Page(seen).slots() == [("a", G0, 1)]
 
 
-def test_a_pod_that_requests_a_renamed_resource_has_not_ended_for_the_api_server():
-    """The list of the API server has only pods that request resources of known names."""
+def test_a_pod_that_requests_a_renamed_resource_is_in_the_list_of_the_api_server():
+    """So it has not ended, though that list leaves out pods without shared GPUs."""
     known = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
-    seen = msgspec.structs.replace(known, pods=pod_sample((), complete=True))
-    page = Page(seen, renamed=["example.com/gpu"])
+    document = sample.pod("a", "n", {"example.com/gpu": 1})
+    document["metadata"]["uid"] = "a"
+    with other_names(["example.com/gpu"]):
+        pods = PODS.page(json.dumps({"kind": "PodList", "items": [document]}).encode()).objects
+        page = Page(msgspec.structs.replace(known, pods=pod_sample(pods, complete=True)))
     assert page.slots() == [("a", G0, 1)]
     assert page.kinds() == []
 

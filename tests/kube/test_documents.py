@@ -15,7 +15,7 @@ from vgpu.kube.documents import (
     WatchEvent,
 )
 from vgpu.kube.dump import decode_dump
-from vgpu.kube.kept_keys import resource_prefixes, shares_gpus
+from vgpu.kube.kept_keys import kept_keys, shares_gpus
 from vgpu.kube.kinds import (
     CONFIG_MAPS,
     EVENTS,
@@ -298,7 +298,7 @@ def test_a_sharing_systems_mark_makes_a_pod_worth_keeping(mark):
     assert len(PODS.page(pod_list(marked)).objects) == 1
 
 
-@pytest.mark.parametrize("prefix", resource_prefixes())
+@pytest.mark.parametrize("prefix", kept_keys().resources)
 def test_asking_for_a_shared_resource_makes_a_pod_worth_keeping(prefix):
     def asking(quantity, where="containers"):
         return pod(spec={where: [{"name": "c", "resources": {"limits": {prefix + "x": quantity}}}]})

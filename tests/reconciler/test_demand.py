@@ -12,7 +12,7 @@ from tests.reconciler.samples import (
     share_pod,
     snapshot,
 )
-from vgpu.kube.objects import Namespace
+from vgpu.kube.objects import Container, Namespace, ResourceQuota
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY
 
@@ -77,6 +77,19 @@ def test_a_quota_has_its_use_also_where_there_is_no_pod():
     assert (limit.limit.resource, limit.used) == (MEMORY, SHARE)
     assert found["ml"].unreadable == 1
     assert found["empty"].limits[0].used == 0
+
+
+def test_what_pods_of_nvidias_plugin_have_counts_for_its_resource():
+    instance = "nvidia.com/mig-1g.10gb"
+    quota = ResourceQuota("ml", "q", {f"requests.{instance}": "7"})
+    quotas = cluster_quotas([], [quota], None)
+    container = Container("main", {instance: 2})
+    runs, waiting = (
+        replace(pod(name, claim=None), node=node, containers=(container,))
+        for name, node in (("runs", "gpu-1"), ("waits", ""))
+    )
+    (limit,) = demands(nvidia_pods=(runs, waiting), quotas=quotas)["ml"].limits
+    assert (limit.used, limit.limit.amount) == (2, 7)
 
 
 def test_a_part_of_the_pods_is_no_sum():

@@ -11,6 +11,7 @@ from vgpu.inventory import Units
 from vgpu.ledger import ConflictKind
 from vgpu.model import Scheme
 from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.nvidia.resources import other_names
 
 ALL = {Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS, Coverage.QUOTAS}
 
@@ -81,6 +82,15 @@ def test_pods_of_nvidias_own_plugin_are_apart_whether_whole_or_mig():
     assert names.isdisjoint(pod.ref.name for pod in snapshot.pods)
     assert {pod.ref.name for pod in snapshot.nvidia_pods} == names
     assert any("2 pods with GPUs or MIG instances" in note for note in snapshot.notes)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_pods_with_resources_under_another_name_are_seen_where_it_is_named(is_named):
+    renamed = sample.pod("renamed", "whole-1", {"example.com/gpu": 1})
+    with other_names(["example.com/gpu"] if is_named else []):
+        snapshot = look([*sample.items(), renamed]).snapshot
+    assert ("renamed" in {pod.ref.name for pod in snapshot.nvidia_pods}) == is_named
+    assert "renamed" not in {pod.ref.name for pod in snapshot.pods}
 
 
 def test_kubeshares_holder_pods_stay_though_they_have_whole_gpus():

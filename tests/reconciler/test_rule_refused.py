@@ -25,6 +25,7 @@ from tests.reconciler.samples import (
 from tests.reconciler.samples import refused as sick
 from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.model import ContainerKind
+from vgpu.schemes.nvidia.resources import other_names
 
 STYLES = sorted(CODECS)
 
@@ -151,6 +152,14 @@ def test_pods_of_nvidias_own_plugin_are_judged_alike_whether_mig_or_whole():
     plan, _ = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
     assert {entry.finding.object_ref.name for entry in plan.actions} == {"whole", "slice"}
     assert {entry.finding.rule for entry in plan.actions} == {Rule.REFUSED}
+
+
+def test_a_pod_that_found_no_resource_under_another_name_is_out_of_it():
+    out = replace(nvidias("out", "example.com/gpu"), reason="OutOfexample.com/gpu")
+    with other_names(["example.com/gpu"]):
+        seen = snapshot(nvidia_pods=(out,))
+        plan, _ = make_plan(seen, Policy(), ReconcilerState(), CODECS_IN_USE)
+    assert [entry.finding.cause for entry in plan.entries] == [Cause.OUT_OF_RESOURCE]
 
 
 def test_they_are_no_affair_of_rules_on_messages_and_count_for_nothing():

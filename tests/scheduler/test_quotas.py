@@ -113,6 +113,19 @@ def test_a_pod_over_its_quota_is_refused_by_every_node_with_the_amounts(cluster)
     assert set(cluster.filter(pod("d", space="other")).nodes) == set(NAMES)
 
 
+def test_a_pod_of_a_system_without_a_scheduler_counts_its_resource(cluster):
+    """Kubernetes enforces it, and the page of metrics has what is used."""
+    instance = "nvidia.com/mig-1g.10gb"
+    declared = ResourceQuota("ns", "q", {f"requests.{instance}": "7"})
+    cluster.cache.set_resource_quota("ns", "q", declared)
+    container = Container("main", {instance: 2})
+    bound = Pod(PodRef("uid-mig", "ns", "mig"), containers=(container,), node="n1")
+    cluster.cache.set_pod("ns/mig", bound)
+    assert [view.used for view in cluster.cache.limited()] == [{"": {instance: 2}}]
+    cluster.end(bound)
+    assert [view.used for view in cluster.cache.limited()] == [{}]
+
+
 def test_a_reservation_counts_before_its_pod_is_bound(cluster):
     cluster.cache.set_namespace("ns", namespace(memory="6Gi"))
     assert not isinstance(cluster.reserve(pod("a"), "n1"), PlacementRefusal)

@@ -14,6 +14,7 @@ from vgpu.model import Allocation, Claim, Phase, PodRef, Scheme, Share, Sharing
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.nvidia.device_ids import is_counted, parse_device_id
 from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, own_devices
+from vgpu.schemes.nvidia.resources import other_names
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 
@@ -108,10 +109,12 @@ def test_an_instances_uuid_in_the_common_resource_is_told_by_the_nodes_register(
     assert read("nvidia.com/mig-1g.10gb", M, registered=registered).scheme is NVIDIA
 
 
-def test_a_renamed_resource_is_read_once_its_name_is_set():
-    renamed = frozenset({"example.com/gpu"})
-    devices = read("example.com/gpu", f"{G0}::0", renamed=renamed)
+def test_a_renamed_resource_is_read_while_its_name_is_set():
+    with other_names(["example.com/gpu"]):
+        devices = read("example.com/gpu", f"{G0}::0")
+        assert read("example.com/gpu-memory", f"{G0}::0") is None
     assert devices == OwnDevices(NVIDIA, (Share(G0),), Sharing.TIME_SLICING)
+    assert read("example.com/gpu", f"{G0}::0") is None
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(GPU|MIG)-[0-9a-f-]{1,40}(::[0-9]+)?(-[0-9]+)?"))

@@ -158,6 +158,8 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/kubelet_checkpoint.py": "counts the replicas that NVIDIA's plugin registers",
     "vgpu/sources/mps.py": "reads the log of NVIDIA's MPS daemons",
     "vgpu/sources/mps_clients.py": "reads the environment of MPS clients",
+    "vgpu/kube/kept_keys.py": "keeps the resources of NVIDIA's plugin, whose row keeps no keys",
+    "vgpu/program/nvidia_flag.py": "sets the other names of its resources",
     "vgpu/inventory/nvidia.py": "lists what NVIDIA's plugin advertises, whose pods have no claims",
     "vgpu/commands/inspect_nvidia.py": "shows the same",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",

@@ -166,6 +166,31 @@ def gpushare_pod(name, on, units, gpu=None, *, assigned=True, age=DAY, **options
     return pod(name, on, limits, annotations, age=age, **options)
 
 
+def nvidia_node(name, resource, number, **facts):
+    """A node of NVIDIA's own device plugin, with the labels of GPU feature discovery."""
+    made = node(name, {resource: number})
+    what = resource.removesuffix(".shared")
+    made["metadata"]["labels"] = {
+        f"{what}.{fact.replace('_', '-')}": str(value) for fact, value in facts.items()
+    }
+    return made
+
+
+def resource_quota(name, hard, used, *, namespace="ml"):
+    """A ResourceQuota of requests, by resource."""
+
+    def requests(amounts):
+        return {f"requests.{resource}": str(amount) for resource, amount in amounts.items()}
+
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-of-{name}"},
+        "spec": {"hard": requests(hard)},
+        "status": {"used": requests(used)},
+    }
+
+
 def unhealthy(on, gpus):
     return {
         "kind": "ConfigMap",

@@ -8,6 +8,7 @@ from vgpu.commands.cluster_flags import unit_flags
 from vgpu.documentation import page
 from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
 from vgpu.program.flags import is_typed
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 
 NODE: Final = "node"
 """The name of the command for this node."""
@@ -67,6 +68,7 @@ class _DoctorGroup(click.Group):
     " kubeadm keeps kube-scheduler's on the control plane. Repeatable.",
 )
 @unit_flags
+@nvidia_resource_flag
 @click.option(
     "-o",
     "--output",

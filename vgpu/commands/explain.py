@@ -13,6 +13,7 @@ from vgpu.commands.measure_flags import measure_flags, measuring
 from vgpu.documentation import page
 from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
 from vgpu.program.flags import is_typed
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 
 EPILOG: Final = f"""\
 \b
@@ -40,6 +41,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags of all three commands."""
     options = (
         unit_flags,
+        nvidia_resource_flag,
         click.option(
             "-o",
             "--output",

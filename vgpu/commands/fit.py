@@ -40,6 +40,7 @@ from vgpu.placement.dialects import (
 )
 from vgpu.placement.exclusive import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 
@@ -174,6 +175,7 @@ class _MoreNodes(click.ParamType[tuple[str, int]]):
     help="Count no quotas of namespaces, as the scheduler with this flag.",
 )
 @unit_flags
+@nvidia_resource_flag
 @click.option(
     "--from",
     "files",

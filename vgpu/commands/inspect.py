@@ -41,6 +41,7 @@ from vgpu.kube.flags import (
 from vgpu.kube.selectors import parse_selector
 from vgpu.model import PodRef, Scheme
 from vgpu.program.flags import ChoiceOf, Duration
+from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.registry import scheme_names
 
@@ -157,6 +158,7 @@ def _selector(_: click.Context, __: click.Parameter, text: str) -> str:
 )
 @click.option("--scheme", type=ChoiceOf(scheme_names), help="Only nodes and pods of this one.")
 @unit_flags
+@nvidia_resource_flag
 @click.option(
     "--legacy",
     is_flag=True,

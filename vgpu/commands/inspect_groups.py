@@ -137,9 +137,9 @@ def _cells(group: GroupUsage) -> Iterator[str]:
 
 
 def _nvidia(group: GroupUsage) -> str:
-    """The units of NVIDIA's own plugin, such as ``3 gpu, 1 mig-1g.10gb``."""
-    units = group.nvidia.items()
-    return ", ".join(f"{number} {name.rpartition('/')[2]}" for name, number in units) or "-"
+    """The units of NVIDIA's own plugin, such as ``3 gpu, 1 mig-1g.10gb, 2 example.com/gpu``."""
+    units = {name.removeprefix("nvidia.com/"): number for name, number in group.nvidia.items()}
+    return ", ".join(f"{number} {name}" for name, number in units.items()) or "-"
 
 
 def _use(amounts: Amounts) -> str:

@@ -16,6 +16,7 @@ from vgpu.doctor.components import (
 from vgpu.doctor.model import Unread
 from vgpu.kube.access_review import Right
 from vgpu.kube.installation import AdmissionWebhook, NodeHeartbeat, ReportedNode, Workload
+from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.volcano.key_set import HAMI
 
@@ -113,8 +114,10 @@ def node_systems(node: ReportedNode) -> frozenset[str]:
     HAMi's plugin registers NVIDIA's resource itself.
     """
     names = {row.name for row in registry().rows if row.has_devices(node.node)}
-    if node.node.capacity.get(HAMI.number) and HAMIS not in names:
-        names.add(NVIDIA)
+    for resource, number in node.node.capacity.items():
+        of_hami = resource == HAMI.number and HAMIS in names
+        if number and is_own_resource(resource) and not of_hami:
+            names.add(NVIDIA)
     return frozenset(names)
 
 

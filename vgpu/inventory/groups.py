@@ -14,6 +14,7 @@ from vgpu.model import Phase
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
+from vgpu.quota.usage import with_observed
 
 _NONE: Amounts = {GPUS: 0, MEMORY: 0, CORES: 0}
 
@@ -26,7 +27,7 @@ class GroupUsage(msgspec.Struct, frozen=True):
         pods: number of pods.
         waiting_pods: number of those that hold nothing.
         nvidia: units of each resource of NVIDIA's own device plugin that the pods on nodes have;
-            these units are in no other amount.
+            these units are in no other amount but ``limits``.
         requested: of all pods.
         waiting: requested by pods that hold nothing.
         assumed: held by pods that a scheduler has placed and the device plugin has not served.
@@ -81,29 +82,20 @@ def group_usage(
     found = []
     for name in names:
         of_group = groups.get(name, [])
-        group = _with_nvidia(
-            _group(name, of_group, (quotas or {}).get(name)), observed.get(name, [])
-        )
+        group = _group(name, of_group, (quotas or {}).get(name), observed.get(name, []))
         use = None if measured is None else group_use(of_group, measured)
         found.append(replace(group, use=use))
     return found
 
 
-def _with_nvidia(group: GroupUsage, pods: list[Pod]) -> GroupUsage:
-    bound = [pod for pod in pods if pod.node]
+def _group(
+    name: str, accounts: list[PodAccount], quota: NamespaceQuota | None, nvidia: list[Pod]
+) -> GroupUsage:
+    waiting = [account for account in accounts if account.phase is None]
+    bound = [pod for pod in nvidia if pod.node]
     units: Counter[str] = Counter()
     for pod in bound:
         units.update(requested_units(pod))
-    return replace(
-        group,
-        pods=group.pods + len(pods),
-        waiting_pods=group.waiting_pods + len(pods) - len(bound),
-        nvidia=dict(sorted(units.items())),
-    )
-
-
-def _group(name: str, accounts: list[PodAccount], quota: NamespaceQuota | None) -> GroupUsage:
-    waiting = [account for account in accounts if account.phase is None]
 
     def held(phase: Phase) -> Amounts:
         return plus(_NONE, *(each.held for each in accounts if each.phase is phase))
@@ -111,16 +103,17 @@ def _group(name: str, accounts: list[PodAccount], quota: NamespaceQuota | None) 
     limits: tuple[Overrun, ...] = ()
     if quota is not None:
         usage = usage_by_namespace(accounts).get(quota.namespace)
-        used = usage.by_model if usage is not None else {}
+        used = with_observed(usage.by_model if usage is not None else {}, bound)
         limits = tuple(Overrun(limit, limit.of(used)) for limit in quota.limits)
     return GroupUsage(
         name,
-        len(accounts),
-        len(waiting),
+        len(accounts) + len(nvidia),
+        len(waiting) + len(nvidia) - len(bound),
         plus(_NONE, *(each.requested for each in accounts)),
         plus(_NONE, *(each.requested for each in waiting)),
         held(Phase.ASSUMED),
         held(Phase.ASSIGNED),
         limits,
         quota,
+        dict(sorted(units.items())),
     )

@@ -13,7 +13,8 @@ from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.model import ContainerKind, PodRef, Sharing
 from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised, is_own_resource
+from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
+from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import registry
 
 SCHEME: Final = NVIDIA
@@ -78,6 +79,11 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
         )
         for place, devices in sorted(found.items(), key=lambda item: (not item[0][0], item[0]))
     )
+
+
+def advertised_units(node: Node) -> dict[str, int]:
+    """The units of each resource that may be of NVIDIA's own plugin, on the node."""
+    return {devices.resource: devices.allocatable for devices in advertised(node)}
 
 
 def requested_units(pod: Pod) -> dict[str, int]:

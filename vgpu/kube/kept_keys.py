@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import Final
 
 from vgpu.kube.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.schemes.nvidia.resources import INSTANCES
+from vgpu.schemes.nvidia.resources import others as other_names
 from vgpu.schemes.registry import SchemeRegistry, registry
 
-OWN_RESOURCES: Final = ("nvidia.com/mig-", "vgpu.dev/")
+OWN_RESOURCES: Final = (INSTANCES, "vgpu.dev/")
 """Prefixes of extended resources that are kept beside those of the systems' rows."""
 
 GROUP_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
@@ -62,8 +64,16 @@ class KeptKeys:
         is_kept: whether an annotation or label of this key is kept.
     """
 
-    def __init__(self, schemes: SchemeRegistry, also: frozenset[str] = frozenset()) -> None:
-        """``also`` are more keys of annotations and labels that are kept."""
+    def __init__(
+        self,
+        schemes: SchemeRegistry,
+        also: frozenset[str] = frozenset(),
+        others: frozenset[str] = frozenset(),
+    ) -> None:
+        """``also`` are more keys of annotations and labels that are kept.
+
+        ``others`` are the other names of NVIDIA's resources.
+        """
         resources = (*schemes.resource_prefixes, *OWN_RESOURCES)
         marks = schemes.mark_prefixes
         kept = (*schemes.kept_prefixes, *ALSO_KEPT)
@@ -71,7 +81,7 @@ class KeptKeys:
 
         @lru_cache(_REMEMBERED)
         def is_resource(name: str) -> bool:
-            return name.startswith(resources)
+            return name.startswith(resources) or name in others
 
         @lru_cache(_REMEMBERED)
         def is_mark(key: str) -> bool:
@@ -98,12 +108,12 @@ def keep_also(keys: Iterable[str]) -> None:
 
 def kept_keys() -> KeptKeys:
     """The kept keys of the current registry, and those of :func:`keep_also`."""
-    return _of_registry(registry(), _also)
+    return _of_registry(registry(), _also, other_names())
 
 
-def resource_prefixes() -> tuple[str, ...]:
-    """Prefixes of the extended resources that are kept; a pod that requests one shares GPUs."""
-    return kept_keys().resources
+def is_gpu_resource(name: str) -> bool:
+    """Whether an extended resource is a shared GPU's: a pod that requests it shares GPUs."""
+    return kept_keys().is_resource(name)
 
 
 def is_kept(key: str) -> bool:

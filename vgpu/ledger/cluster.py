@@ -7,7 +7,6 @@ import msgspec
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
-from vgpu.ledger.from_kubelet import OWN_RESOURCES
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
@@ -20,6 +19,7 @@ from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
 from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.handles import with_handles
+from vgpu.schemes.nvidia.resources import PREFIX
 
 _Read = tuple[Pod, Reading]
 
@@ -144,7 +144,7 @@ def _ledger(
                 wanted
                 for _, reading in pods
                 for wanted in reading.wanted
-                if wanted.resource in resources or not wanted.resource.startswith(OWN_RESOURCES)
+                if wanted.resource in resources or not wanted.resource.startswith(PREFIX)
             ),
             malformed=tuple(malformed),
             read=frozenset({Source.ANNOTATIONS, *(one.source for one in claims.statements)}),

@@ -22,9 +22,6 @@ from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
 
-OWN_RESOURCES = "nvidia.com/"
-"""Prefix of the resources of NVIDIA's own plugin, and of HAMi's."""
-
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
 
 _MOST_NAMED = 3
@@ -35,14 +32,13 @@ _MOST_TEXT = 160
 
 
 class GrantContext(msgspec.Struct, frozen=True):
-    """What distinguishes NVIDIA's grants from others: fields of :class:`OwnGrant`."""
+    """What distinguishes NVIDIA's grants from others: a field of :class:`OwnGrant`."""
 
-    renamed: frozenset[str] = frozenset()
     registered: frozenset[Scheme] | None = None
 
 
 NO_CONTEXT = GrantContext()
-"""Without the operator's settings, and without the Node object."""
+"""Without the Node object."""
 
 
 class GrantStatements(msgspec.Struct, frozen=True):
@@ -126,14 +122,7 @@ class _ContainerGrants:
         self._grants = by_resource
         for resource, grant in by_resource.items():
             devices = registry().own_devices(
-                OwnGrant(
-                    resource,
-                    grant.device_ids,
-                    self.env,
-                    grant.answered,
-                    context.renamed,
-                    context.registered,
-                )
+                OwnGrant(resource, grant.device_ids, self.env, grant.answered, context.registered)
             )
             if devices is None:
                 self.ids[resource] = grant.device_ids

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from vgpu.effective import effective
-from vgpu.kube.objects import Node
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind, Device, Request, Share
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, Amounts, plus
 from vgpu.schemes.volcano.key_set import HAMI
@@ -93,6 +93,15 @@ def usage_of_shares(
         name = (device.model if device else "") or model
         by_model.setdefault(name, []).append(_with_hami(amounts, units))
     return PodUsage(_nonempty({name: plus(*each) for name, each in by_model.items()}))
+
+
+def with_observed(by_model: Mapping[str, Amounts], pods: Iterable[Pod]) -> Mapping[str, Amounts]:
+    """The amounts, and the units of pods of a system that is observed only.
+
+    Nothing but their resources counts. A ResourceQuota limits these without a model.
+    """
+    units = plus(by_model.get("", {}), *(pod.requested_units() for pod in pods))
+    return {**by_model, "": units} if units else by_model
 
 
 def _with_hami(amounts: dict[str, int], units: Amounts) -> dict[str, int]:

@@ -19,7 +19,6 @@ class OwnGrant(msgspec.Struct, frozen=True):
         device_ids: the kubelet's IDs.
         env: the environment of the plugin's answer.
         answered: whether the answer was read; pod-resources has none.
-        renamed: resources of NVIDIA's plugin under other names, as set by the operator.
         registered: the schemes whose plugins have registered GPUs on the Node object; None if the
             object was not read.
     """
@@ -28,7 +27,6 @@ class OwnGrant(msgspec.Struct, frozen=True):
     device_ids: tuple[str, ...]
     env: Mapping[str, str] = {}
     answered: bool = False
-    renamed: frozenset[str] = frozenset()
     registered: frozenset[Scheme] | None = None
 
 

@@ -34,16 +34,10 @@ Gpus = tuple[tuple[Device, ...], tuple[Malformed, ...]]
 class LedgerBuilder:
     """Keeps one node's allocation records. One thread calls ``ledger``."""
 
-    def __init__(
-        self, codecs: Iterable[SchemeCodec], node: str, renamed: Iterable[str] = ()
-    ) -> None:
-        """``codecs`` are those of all schemes on ``node``.
-
-        ``renamed`` are resources of NVIDIA's own device plugin under other names.
-        """
+    def __init__(self, codecs: Iterable[SchemeCodec], node: str) -> None:
+        """``codecs`` are those of all schemes on ``node``."""
         self._codecs = tuple(codecs)
         self._node = node
-        self._renamed = frozenset(renamed)
         self._memory = StatementCache()
         self._resolutions = ResolutionCache()
         self._object: Node | None = None
@@ -111,14 +105,11 @@ class LedgerBuilder:
                 held=kubelet.held if kubelet else None,
                 own=observation.own.statements if observation.own else None,
                 pods=None if pods is None else possibly_running(pods, observation.process),
-                # Pods that request renamed resources are not kept of the API server's list.
-                pods_complete=pods is not None and pods.complete and not self._renamed,
+                pods_complete=pods is not None and pods.complete,
                 registered=gpus,
                 incomplete=incomplete_sources(observation),
                 resource_claims=observation.resource_claims,
-                context=GrantContext(
-                    self._renamed, None if node is None else registry().schemes_of(node)
-                ),
+                context=GrantContext(None if node is None else registry().schemes_of(node)),
             ),
             memory=self._memory,
         )

@@ -52,8 +52,6 @@ class NodePaths(msgspec.Struct, frozen=True):
         limit_dirs: folders of limit files by the name of the registry's row; a missing
             row has its default.
         state_dir: our own device plugins' checkpoints.
-        nvidia_resources: resources of NVIDIA's own device plugin under other names, in the
-            kubelet's data.
         mps_dir: the files of the MPS daemons of NVIDIA's device plugin.
         tokens_url: the page of metrics of the token daemon.
     """
@@ -67,7 +65,6 @@ class NodePaths(msgspec.Struct, frozen=True):
     dra_state: str | None = DEFAULT_DRA_STATE
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
-    nvidia_resources: tuple[str, ...] = ()
     mps_dir: str | None = DEFAULT_MPS_DIR
     tokens_url: str = DEFAULT_TOKENS_URL
 

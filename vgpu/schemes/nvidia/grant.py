@@ -11,6 +11,7 @@ from typing import Final
 from vgpu.model import Scheme, Share, Sharing
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES
 from vgpu.schemes.nvidia.device_ids import DeviceId, is_counted, parse_device_id
+from vgpu.schemes.nvidia.resources import GPU, PREFIX, is_only_nvidias, is_own_resource
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.volcano.env import is_shared
 from vgpu.units import WHOLE_DEVICE_MILLI
@@ -21,16 +22,6 @@ NVIDIA: Final = Scheme.named("nvidia")
 UNKNOWN: Final = Scheme.named("unknown")
 """The scheme of an allocation whose plugin cannot be known from what was read."""
 
-PREFIX: Final = "nvidia.com/"
-"""Prefix of the resources of NVIDIA's own plugin, and of HAMi's."""
-
-GPU: Final = "nvidia.com/gpu"
-"""The resource that both plugins register."""
-
-_GPUS: Final = (GPU, "nvidia.com/gpu.shared")
-INSTANCES: Final = "nvidia.com/mig-"
-"""The prefix of resources for MIG profiles."""
-
 MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 """The folder of the MPS control daemon's pipe."""
 
@@ -38,8 +29,8 @@ MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 def own_devices(grant: OwnGrant) -> OwnDevices | None:
     """The devices that NVIDIA's plugin allocated; None if the resource is another system's."""
     resource = grant.resource
-    renamed = resource in grant.renamed
-    if not (renamed or resource.startswith(PREFIX)) or not grant.device_ids:
+    named_so = resource.startswith(PREFIX) or is_only_nvidias(resource)
+    if not named_so or not grant.device_ids:
         return None
     if is_shared(grant.env) or grant.env.get(VISIBLE_DEVICES) == NO_DEVICES:
         return None  # the answer of HAMi's plugin, or of ours
@@ -47,8 +38,7 @@ def own_devices(grant: OwnGrant) -> OwnDevices | None:
     named = [device_id for device_id in ids if device_id]
     if len(named) == len(ids):
         return OwnDevices(_scheme(grant, named), tuple(map(_share, named)), _sharing(grant, named))
-    its_own = renamed or resource in _GPUS or resource.startswith(INSTANCES)
-    if not its_own or any(map(is_counted, grant.device_ids)):
+    if not is_own_resource(resource) or any(map(is_counted, grant.device_ids)):
         return None
     shares = tuple(Share(device_id.device if device_id else "") for device_id in ids)
     return OwnDevices(UNKNOWN, shares, Sharing.UNKNOWN)

@@ -13,12 +13,9 @@ import msgspec
 
 from vgpu.kube.objects import Node
 from vgpu.model import Sharing
-from vgpu.schemes.nvidia.grant import GPU, INSTANCES
+from vgpu.schemes.nvidia.resources import GPU, INSTANCES, RENAMED, is_own_resource
 from vgpu.schemes.text import number
 from vgpu.units import MIB
-
-RENAMED: Final = ".shared"
-"""What the plugin appends to a resource's name with ``renameByDefault``."""
 
 _SHARED: Final = "-SHARED"
 _MIG: Final = "-MIG-"
@@ -51,11 +48,6 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
     devices: int | None = None
     memory_bytes: int | None = None
     replicas: int | None = None
-
-
-def is_own_resource(resource: str) -> bool:
-    """Whether a resource has a name of NVIDIA's own plugin; ``nvidia.com/gpu`` may be HAMi's."""
-    return resource in (GPU, GPU + RENAMED) or resource.startswith(INSTANCES)
 
 
 def advertised(node: Node) -> Iterator[AdvertisedDevices]:

@@ -4,14 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from vgpu.kube.objects import Node, Pod
+from vgpu.schemes.nvidia.resources import is_only_nvidias
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 HAMI_MARK: Final = "hami.io/"
 """The prefix of HAMi's annotations."""
-
-_NVIDIAS: Final = ("nvidia.com/mig-", "nvidia.com/gpu.shared")
-"""Prefixes of resources that only NVIDIA's own plugin advertises: MIG profiles, and replicas under
-a name of their own (``renameByDefault``)."""
 
 
 def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
@@ -24,13 +21,12 @@ def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
 
     def is_whole(pod: Pod) -> bool:
         resources = {name for container in pod.containers for name in container.limits}
-        nvidias = any(name.startswith(_NVIDIAS) for name in resources)
         if resources & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
             return False
         if any(key.startswith(HAMI_MARK) for key in pod.annotations):
             return False
         if HAMI.number not in resources:
-            return nvidias
+            return any(map(is_only_nvidias, resources))
         return pod.node not in registered if pod.node else not registered
 
     return is_whole

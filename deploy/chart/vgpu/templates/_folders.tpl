@@ -23,6 +23,9 @@ kubeshare-library: {path: /kubeshare/library}
 old-shims: {path: {{ . }}, at: /tmp/vgpu}
 old-regions: {path: {{ . }}/containers, at: /tmp/vgpu/containers}
 {{- end }}
+{{- with .Values.paths.mps }}
+mps: {path: {{ . }}, at: /run/nvidia/mps}
+{{- end }}
 pod-logs: {path: /var/log/pods}
 pod-resources: {path: {{ .Values.paths.kubelet }}/pod-resources, at: /var/lib/kubelet/pod-resources, must: true}
 run: {path: /run/vgpu}

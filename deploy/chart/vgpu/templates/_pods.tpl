@@ -110,7 +110,7 @@ appArmorProfile: {type: Unconfined} # a profile hides other processes
 
 {{/*
 Flags that several programs have: (list $ which port). `web` is of those that serve, on this port; `units` of those
-that only read what was given out.
+that only read what was allocated.
 */}}
 {{- define "vgpu.commonArgs" -}}
 {{- $values := (index . 0).Values -}}
@@ -125,6 +125,9 @@ that only read what was given out.
 {{- end }}
 {{- with $values.units.gpushareMemoryUnit }}
 - --gpushare.memory-unit={{ . }}
+{{- end }}
+{{- range $values.nvidia.resources }}
+- --nvidia.resource={{ . }}
 {{- end }}
 {{- end }}
 {{- end }}

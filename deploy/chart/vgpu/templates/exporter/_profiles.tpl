@@ -30,6 +30,7 @@ standard:
     - pod-resources
     - gpu-manager-vm
     - kubeshare
+    - mps
     - state
   args:
     - --path.cgroupfs=/host/sys/fs/cgroup

@@ -2,7 +2,7 @@
 
 {{/* Folders that it reads, and with `apply` those it removes from: what shims left behind. */}}
 {{- define "vgpu.reconcilerNode.folders" -}}
-{{- $read := list "cgroup" "device-plugins" "pod-resources" "pod-logs" "container-links" "gpu-manager-vm" "kubeshare" "state" -}}
+{{- $read := list "cgroup" "device-plugins" "pod-resources" "pod-logs" "container-links" "gpu-manager-vm" "kubeshare" "mps" "state" -}}
 {{- $shims := list "shims" "old-shims" -}}
 {{- if eq .Values.reconciler.mode "apply" -}}
 {{- dict "read" $read "write" $shims | toJson -}}
