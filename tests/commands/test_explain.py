@@ -58,6 +58,30 @@ def test_a_pod_that_runs(source):
     assert "memory: 79.1 GiB" in quota.evidence[0]  # of all pods of the namespace
 
 
+NVIDIAS = [
+    sample.node("sliced", {"nvidia.com/gpu": 20}),
+    sample.pod("a", "sliced", {"nvidia.com/gpu": 2}),
+    sample.pod("b", "", {"nvidia.com/gpu": 1}, unschedulable="Insufficient nvidia.com/gpu"),
+    sample.resource_quota("q", {"nvidia.com/gpu": 8}, {"nvidia.com/gpu": 3}),
+]
+
+
+def test_a_pod_and_a_node_of_nvidias_own_plugin(tmp_path):
+    dump = dumped(tmp_path, NVIDIAS)
+    text = " ".join(run("pod", "ml/a", *dump).stdout.split())
+    assert "NVIDIA's device plugin, which vgpu only observes: 2 nvidia.com/gpu" in text
+    assert "of 8" not in text, "Kubernetes counts and enforces this quota"
+    assert "the API server does not have its GPU" in text
+    waits = steps(run("pod", "ml/b", *dump, "-o", "json"))
+    assert [waits[step][0] for step in ("request", "nodes", "reserved")] == [
+        "passed", "passed", "waiting",
+    ]  # fmt: skip
+    text = " ".join(run("pod", "ml/b", *dump).stdout.split())
+    assert "kube-scheduler: Insufficient nvidia.com/gpu" in text
+    node = run("node", "sliced", *dump, "-o", "json")
+    assert {outcome for outcome, _ in steps(node).values()} == {"passed"}
+
+
 def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):
     result = run("pod", "ml/waits", *source, "-o", "json")
     assert steps(result)["nodes"] == ("failed", ["nodes_closed"])

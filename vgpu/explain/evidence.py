@@ -24,6 +24,7 @@ from scheduler.cache import SchedulerCache
 from scheduler.read_once import ReadObjects, filled_cache
 from vgpu.explain.known_objects import KnownNode, KnownPod, NodeAnswer
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.objects import (
     MalformedObject,
     Namespace,
@@ -34,7 +35,7 @@ from vgpu.kube.objects import (
 )
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
-from vgpu.ledger.from_api import read_pod
+from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import (
     PlacementPolicies,
@@ -142,8 +143,12 @@ class ClusterEvidence:
     def of_pod(self, pod: Pod) -> KnownPod:
         """What is known about the pod."""
         reading = read_pod(pod, self.schemes.codecs)
-        name = home(pod, reading)
         demanded = demand_of(pod, self.placing)
+        observed: Mapping[str, int] = {}
+        if pod.ref.uid in self.schemes.nvidia:
+            reading, observed = Reading(), pod.requested_units()
+            demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+        name = home(pod, reading)
         findings = self._findings(
             {name} - {""}, frozenset({pod.ref.namespace}), {pod.ref.uid, pod.kubelet_uid}
         )
@@ -168,6 +173,7 @@ class ClusterEvidence:
             ledger,
             tuple(own),
             tuple(nearby),
+            observed=observed,
         )
         if isinstance(demanded, PlacementRefusal):
             return evidence
@@ -201,6 +207,11 @@ class ClusterEvidence:
             tuple(findings),
             tuple(pod for pod in self.pods_at(node.name) if holds_devices(pod)),
             resources,
+            {
+                name: units
+                for name, units in advertised_units(node).items()
+                if name not in resources
+            },
         )
 
     def ledger(self, name: str) -> Ledger:

@@ -39,6 +39,8 @@ class KnownPod(msgspec.Struct, frozen=True):
         closed: names of nodes that are cordoned or not ready.
         units_free: names of the nodes whose advertised resources suffice for the pod.
         shares_cores: whether cores are shared by the pod's sharing system.
+        observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
+            pod of another system.
     """
 
     pod: Pod
@@ -56,6 +58,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     closed: frozenset[str] = frozenset()
     units_free: frozenset[str] = frozenset()
     shares_cores: bool = True
+    observed: Mapping[str, int] = {}
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -72,6 +75,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         findings: the reconciler's findings about the node, its devices and its folders.
         pods: the pods that hold or have reserved devices on it.
         resources: what it advertises of the sharing systems' resources.
+        observed: what it advertises of the resources of NVIDIA's own plugin.
     """
 
     node: Node
@@ -83,3 +87,4 @@ class KnownNode(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     pods: tuple[Pod, ...] = ()
     resources: Mapping[str, int] = {}
+    observed: Mapping[str, int] = {}

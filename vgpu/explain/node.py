@@ -114,6 +114,10 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
         if evidence.reason is PlacementReason.MIXED_NODE:
             return _failed(WayStep.REGISTERED, StepReason.of(evidence.reason), text)
         return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+    if evidence.observed:
+        units = ", ".join(f"{name}: {number}" for name, number in evidence.observed.items())
+        text = f"NVIDIA's device plugin, which registers no GPUs at the API server: {units}"
+        return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
     return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
 
 

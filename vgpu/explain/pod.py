@@ -88,6 +88,10 @@ def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:
 
 def _request(evidence: KnownPod) -> ExplainedStep:
     demanded, pod = evidence.demanded, evidence.pod
+    if evidence.observed:
+        units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
+        text = f"NVIDIA's device plugin, which vgpu only observes: {units}"
+        return _passed(WayStep.REQUEST, text)
     if not isinstance(demanded, PlacementRefusal):
         scheme, demand = demanded
         text = f"{scheme.row.name}: {request_text(demand.requests)}"
@@ -133,11 +137,11 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
         )
     if pod.terminal:
         return _passed(WayStep.NODES, "the pod has ended and was never bound to a node")
-    if isinstance(evidence.demanded, PlacementRefusal):
-        if _is_placed_by_others(evidence):
-            return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT)
-        return _not_reached(WayStep.NODES)
-    if evidence.over_quota is not None:
+    if evidence.observed:
+        return _passed(WayStep.NODES, "kube-scheduler alone places the pod")
+    if _is_placed_by_others(evidence):
+        return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT)
+    if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
         return _not_reached(WayStep.NODES)
     return _room(evidence, evidence.demanded[1])
 
@@ -303,6 +307,9 @@ def _use(evidence: KnownPod) -> ExplainedStep:
     if pod.deleted_at is not None:
         due = f"the deletion of the pod is due since {time_text(pod.deleted_at)}"
         return _passed(WayStep.USE, due, *held)
+    if evidence.observed:
+        text = "the API server does not have its GPU: vgpu top on the node shows it"
+        return _passed(WayStep.USE, text)
     return _passed(WayStep.USE, *held)
 
 
@@ -374,9 +381,9 @@ def _reached(step: WayStep, evidence: KnownPod, text: str) -> ExplainedStep:
 
 
 def _is_placed_by_others(evidence: KnownPod) -> bool:
-    """Whether a sharing system places the pod that our scheduler does not place for: KubeShare."""
+    """Whether another than our scheduler places the pod, as for KubeShare."""
     demanded, reading = evidence.demanded, evidence.reading
-    return (
+    return bool(evidence.observed) or (
         isinstance(demanded, PlacementRefusal)
         and demanded.reason is PlacementReason.NOTHING_REQUESTED
         and bool(reading.claims or reading.wanted)
