@@ -1,5 +1,7 @@
 """Writes docs/inspect.svg: what `vgpu inspect` prints of the tests' sample cluster.
 
+A node with time-slicing is beside it.
+
 python docs/inspect_capture.py
 """
 
@@ -20,12 +22,29 @@ from vgpu.inventory import Objects, Units, inventory  # noqa: E402
 from vgpu.kube.dump import decode_dump  # noqa: E402
 
 PICTURE = HERE / "inspect.svg"
-COLUMNS = 100
+COLUMNS = 120
+
+GPU = "nvidia.com/gpu"
+SLICED = (
+    sample_cluster.nvidia_node(
+        "sliced-1",
+        GPU,
+        20,
+        product="NVIDIA-A10-SHARED",
+        count=2,
+        memory=23028,
+        replicas=10,
+        sharing_strategy="time-slicing",
+    ),
+    sample_cluster.pod("notebook-0", "sliced-1", {GPU: 1}, namespace="dev"),
+    sample_cluster.pod("notebook-1", "sliced-1", {GPU: 2}, namespace="dev"),
+)
 
 
 def main() -> None:
     """Print it into a picture."""
-    dump = decode_dump(json.dumps(sample_cluster.dump()).encode())
+    items = (*sample_cluster.items(), *SLICED)
+    dump = decode_dump(json.dumps(sample_cluster.dump(items)).encode())
     objects = Objects(dump.nodes, dump.pods, dump.share_pods, dump.unhealthy)
     with Path("/dev/null").open("w") as nowhere:
         console = Console(
