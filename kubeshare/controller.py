@@ -6,30 +6,30 @@ where the last one stopped.
 """
 
 import logging
+import math
 import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from kubeshare import bodies
-from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
-from kubeshare.events import condition_events, pod_event
+from kubeshare.bodies import HolderOptions
+from kubeshare.idle_pool import IdlePool
 from kubeshare.labelled_steps import labelled_step
 from kubeshare.metrics import ControllerMetrics, StepOutcome
-from kubeshare.model import LABELLED, ClusterNode, ClusterPod, SharePod, VirtualGpuName
+from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import Affected, SharePodCluster, held_gpu
+from kubeshare.step_writer import ControllerApi, StepWriter
 from kubeshare.steps import (
     BindPod,
     CreateHolder,
     CreateSharePodPod,
     DeletePod,
-    EvictPod,
     PatchSharePod,
     Step,
     holder_step,
@@ -37,18 +37,12 @@ from kubeshare.steps import (
     refused_patch,
     tenant_step,
 )
-from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.backoff import ItemBackoff
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.event_recorder import EventRecorder, EventWriter
-from vgpu.kube.events import EventNote
 from vgpu.kube.objects import MalformedObject
-from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
 from vgpu.kube.work_queue import WorkQueue
-from vgpu.model import PodRef
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.reasons import SourceError
-from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
 
 log = logging.getLogger(__name__)
 
@@ -64,52 +58,17 @@ GATHER_SECONDS: Final = 0.1
 MOST_STEPS: Final = 10
 """Maximum number of writes for one key in a row; the rest follows with the events."""
 
-MOST_EVENTS: Final = 1000
-"""Maximum number of events that wait to be written."""
-
-EVENT_REPEAT_SECONDS: Final = 60.0
-"""Time in which an equal event is not reported again, in seconds."""
-
-EVENTS_SECONDS: Final = 1.0
-"""Maximum time to wait at the end for events that are not written yet, in seconds."""
+DRAIN_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for writes that are under way, in seconds."""
 
 _CERTAIN: Final = range(400, 500)
 """Statuses with which the API server certainly has not written anything."""
 
+_FAILED: Final = {SharePodReason.HOLDER_FAILED, SharePodReason.POD_FAILED}
+"""Reasons to delete a pod after which the next one is created later each time."""
+
 Key = str | VirtualGpuName
 """The key of a SharePod, or the name of a virtual GPU."""
-
-
-class ControllerApi(Protocol):
-    """The API server. All methods raise ClusterError and SourceError."""
-
-    def get(self, kind: ApiKind[Any], namespace: str, name: str) -> Any:
-        """One object."""
-        ...
-
-    def send(
-        self, verb: ApiVerb, kind: ApiKind[Any], namespace: str, name: str, body: object
-    ) -> bytes:
-        """Send a body; returns the answer."""
-        ...
-
-    def delete_pod(self, pod: PodRef) -> None:
-        """Delete exactly this pod."""
-        ...
-
-    def evict(self, pod: PodRef, resource_version: str) -> None:
-        """Evict exactly this pod in this state."""
-        ...
-
-    def bind(
-        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
-    ) -> None:
-        """Bind exactly this pod in this state, and set annotations, in one write."""
-        ...
-
-    def write_event(self, note: EventNote) -> None:
-        """Report an event."""
-        ...
 
 
 class ControllerOptions(msgspec.Struct, frozen=True):
@@ -124,7 +83,7 @@ class ControllerOptions(msgspec.Struct, frozen=True):
     """
 
     algorithm: KubeShareAlgorithm
-    holder: bodies.HolderOptions
+    holder: HolderOptions
     keep_idle: int = 0
     idle_seconds: float = 0.0
     labelled_pods: bool = False
@@ -144,7 +103,6 @@ class SharePodControllers:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``leads`` returns whether this process may write at this moment."""
-        self._api = api
         self._options = options
         self._leads = leads
         self._metrics = metrics
@@ -154,11 +112,9 @@ class SharePodControllers:
         self._cluster = SharePodCluster()
         self._failed = ItemBackoff(random.random)
         self._uncertain: set[str] = set()
-        self._idle_since: dict[VirtualGpuName, float] = {}
+        self._idle = IdlePool(options.keep_idle, options.idle_seconds)
         self._placing, self._syncing = WorkQueue[Key](), WorkQueue[Key]()
-        recorder = EventRecorder(MOST_EVENTS, repeat_seconds=EVENT_REPEAT_SECONDS)
-        self._events = EventWriter(recorder, api.write_event)
-        self._events_lock = threading.Lock()
+        self._writer = StepWriter(api, options.holder, clock)
         self._ending = threading.Event()
         self._threads = [
             threading.Thread(target=target, args=args, name=name, daemon=True)
@@ -180,8 +136,8 @@ class SharePodControllers:
         self._placing.shut_down()
         self._syncing.shut_down()
         for queue in (self._placing, self._syncing):
-            queue.wait_drained(EVENTS_SECONDS)
-        self._events.finish(EVENTS_SECONDS, lambda: False)
+            queue.wait_drained(DRAIN_SECONDS)
+        self._writer.finish()
 
     # ------------------------------------------------------------ from the informers
 
@@ -295,19 +251,10 @@ class SharePodControllers:
         """Read a SharePod whose last write may or may not have arrived."""
         if not isinstance(key, str) or key not in self._uncertain:
             return
-        is_pod = key.endswith(LABELLED)
-        object_key = key.removesuffix(LABELLED)
-        namespace, _, name = object_key.partition("/")
-        try:
-            found = self._api.get(CLUSTER_PODS if is_pod else SHARE_POD_OBJECTS, namespace, name)
-        except ClusterError as error:
-            if error.status != NOT_FOUND:
-                raise
-            found = None
+        found = self._writer.read(key)
         with self._lock:
             self._uncertain.discard(key)
-            set_object = self._cluster.set_pod if is_pod else self._cluster.set_share_pod
-            affected = set_object(object_key, found)
+            affected = self._cluster.set_object(key, found)
         self._enqueue(affected)
 
     def _place(self, key: str) -> None:
@@ -372,26 +319,18 @@ class SharePodControllers:
         gpu = self._cluster.virtual_gpu(name)
         if gpu.uuid or not (gpu.holder or gpu.users):
             self._failed.forget(name)
+        idle = self._idle.seconds_left(name, self._cluster.idle_gpus(name.node), now)
+        if 0 < idle < math.inf:
+            self._syncing.add_after(name, idle)
         step = holder_step(
             gpu,
             node_exists=name.node in self._cluster.nodes,
             may_create=until <= now,
-            is_kept=self._is_kept(name, now),
+            is_kept=idle > 0,
         )
         if isinstance(step, DeletePod):
             self._cluster.closing.add(name)
         return step
-
-    def _is_kept(self, name: VirtualGpuName, now: float) -> bool:
-        """Whether a virtual GPU stays although nobody uses it."""
-        idle = self._cluster.idle_gpus(name.node)
-        if name not in idle:
-            self._idle_since.pop(name, None)
-            return False
-        since = self._idle_since.setdefault(name, now)
-        limit = self._options.idle_seconds
-        is_old = bool(limit) and now - since >= limit
-        return not is_old and name in idle[: self._options.keep_idle]
 
     # ------------------------------------------------------------ writes
 
@@ -399,94 +338,33 @@ class SharePodControllers:
         """Send a step; returns whether the next one can be decided at once."""
         if not self._leads():
             return False
+        with self._lock:
+            self._prepare(key, step)
         outcome = StepOutcome.ERROR
         try:
-            is_known = self._apply(key, step)
+            answer = self._writer.write(step)
             outcome = StepOutcome.SUCCESS
         except ClusterError as error:
             outcome = StepOutcome.CONFLICT if error.status == CONFLICT else outcome
             if isinstance(step, DeletePod) and not isinstance(key, str):
                 with self._lock:
                     self._cluster.closing.discard(key)
-            if isinstance(step, CreateSharePodPod | CreateHolder):
-                self._record(pod_event(step, error.message, self._clock()))
             raise
         finally:
             self._metrics.note_step(type(step).__name__, outcome)
-        return is_known
+        if answer is not None:
+            with self._lock:
+                affected = self._cluster.assume(answer)
+            self._enqueue(affected)
+        return isinstance(step, PatchSharePod | CreateSharePodPod | CreateHolder)
 
-    def _apply(self, key: Key, step: Step) -> bool:
+    def _prepare(self, key: Key, step: Step) -> None:
+        """Note what has to be known even if the answer to a write is lost."""
         match step:
-            case PatchSharePod():
-                self._patch(step)
-                return True
-            case CreateSharePodPod():
-                ref = step.share_pod.ref
-                self._create(ref.namespace, ref.name, bodies.share_pod_pod(step.share_pod))
-                return True
-            case CreateHolder():
-                body = bodies.holder_pod(step.name, self._options.holder)
-                self._create(HOLDER_NAMESPACE, holder_name(*step.name), body)
-                return True
-            case DeletePod():
-                if step.reason in {SharePodReason.HOLDER_FAILED, SharePodReason.POD_FAILED}:
-                    with self._lock:
-                        self._failed.add(key, self._monotonic())
-                self._api.delete_pod(step.ref)
-            case EvictPod():
-                self._api.evict(step.ref, step.resource_version)
-            case BindPod():
-                self._bind(step.after)
-        self._record(pod_event(step, "", self._clock()))
-        return False
-
-    def _patch(self, step: PatchSharePod) -> None:
-        with self._lock:
-            self._cluster.use_port(step.after)
-        after = self._send_patch(step)
-        with self._lock:
-            affected = self._cluster.assume(after)
-        self._enqueue(affected)
-        self._record(*condition_events(step, self._clock()))
-
-    def _send_patch(self, step: PatchSharePod) -> SharePod:
-        ref = step.before.ref
-        if not step.before.is_pod:
-            body = bodies.share_pod_patch(step, self._clock())
-            answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
-            return SHARE_POD_OBJECTS.one(answer, "SharePod")
-        body = bodies.labelled_patch(step, self._clock())
-        answer = self._api.send(MERGE_STATUS, CLUSTER_PODS, ref.namespace, ref.name, body)
-        labelled = CLUSTER_PODS.one(answer, "Pod").labelled
-        return step.after if labelled is None else labelled
-
-    def _bind(self, after: SharePod) -> None:
-        """Bind a pod with labels; the events of its pod bring its new version."""
-        annotations = bodies.binding_annotations(after)
-        with self._lock:
-            self._cluster.use_port(after)
-        self._api.bind(after.ref, after.pod.resource_version, after.node, annotations)
-        with self._lock:
-            affected = self._cluster.assume(after)
-        self._enqueue(affected)
-
-    def _create(self, namespace: str, name: str, body: Mapping[str, Any]) -> None:
-        """Create a pod; one of the name that is there already is read."""
-        try:
-            answer = self._api.send(CREATE, CLUSTER_PODS, namespace, "", body)
-            pod = CLUSTER_PODS.one(answer, "Pod")
-        except ClusterError as error:
-            if error.status != CONFLICT:
-                raise
-            pod = self._api.get(CLUSTER_PODS, namespace, name)
-        with self._lock:
-            affected = self._cluster.set_pod(f"{namespace}/{name}", pod)
-        self._enqueue(affected)
-
-    def _record(self, *notes: EventNote | None) -> None:
-        written: Iterable[EventNote] = [note for note in notes if note is not None]
-        with self._events_lock:
-            self._events.record(*written)
+            case PatchSharePod() | BindPod():
+                self._cluster.use_port(step.after)
+            case DeletePod() if step.reason in _FAILED:
+                self._failed.add(key, self._monotonic())
 
 
 def _placed(step: PatchSharePod) -> bool:

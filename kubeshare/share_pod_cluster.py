@@ -125,10 +125,18 @@ class SharePodCluster:
         keys = {key for key, share_pod in self.share_pods.items() if share_pod.node == name}
         return self._affected(keys, self._of_node[name], frees=node is not None)
 
-    def assume(self, share_pod: SharePod) -> Affected:
+    def set_object(self, key: str, found: SharePod | ClusterPod | None) -> Affected:
+        """Replace what a key of :attr:`share_pods` is about; None if it is gone."""
+        if isinstance(found, ClusterPod) or (found is None and key.endswith(LABELLED)):
+            return self.set_pod(key.removesuffix(LABELLED), found)
+        return self.set_share_pod(key, found)
+
+    def assume(self, answer: SharePod | ClusterPod) -> Affected:
         """Count a write that the API server has answered."""
-        self.use_port(share_pod)
-        return self.set_share_pod(share_pod.key, share_pod)
+        if isinstance(answer, ClusterPod):
+            return self.set_pod(f"{answer.ref.namespace}/{answer.ref.name}", answer)
+        self.use_port(answer)
+        return self.set_share_pod(answer.key, answer)
 
     def use_port(self, share_pod: SharePod) -> None:
         """Go on after this port: also if the answer to its write is lost, nobody else gets it."""

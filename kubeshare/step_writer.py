@@ -1,0 +1,166 @@
+"""Sends steps to the API server, and reports their events. It knows nothing of the cluster."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from kubeshare import bodies
+from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
+from kubeshare.events import condition_events, pod_event
+from kubeshare.model import LABELLED, ClusterPod, SharePod
+from kubeshare.steps import (
+    BindPod,
+    CreateHolder,
+    CreateSharePodPod,
+    DeletePod,
+    EvictPod,
+    PatchSharePod,
+    Step,
+)
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.bodies import Body
+from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.kube.event_recorder import EventRecorder, EventWriter
+from vgpu.kube.events import EventNote
+from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
+from vgpu.model import PodRef
+from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
+
+MOST_EVENTS: Final = 1000
+"""Maximum number of events that wait to be written."""
+
+EVENT_REPEAT_SECONDS: Final = 60.0
+"""Time in which an equal event is not reported again, in seconds."""
+
+EVENTS_SECONDS: Final = 1.0
+"""Maximum time to wait at the end for events that are not written yet, in seconds."""
+
+
+class ControllerApi(Protocol):
+    """The API server. All methods raise ClusterError and SourceError."""
+
+    def get(self, kind: ApiKind[Any], namespace: str, name: str) -> Any:
+        """One object."""
+        ...
+
+    def send(
+        self, verb: ApiVerb, kind: ApiKind[Any], namespace: str, name: str, body: object
+    ) -> bytes:
+        """Send a body; returns the answer."""
+        ...
+
+    def delete_pod(self, pod: PodRef) -> None:
+        """Delete exactly this pod."""
+        ...
+
+    def evict(self, pod: PodRef, resource_version: str) -> None:
+        """Evict exactly this pod in this state."""
+        ...
+
+    def bind(
+        self, pod: PodRef, resource_version: str, node: str, annotations: Mapping[str, str]
+    ) -> None:
+        """Bind exactly this pod in this state, and set annotations, in one write."""
+        ...
+
+    def write_event(self, note: EventNote) -> None:
+        """Report an event."""
+        ...
+
+
+class StepWriter:
+    """Writes for the loops. Any thread may call every method."""
+
+    def __init__(
+        self, api: ControllerApi, holder: bodies.HolderOptions, clock: Callable[[], float]
+    ) -> None:
+        """``holder`` is what holder pods run as."""
+        self._api = api
+        self._holder = holder
+        self._clock = clock
+        recorder = EventRecorder(MOST_EVENTS, repeat_seconds=EVENT_REPEAT_SECONDS)
+        self._events = EventWriter(recorder, api.write_event)
+        self._events_lock = threading.Lock()
+
+    def read(self, key: str) -> SharePod | ClusterPod | None:
+        """The SharePod of a key, or the pod with labels; None if it is gone."""
+        kind = CLUSTER_PODS if key.endswith(LABELLED) else SHARE_POD_OBJECTS
+        namespace, _, name = key.removesuffix(LABELLED).partition("/")
+        try:
+            found: SharePod | ClusterPod = self._api.get(kind, namespace, name)
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+        return found
+
+    def write(self, step: Step) -> SharePod | ClusterPod | None:
+        """Send a step; returns what is certain of its object now, and None if it ends.
+
+        Raises:
+            ClusterError, SourceError: it may or may not have been written.
+        """
+        try:
+            answer = self._send(step)
+        except ClusterError as error:
+            if isinstance(step, CreateSharePodPod | CreateHolder):
+                self._record(pod_event(step, error.message, self._clock()))
+            raise
+        if isinstance(step, PatchSharePod):
+            self._record(*condition_events(step, self._clock()))
+        elif not isinstance(step, CreateSharePodPod | CreateHolder):
+            self._record(pod_event(step, "", self._clock()))
+        return answer
+
+    def finish(self) -> None:
+        """Write the last events."""
+        self._events.finish(EVENTS_SECONDS, lambda: False)
+
+    def _send(self, step: Step) -> SharePod | ClusterPod | None:
+        match step:
+            case PatchSharePod():
+                return self._patch(step)
+            case CreateSharePodPod():
+                ref = step.share_pod.ref
+                body = bodies.share_pod_pod(step.share_pod)
+                return self._create(ref.namespace, ref.name, body)
+            case CreateHolder():
+                body = bodies.holder_pod(step.name, self._holder)
+                return self._create(HOLDER_NAMESPACE, holder_name(*step.name), body)
+            case DeletePod():
+                self._api.delete_pod(step.ref)
+            case EvictPod():
+                self._api.evict(step.ref, step.resource_version)
+            case BindPod():
+                after, version = step.after, step.after.pod.resource_version
+                annotations = bodies.binding_annotations(after)
+                self._api.bind(after.ref, version, after.node, annotations)
+                return after
+        return None
+
+    def _patch(self, step: PatchSharePod) -> SharePod:
+        ref = step.before.ref
+        if not step.before.is_pod:
+            body = bodies.share_pod_patch(step, self._clock())
+            answer = self._api.send(PATCH, SHARE_POD_OBJECTS, ref.namespace, ref.name, body)
+            return SHARE_POD_OBJECTS.one(answer, "SharePod")
+        body = bodies.labelled_patch(step, self._clock())
+        answer = self._api.send(MERGE_STATUS, CLUSTER_PODS, ref.namespace, ref.name, body)
+        labelled = CLUSTER_PODS.one(answer, "Pod").labelled
+        return step.after if labelled is None else labelled
+
+    def _create(self, namespace: str, name: str, body: Body) -> ClusterPod:
+        """Create a pod; one of the name that is there already is read."""
+        try:
+            answer = self._api.send(CREATE, CLUSTER_PODS, namespace, "", body)
+            return CLUSTER_PODS.one(answer, "Pod")
+        except ClusterError as error:
+            if error.status != CONFLICT:
+                raise
+        found: ClusterPod = self._api.get(CLUSTER_PODS, namespace, name)
+        return found
+
+    def _record(self, *notes: EventNote | None) -> None:
+        written = [note for note in notes if note is not None]
+        with self._events_lock:
+            self._events.record(*written)
