@@ -9,7 +9,7 @@ from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_step
 from kubeshare.virtual_gpu import HOLDER_SECONDS
-from tests.kubeshare.model_cluster import CARD, Refused
+from tests.kubeshare.model_cluster import CARD, ModelCluster, Refused, node
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 
@@ -152,3 +152,27 @@ def require_settled(cluster):
         assert SharePodReason.HOLDER_PENDING not in reasons, each
     for gpu in state.virtual_gpus():
         assert gpu.users, gpu
+
+
+# ---------------------------------------------------------------- scenarios
+
+
+def started(*share_pods, nodes=None, **options):
+    """A cluster in which these SharePods run, and its controllers."""
+    cluster = ModelCluster(*(node(*each) for each in (nodes or {"n1": 2}).items()))
+    controllers = Controllers(cluster, **options)
+    for each in share_pods:
+        cluster.store(each)
+    settle(cluster, controllers)
+    return cluster, controllers
+
+
+def settled(cluster, controllers):
+    settle(cluster, controllers)
+    require_invariants(cluster)
+    require_settled(cluster)
+
+
+def reasons(cluster, name):
+    """Reason of each condition."""
+    return {each.type: each.reason for each in cluster.share_pods[f"ns/{name}"].conditions}

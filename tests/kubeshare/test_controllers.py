@@ -1,27 +1,30 @@
 """What the controllers do, in a cluster in memory: the paper's placements, failures, kills."""
 
+from functools import partial
+
 import pytest
 from msgspec import structs
 
 import kubeshare.steps
-from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds, Taint, VirtualGpuName
-from kubeshare.node_fit import node_refusal
-from kubeshare.reasons import SharePodReason, UnplacedReason
+from kubeshare.model import VirtualGpuName
+from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
-from kubeshare.virtual_gpu import HOLDER_SECONDS, next_port
+from kubeshare.virtual_gpu import HOLDER_SECONDS
 from tests.kubeshare.model_cluster import ModelCluster, labelled, node, share_pod
 from tests.kubeshare.model_controllers import (
     Controllers,
+    reasons,
     require_invariants,
     require_settled,
     settle,
+    settled,
+    started,
 )
 from vgpu.kube.objects import MalformedObject
 from vgpu.model import PodRef
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
-from vgpu.units import GIB
 
 RED, GREEN = labelled(affinity="red"), labelled(anti_affinity="green")
 BLUE, WHITE = labelled(exclusion="blue"), labelled(exclusion="white")
@@ -103,27 +106,6 @@ def test_the_worked_examples_are_placed_as_computed(name, algorithm):
 
 
 # ---------------------------------------------------------------- scenarios
-
-
-def started(*share_pods, nodes=None, **options):
-    """A cluster in which these SharePods run, and its controllers."""
-    cluster = ModelCluster(*(node(*each) for each in (nodes or {"n1": 2}).items()))
-    controllers = Controllers(cluster, **options)
-    for each in share_pods:
-        cluster.store(each)
-    settle(cluster, controllers)
-    return cluster, controllers
-
-
-def settled(cluster, controllers):
-    settle(cluster, controllers)
-    require_invariants(cluster)
-    require_settled(cluster)
-
-
-def reasons(cluster, name):
-    """Reason of each condition."""
-    return {each.type: each.reason for each in cluster.share_pods[f"ns/{name}"].conditions}
 
 
 def events_of(cluster):
@@ -276,9 +258,13 @@ def test_nobody_is_placed_on_a_virtual_gpu_whose_holder_finds_no_gpu():
     assert cluster.share_pods["ns/b"].node == "n2"
 
 
-def test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone():
+@pytest.mark.parametrize("is_gone", [False, True], ids=["not ready", "gone"])
+def test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone(is_gone):
     cluster, controllers = started(share_pod("a"), nodes={"n1": 1, "n2": 1})
-    cluster.set_node(structs.replace(cluster.nodes["n1"], is_ready=False))
+    if is_gone:
+        cluster.remove_node("n1")
+    else:
+        cluster.set_node(structs.replace(cluster.nodes["n1"], is_ready=False))
     settle(cluster, controllers)
     assert cluster.share_pods["ns/a"].node == "n1", "its pod may still run"
     for pod in cluster.real_pods():
@@ -296,6 +282,14 @@ def test_a_place_of_the_user_waits_for_its_node():
     settle(cluster, controllers)
     found = cluster.share_pods["ns/a"]
     assert (found.node, found.gpuid) == ("n1", "mine")
+
+
+def test_a_share_pod_without_a_gpu_runs_as_any_pod():
+    plain = structs.replace(share_pod("a"), request=None)
+    cluster, _ = started(plain)
+    (pod,) = cluster.real_pods()
+    assert (pod.uuid, pod.port, cluster.holders()) == ("", 0, [])
+    assert reasons(cluster, "a")["Bound"] == SharePodReason.NOT_SHARED
 
 
 def test_a_gpuid_without_node_is_reported():
@@ -382,6 +376,45 @@ def test_an_unreadable_share_pod_keeps_its_holder_and_others_away():
     assert not controllers.state.virtual_gpu(name).accepts
 
 
+def test_a_late_event_does_not_undo_a_write():
+    cluster, controllers = started(share_pod("a"))
+    placed = cluster.share_pods["ns/a"]
+    controllers.state.set_share_pod("ns/a", share_pod("a"))
+    assert controllers.state.share_pods["ns/a"] == placed
+    again = structs.replace(
+        share_pod("a"), pod=structs.replace(share_pod("a").pod, ref=PodRef("u2", "ns", "a"))
+    )
+    controllers.state.set_share_pod("ns/a", again)
+    assert controllers.state.share_pods["ns/a"] == again
+
+
+def test_a_new_process_finds_all_it_has_to_do_in_the_objects():
+    """An idle holder, one without its pod, a finished SharePod, and one that waits for its bind."""
+    cluster, _ = started(
+        share_pod("runs", 900),
+        share_pod("ends", 100, policy="Never"),
+        share_pod("idle", 900),
+        share_pod("waits", 200, node="n2", gpuid="mine"),
+        nodes={"n1": 2, "n2": 1},
+    )
+    cluster.turn(cluster.pods["ns/ends"], "Succeeded")
+    settle(cluster, Controllers(cluster))
+    before = dict(cluster.share_pods)
+    for name in ("ns/ends", "ns/runs", "ns/idle"):
+        cluster.remove(cluster.pods[name])
+    cluster.remove(cluster.share_pods["ns/idle"])
+    waits = cluster.share_pods["ns/waits"]
+    cluster.remove(cluster.pods["ns/waits"])
+    cluster.remove(next(pod for pod in cluster.holders() if pod.pod.labels[GPUID] == "mine"))
+    cluster.store(structs.replace(waits, bound="", port=0, copied=None, conditions=()))
+    settled(cluster, Controllers(cluster))
+    runs = cluster.share_pods["ns/runs"]
+    assert (runs.bound, runs.port) == (before["ns/runs"].bound, before["ns/runs"].port)
+    assert cluster.share_pods["ns/waits"].bound == "GPU-n2-0"
+    assert "ns/ends" not in cluster.pods, "it is over, and is counted no more"
+    assert len(cluster.holders()) == 2
+
+
 # ---------------------------------------------------------------- kill -9 after each write
 
 
@@ -439,7 +472,7 @@ SCENARIOS = [
     test_users_who_choose_the_same_gpu_get_no_more_than_it_has,
     test_a_holder_on_another_gpu_moves_its_tenants_there,
     test_the_holder_goes_with_the_last_tenant,
-    test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone,
+    partial(test_a_lost_node_gives_its_share_pods_back_once_their_pods_are_gone, is_gone=False),
 ]
 
 
@@ -481,95 +514,3 @@ def test_a_planted_defect_is_found(plant, monkeypatch):
         except AssertionError:
             found += 1
     assert found
-
-
-# ---------------------------------------------------------------- ports and nodes
-
-
-def test_ports_are_handed_out_round_robin():
-    assert next_port((), 0) == 50051
-    assert next_port({50051}, 50051) == 50052
-    assert next_port((), 50052) == 50053, "not the lowest: an old connection reaches nobody"
-    assert next_port((), MANAGER_PORTS[-1]) == 50051
-    assert next_port(set(MANAGER_PORTS) - {50060}, 50300) == 50060
-    assert next_port(MANAGER_PORTS, 50051) is None
-
-
-def test_a_new_process_goes_on_with_the_ports_after_the_newest():
-    cluster, _ = started(share_pod("a"), share_pod("b", 200))
-    since = "2026-01-01T00:00:0"
-    for name, second in (("a", 1), ("b", 2)):
-        found = cluster.share_pods[f"ns/{name}"]
-        conditions = tuple(
-            structs.replace(each, since=f"{since}{second}Z") for each in found.conditions
-        )
-        cluster.store(structs.replace(found, conditions=conditions))
-    newest = cluster.share_pods["ns/b"].port
-    cluster.remove(cluster.share_pods["ns/a"])
-    controllers = Controllers(cluster)
-    cluster.store(share_pod("c", 100))
-    settled(cluster, controllers)
-    assert cluster.share_pods["ns/c"].port == newest + 1
-
-
-BIG = NodeAmounts(cpu_milli=5000, pods=1)
-TAINT = (Taint("gpu", "yes", "NoSchedule"),)
-
-
-@pytest.mark.parametrize(
-    ("changes", "needs", "reason"),
-    [
-        ({}, {}, None),
-        ({"is_ready": False}, {}, UnplacedReason.NODE_NOT_READY),
-        ({"is_cordoned": True}, {}, UnplacedReason.CORDONED),
-        ({"taints": TAINT}, {}, UnplacedReason.TAINT),
-        ({"taints": (Taint("gpu", "", "PreferNoSchedule"),)}, {}, None),
-        ({}, {"selector": {"zone": "a"}}, UnplacedReason.SELECTOR),
-        ({"labels": {"zone": "a"}}, {"selector": {"zone": "a"}}, None),
-        ({}, {"amounts": BIG}, UnplacedReason.CPU),
-        ({}, {"amounts": NodeAmounts(memory_bytes=17 * GIB)}, UnplacedReason.MEMORY),
-        ({}, {"amounts": NodeAmounts(pods=111)}, UnplacedReason.PODS),
-        ({}, {"terms": ()}, UnplacedReason.SELECTOR),
-    ],
-)
-def test_a_node_is_refused_for_its_reason(changes, needs, reason):
-    each = structs.replace(node("n1"), **changes)
-    assert node_refusal(each, NodeNeeds(**needs), NodeAmounts()) == reason
-
-
-def test_a_share_pod_that_no_node_takes_has_the_number_of_nodes_by_reason():
-    cluster = ModelCluster(
-        node("n1", taints=TAINT),
-        node("n2", is_cordoned=True),
-        node("n3", 0),
-        node("n4", taints=TAINT),
-    )
-    controllers = Controllers(cluster)
-    cluster.store(share_pod("a"))
-    settle(cluster, controllers)
-    condition = cluster.share_pods["ns/a"].condition(ConditionType.SCHEDULED)
-    assert (condition.status, condition.reason) == ("False", SharePodReason.UNSCHEDULABLE)
-    assert condition.message.startswith(
-        f"0 of 4 nodes take it: 2 × {UnplacedReason.TAINT.explanation}"
-    )
-
-
-def test_a_tainted_node_keeps_nobody_else_waiting():
-    """Upstream's only worker waits for ever for a node with a taint."""
-    cluster = ModelCluster(node("n1", taints=TAINT), node("n2"))
-    controllers = Controllers(cluster)
-    cluster.store(share_pod("a"))
-    settled(cluster, controllers)
-    assert cluster.share_pods["ns/a"].node == "n2"
-
-
-def test_a_late_event_does_not_undo_a_write():
-    cluster, controllers = started(share_pod("a"))
-    placed = cluster.share_pods["ns/a"]
-    controllers.state.set_share_pod("ns/a", share_pod("a"))
-    assert controllers.state.share_pods["ns/a"] == placed
-    again = structs.replace(
-        share_pod("a"), pod=structs.replace(share_pod("a").pod, ref=PodRef("u2", "ns", "a"))
-    )
-    controllers.state.set_share_pod("ns/a", again)
-    assert controllers.state.share_pods["ns/a"] == again

@@ -38,11 +38,11 @@ def holder(name, uuid="GPU-n1-0", created_at=None):
 class Idle:
     """Controllers without threads, whose clocks the test sets."""
 
-    def __init__(self, keep_idle, idle_seconds):
+    def __init__(self, keep_idle, idle_seconds, api=None):
         options = ControllerOptions(
             KubeShareAlgorithm.PAPER, HolderOptions("vgpu:test"), keep_idle, idle_seconds
         )
-        self.now, self.metrics, self.api = 0.0, ControllerMetrics(), Recorded()
+        self.now, self.metrics, self.api = 0.0, ControllerMetrics(), api or Recorded()
         self.controllers = SharePodControllers(
             self.api,
             options,
