@@ -9,6 +9,11 @@ from typing import Final
 from grafana.promql import GPU, NODE, RecordingRule, RuleGroup, gained, named, shareable
 from grafana.settings import GPUS_REMEMBERED
 
+USED_OF_ALLOCATED: Final = (
+    "vgpu_container_memory_used_bytes and vgpu_container_memory_allocated_bytes"
+)
+"""Not of containers to which no amount was allocated, such as those with a replica of a GPU."""
+
 UNUSED: Final = (
     "clamp_min(vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes, 0)"
 )
@@ -80,6 +85,7 @@ SUMS: Final = (
 BY_NAMESPACE: Final = (
     ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "allocated"),
     ("vgpu_container_memory_used_bytes", "vgpu_container_memory_used_bytes", "used"),
+    ("vgpu_container_memory_used_of_allocated_bytes", USED_OF_ALLOCATED, "used of what they hold"),
     ("vgpu_container_memory_unused_bytes", UNUSED, "allocated and not used"),
     (
         "vgpu_container_core_allocated_ratio",

@@ -405,14 +405,15 @@ NAMESPACES: Final = PanelRow(
             "Holders",
             "Each namespace's memory and cores now: allocated, and used. Click on a name for its"
             f" workloads. Of a share, the larger of its parts of cores and memory are the GPUs"
-            f" allocated. {INIT_AND_APP}",
+            " allocated. Containers with a replica of a GPU (time-slicing, MPS) hold no amount:"
+            f" they are in what is used only. {INIT_AND_APP}",
             {"cluster": "Cluster", "namespace": "Namespace"},
             (
                 Column("Allocated", ALLOCATED, GrafanaUnit.BYTES),
                 Column("Used", by_namespace("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
                 Column(
                     "Used of allocated",
-                    f"{by_namespace('vgpu_container_memory_used_bytes')}"
+                    f"{by_namespace('vgpu_container_memory_used_of_allocated_bytes')}"
                     " / cluster_namespace:vgpu_container_memory_allocated_bytes:sum",
                     GrafanaUnit.RATIO,
                     bar=True,

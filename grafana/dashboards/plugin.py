@@ -82,7 +82,7 @@ WHICH: Final = PanelRow(
                     of_plugin(of_it("vgpu_plugin_ready"), "scheme, node, mode"),
                     steps=((None, Colour.BAD), (1, Colour.GOOD)),
                     value_texts={0: "NOT READY", 1: "ready"},
-                    more={"mode": "Gives by"},
+                    more={"mode": "Injection"},
                 ),
                 Column(
                     "Not registered",

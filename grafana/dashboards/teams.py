@@ -57,6 +57,7 @@ def of_namespace(metric: str, operation: str = "sum") -> str:
 
 HELD: Final = of_team("vgpu_container_memory_allocated_bytes")
 USED: Final = of_team("vgpu_container_memory_used_bytes")
+OF_HELD: Final = f"{of_team('vgpu_container_memory_used_of_allocated_bytes')} / ({HELD} > 0)"
 IDLE: Final = of_team("vgpu_container_memory_unused_bytes")
 GPUS: Final = of_team("vgpu_gpus_allocated")
 GPUS_USED: Final = of_team("vgpu_container_sm_utilization_ratio")
@@ -178,7 +179,7 @@ NOW: Final = PanelRow(
                 Column("Held", HELD, GrafanaUnit.BYTES),
                 Column("Used", USED, GrafanaUnit.BYTES),
                 Column("Idle", IDLE, GrafanaUnit.BYTES),
-                Column("Used of held", f"{USED} / ({HELD} > 0)", GrafanaUnit.RATIO, bar=True),
+                Column("Used of held", OF_HELD, GrafanaUnit.RATIO, bar=True),
                 Column("GPUs held", GPUS),
                 Column("GPUs used", GPUS_USED),
                 Column("Waiting pods", WAITING_PODS, steps=NONE_IS_BETTER),

@@ -58,6 +58,7 @@ NODE = {
     **share("memory_allocated_bytes", "team", "over", 20),
     **share("memory_used_bytes", "team", "over", 25),
     **share("memory_allocated_bytes", "lab", "promised", 30, LEFT),
+    **share("memory_used_bytes", "team", "replica", 7),
     **share("core_allocated_ratio", "team", "train", 0.5),
     **share("core_allocated_ratio", "team", "over", 0.5),
     **share("sm_utilization_ratio", "team", "train", 0.4),
@@ -115,7 +116,8 @@ LEVELS = {
         'namespace="team"': 120,
         'namespace="lab"': 30,
     },
-    "cluster_namespace:vgpu_container_memory_used_bytes:sum": {'namespace="team"': 85},
+    "cluster_namespace:vgpu_container_memory_used_bytes:sum": {'namespace="team"': 92},
+    "cluster_namespace:vgpu_container_memory_used_of_allocated_bytes:sum": {'namespace="team"': 85},
     "cluster_namespace:vgpu_container_memory_unused_bytes:sum": {'namespace="team"': 40},
     "cluster_namespace:vgpu_container_core_allocated_ratio:sum": {'namespace="team"': 1},
     "cluster_namespace:vgpu_gpus_allocated:sum": {
