@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeshare.labelled import POD_SCHEDULED
+from kubeshare.labelled import POD_SCHEDULED, status_conditions
 from kubeshare.model import (
     FALSE,
     TRUE,
@@ -119,7 +119,8 @@ def labelled_patch(step: PatchSharePod, now: float) -> Body:
         reason = SharePodReason.HOLDER_PENDING
         scheduled = SharePodCondition(POD_SCHEDULED, FALSE, reason, reason.explanation)
     condition = _condition(msgspec.structs.replace(scheduled, type=POD_SCHEDULED), now)
-    others = [each for each in before.copied or () if each.get("type") != POD_SCHEDULED]
+    listed = status_conditions(before.copied)
+    others = [each for each in listed if each.get("type") != POD_SCHEDULED]
     return {"metadata": metadata, "status": {"conditions": [*others, condition]}}
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeshare.labelled import SCHEDULER_NAME, labelled_share_pod
+from kubeshare.labelled import SCHEDULER_NAME, labelled_share_pod, status_conditions
 from kubeshare.model import (
     TRUE,
     ClusterNode,
@@ -296,9 +296,8 @@ def _labelled(
 ) -> ClusterPod:
     """A pod that names KubeShare 2's scheduler. Raises SourceError MALFORMED."""
     status = decode(fields.status, _ANY, object_name)
-    conditions = (status.get("conditions") if isinstance(status, dict) else None) or []
     needs, problem = _needs(fields.spec)
-    labelled = labelled_share_pod(pod, fields.spec.containers or (), needs, problem, conditions)
+    labelled = labelled_share_pod(pod, fields.spec.containers or (), needs, problem, status)
     is_known = _POD_NAME.fullmatch(holder_name(labelled.node or "node", labelled.gpuid or "gpuid"))
     if not is_known and not labelled.problem:
         detail = f"{VIRTUAL_GPU}: cannot be a part of a pod's name"
@@ -318,10 +317,9 @@ def _environment(containers: Iterable[wire.ContainerFields]) -> Mapping[str, str
 
 
 def _is_ready(status: Any) -> bool:
-    conditions = status.get("conditions") if isinstance(status, dict) else None
     return any(
-        isinstance(each, dict) and (each.get("type"), each.get("status")) == ("Ready", TRUE)
-        for each in conditions or ()
+        (each.get("type"), each.get("status")) == ("Ready", TRUE)
+        for each in status_conditions(status)
     )
 
 

@@ -73,12 +73,11 @@ def labelled_share_pod(
     containers: Iterable[wire.ContainerFields],
     needs: NodeNeeds,
     problem: str,
-    conditions: list[Any],
+    status: Any,
 ) -> SharePod:
     """A pod that names KubeShare 2's scheduler, as a SharePod.
 
-    ``problem`` is why its amounts cannot be read; ``conditions`` are those of its status, as JSON
-    values.
+    ``problem`` is why its amounts cannot be read; ``status`` is a JSON value.
     """
     request, gpuid, node = None, "", pod.node
     try:
@@ -100,9 +99,9 @@ def labelled_share_pod(
         request,
         problem,
         needs=NodeNeeds() if pod.node else needs,
-        conditions=tuple(_conditions(conditions)),
+        conditions=tuple(_conditions(status_conditions(status))),
         gpuid=gpuid,
-        copied=conditions,
+        copied=status,
         is_pod=True,
     )
 
@@ -165,11 +164,15 @@ _CONDITIONS: Final = {
 """Type and status of a pod's condition -> the condition of a SharePod that it stands for."""
 
 
-def _conditions(conditions: Iterable[Any]) -> Iterator[SharePodCondition]:
+def status_conditions(status: Any) -> list[dict[str, Any]]:
+    """The conditions in a pod's status, a JSON value."""
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return [each for each in conditions or () if isinstance(each, dict)]
+
+
+def _conditions(conditions: Iterable[dict[str, Any]]) -> Iterator[SharePodCondition]:
     """The conditions ``Scheduled``, while the pod is not bound, and ``Ready``, while it is."""
     for each in conditions:
-        if not isinstance(each, dict):
-            continue
         status = str(each.get("status"))
         type_ = _CONDITIONS.get((str(each.get("type")), status))
         if type_ is not None:

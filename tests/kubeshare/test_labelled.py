@@ -11,6 +11,7 @@ from kubeshare.bodies import binding_annotations, labelled_patch
 from kubeshare.decode import CLUSTER_PODS
 from kubeshare.labelled import SCHEDULER_NAME, VARIABLES
 from kubeshare.model import ConditionType, GpuRequest
+from kubeshare.node_files import tables_of
 from kubeshare.reasons import SharePodReason
 from kubeshare.steps import refused_patch
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
@@ -138,7 +139,9 @@ def test_any_texts_of_a_tenant_are_a_request_a_problem_or_a_pod_that_is_left_alo
 
 def test_the_reason_of_a_pod_that_waits_is_in_its_condition():
     labelled = read().labelled
-    labelled = structs.replace(labelled, copied=[{"type": "Other", "status": "True"}])
+    labelled = structs.replace(
+        labelled, copied={"conditions": [{"type": "Other", "status": "True"}]}
+    )
     patch = refused_patch(labelled, SharePodReason.UNSCHEDULABLE, "0 of 3 nodes take it")
     body = labelled_patch(patch, 0.0)
     assert body["metadata"] == {"uid": "uid-a", "resourceVersion": "1"}
@@ -327,3 +330,17 @@ def test_an_old_event_does_not_undo_a_binding():
     )
     controllers.state.set_share_pod("ns/a/pod", again)
     assert not controllers.state.share_pods["ns/a/pod"].bound
+
+
+def test_the_files_of_a_node_have_the_addresses_of_a_pod_with_labels():
+    annotations = {
+        "vgpu.dev/virtual-gpu": "n1/abcde",
+        "sharedgpu/gpu_uuid": "GPU-0a1b2c3d-0000-0000-0000-000000000001",
+        "sharedgpu/gpu_manager_port": "50051",
+    }
+    pod = content(annotations=annotations, nodeName="n1")
+    pod["status"] = {"phase": "Running", "podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}]}
+    labelled = CLUSTER_PODS.one(json.dumps(pod).encode(), "Pod").labelled
+    (table,) = tables_of([labelled], "n1").values()
+    (tenant,) = table.tenants
+    assert (tenant.pod, tenant.addresses) == ("a", ("10.0.0.7",))
