@@ -13,12 +13,14 @@ from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_f
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import RESERVED
 from vgpu.program.web_flags import web_flags
-from vgpu.sources.token_page import DEFAULT_TOKENS_URL
+from vgpu.sources.http_access import ClientOptions
 from vgpu.units import MIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from vgpu.web.server import MAX_REQUESTS
 
 DEFAULT_PORT = 9394
+
+DEFAULT_TOKENS_URL = "http://127.0.0.1:9402/metrics"
 
 ALL_DETAILS = "all"
 """The value of --metrics.detail that stands for all its other values."""
@@ -57,6 +59,12 @@ FLAG_OF_COLLECTOR = {
     "--nvidia.resource": "kubelet",
     "--kubeconfig": "api dra",
     "--tokens.url": "tokens",
+    "--tokens.ca-file": "tokens",
+    "--tokens.cert": "tokens",
+    "--tokens.key": "tokens",
+    "--tokens.server-name": "tokens",
+    "--tokens.username": "tokens",
+    "--tokens.password-file": "tokens",
     "--nvml.pcie-throughput": "nvml",
     "--nvml.expected-gpus": "nvml",
 }
@@ -92,6 +100,12 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
     plugin_state_dir: str = "/var/lib/vgpu"
     tokens_url: str = DEFAULT_TOKENS_URL
+    tokens_ca_file: str | None = None
+    tokens_cert: str | None = None
+    tokens_key: str | None = None
+    tokens_server_name: str | None = None
+    tokens_username: str | None = None
+    tokens_password_file: str | None = None
     path_procfs: str = "/proc"
     path_cgroupfs: str = "/sys/fs/cgroup"
     gpushare_memory_unit: int | None = None
@@ -103,6 +117,12 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     once: bool = False
     log_level: str = "info"
     log_format: str = "logfmt"
+
+    @property
+    def tokens_access(self) -> ClientOptions:
+        """What the token daemon may ask for."""
+        names = ClientOptions.__struct_fields__
+        return ClientOptions(**{name: getattr(self, f"tokens_{name}") for name in names})
 
     @property
     def volcano_unit_bytes(self) -> int | None:
@@ -225,6 +245,16 @@ FLAGS = (
     ),
     flag("--plugin.state-dir", "Our own device plugin's folder of checkpoints.", metavar="DIR"),
     flag("--tokens.url", "The page of metrics of the node's `vgpu tokens`.", metavar="URL"),
+    flag("--tokens.ca-file", "CA of its certificate, if it serves HTTPS.", metavar="FILE"),
+    flag("--tokens.cert", "Client certificate for it.", metavar="FILE"),
+    flag("--tokens.key", "Key of the client certificate.", metavar="FILE"),
+    flag(
+        "--tokens.server-name",
+        "Name in its certificate. Default: the host of its URL.",
+        metavar="NAME",
+    ),
+    flag("--tokens.username", "User name for its basic authentication.", metavar="NAME"),
+    flag("--tokens.password-file", "File with the password.", metavar="FILE"),
     flag("--path.procfs", "The host's /proc.", metavar="DIR"),
     flag("--path.cgroupfs", "The host's cgroup file system.", metavar="DIR"),
     flag(

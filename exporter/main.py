@@ -28,6 +28,7 @@ from vgpu.program.web_flags import WebOptions
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
+from vgpu.sources.http_access import BadOption
 from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import Collectors
@@ -74,6 +75,7 @@ def node_paths(options: ExporterOptions) -> NodePaths:
         state_dir=options.plugin_state_dir,
         mps_dir=options.limits_mps_dir,
         tokens_url=options.tokens_url,
+        tokens_access=options.tokens_access,
     )
 
 
@@ -94,6 +96,8 @@ def open_collectors(options: ExporterOptions, driver: GpuSource | None) -> Colle
         raise click.UsageError(f"--kubelet.pod-resources: {error.detail}") from error
     except ValueError as error:
         raise click.UsageError(f"--tokens.url: {error}") from error
+    except BadOption as error:
+        raise click.UsageError(str(error)) from error
     collectors = sources.collectors(driver.sample if driver is not None else None)
     if options.pods:
         collectors.pods = Collector("pods", PodFile(options.pods, node_name(options)).sample)

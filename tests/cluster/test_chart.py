@@ -528,6 +528,10 @@ REFUSED = (
         "paths.kubeshare: the token daemon",
     ),
     (
+        {"tokens": {"enabled": True, "client": {"secret": "client"}}},
+        "tokens.client.secret: without effect",
+    ),
+    (
         {"kubeshare": {"enabled": True, "pool": {"idleTtl": "5m"}}},
         "kubeshare.pool.idleTtl: without effect",
     ),

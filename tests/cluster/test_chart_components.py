@@ -216,6 +216,29 @@ def test_the_token_daemon_has_no_policy_and_the_exporter_may_ask_it(chart):
     assert exporter(tokens={"enabled": True, "nodeSelector": {"gpu": "shared"}}) == (False, None)
 
 
+def test_the_exporter_has_what_a_protected_token_daemon_asks_for(chart):
+    client = {"secret": "tokens-client", "serverName": "gpu.example.com", "username": "exporter"}
+    values = {"tokens": {"enabled": True, "client": client}, "web": {"configSecret": "web"}}
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in kinds(chart.rendered(values), "DaemonSet")
+        if each["metadata"]["name"] == "vgpu-exporter"
+    )
+    (container,) = pod["containers"]
+    assert [flag for flag in container["args"] if "tokens" in flag] == [
+        "--collector.tokens",
+        "--tokens.url=https://[$(NODE_ADDRESS)]:9402/metrics",
+        "--tokens.ca-file=/etc/vgpu-tokens/ca.crt",
+        "--tokens.server-name=gpu.example.com",
+        "--tokens.username=exporter",
+        "--tokens.password-file=/etc/vgpu-tokens/password",
+    ]
+    assert {"name": "tokens", "secret": {"secretName": "tokens-client"}} in pod["volumes"]
+    assert {"name": "tokens", "mountPath": "/etc/vgpu-tokens", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+
+
 def test_the_token_daemon_is_scraped_at_its_port_which_it_does_not_declare(chart):
     values = {"tokens": {"enabled": True}, "monitoring": {"kind": "ServiceMonitor"}}
     (service,) = (

@@ -10,8 +10,9 @@ from tests.support.environment import own_loopback
 from tests.support.waiting import wait_ended
 from tests.support.web_helpers import Pki, hashed
 from vgpu.commands import http_source
-from vgpu.commands.http_source import BadOption, ClientOptions, Unanswered
+from vgpu.commands.http_source import Unanswered
 from vgpu.commands.top_source import Exporter
+from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.web.config import WebConfigFile
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer

@@ -127,7 +127,7 @@ def test_a_cluster_that_is_not_configured_is_said_at_the_start(tmp_path):
     assert "no such file" in result.output
 
 
-def test_neither_the_kubernetes_client_nor_rich_is_loaded_unless_asked_for():
+def test_neither_the_kubernetes_client_nor_rich_nor_tls_is_loaded_unless_asked_for():
     program = (
         "import sys\n"
         "from vgpu.cli import main\n"
@@ -135,7 +135,7 @@ def test_neither_the_kubernetes_client_nor_rich_is_loaded_unless_asked_for():
         "    main(['exporter', '--once', '--no-collector.nvml', '--no-collector.xid'])\n"
         "except SystemExit as end:\n"
         "    assert not end.code, end.code\n"
-        "heavy = {'kubernetes', 'rich', 'grpc', 'yaml', 'pynvml'} & sys.modules.keys()\n"
+        "heavy = {'kubernetes', 'rich', 'grpc', 'yaml', 'pynvml', 'ssl'} & sys.modules.keys()\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

@@ -3,25 +3,39 @@
 import http.server
 import threading
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
+from exporter.codecs import codecs
+from exporter.families import OWN_TABLES
 from exporter.families.tokens import TOKENS
 from exporter.view import Attribution, ExporterView
 from kubeshare.tokens.metrics import TABLES
 from tests.grafana.pretended_scheduler import PretendedScheduler
 from tests.grafana.pretended_tokens import UUID, sharing
+from tests.support.waiting import WAIT_SECONDS
+from tests.support.web_helpers import Pki, hashed
 from vgpu.facts import TokenSample, TokenTenant
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model import PodRef, Scheme, Source
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import token_page
+from vgpu.sources.http_access import BadOption, ClientOptions
+from vgpu.sources.ledger_builder import LedgerBuilder
+from vgpu.sources.observation import observe
 from vgpu.sources.samples import Observation
 from vgpu.sources.token_page import FIELDS, MAX_TENANTS, TokenPage, parse_token_page
+from vgpu.units import GIB
+from vgpu.web.config import WebConfigFile
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.server import WebServer
 
 READY = "vgpu_token_ready 1\n"
 WHO = f'uuid="{UUID}",namespace="ml",pod="train-0"'
@@ -167,10 +181,118 @@ def test_nobody_listens():
     assert failed.value.reason is Reason.UNREACHABLE
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:9402", "https://a/metrics", "http://u:p@a/", "x:y"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:9402",
+        "ftp://a/metrics",
+        "http://u:p@a/",
+        "x:y",
+        "http://fd00::1:9402/metrics",
+        "http://[fd00::1:9402/metrics",
+    ],
+)
 def test_another_url_is_refused(url):
     with pytest.raises(ValueError, match="give http://HOST:PORT/PATH"):
         TokenPage(url)
+
+
+def test_brackets_hold_an_address():
+    with pytest.raises(ValueError, match="'1:9402' does not appear to be an IPv4 or IPv6 address"):
+        TokenPage("http://[1:9402]/metrics")
+
+
+@contextmanager
+def daemon(address="127.0.0.1:0", config=None):
+    """A server with the page of a daemon; its port."""
+    metrics = LiveMetrics(TABLES, lambda: sharing(9))
+    server = WebServer({"/metrics": metrics_page(metrics.body)}, [address], config)
+    server.start()
+    try:
+        yield server.addresses[0].rpartition(":")[2]
+    finally:
+        server.stop(grace=1)
+
+
+@pytest.mark.parametrize("address", ["[::1]:0", "127.0.0.1:0"])
+def test_a_variable_in_brackets_is_an_address_of_either_family(address):
+    """As the chart has it, which does not know which of them the node has."""
+    host = address.rpartition(":")[0].strip("[]")
+    with daemon(address) as port:
+        assert TokenPage(f"http://[{host}]:{port}/metrics").sample().tenants
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """The port of a daemon that demands a certificate and a password; what opens it."""
+    pki = Pki(tmp_path, "test")
+    certificate, key = pki.issue("server", ("DNS:tokens.example.com",))
+    (tmp_path / "web.yml").write_text(
+        f"tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n"
+        f"  client_ca_file: {pki.ca}\n  client_auth_type: RequireAndVerifyClientCert\n"
+        f"basic_auth_users:\n  exporter: {hashed('secret')}\n"
+    )
+    own, own_key = map(str, pki.issue("exporter"))
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    access = ClientOptions(
+        str(pki.ca), own, own_key, "exporter", str(password), "tokens.example.com"
+    )
+    with daemon(config=WebConfigFile(str(tmp_path / "web.yml"))) as port:
+        yield f"https://127.0.0.1:{port}/metrics", access
+
+
+def test_certificates_and_a_password_open_a_secured_daemon(secured):
+    url, access = secured
+    assert TokenPage(url, access).sample().tenants
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "detail"),
+    [
+        ({"server_name": None}, Reason.UNREACHABLE, "its certificate: IP address mismatch"),
+        ({"ca_file": None}, Reason.UNREACHABLE, "its certificate: "),
+        ({"username": "other"}, Reason.MALFORMED, "HTTP status 401: --tokens.username and --tok"),
+        ({"cert": None, "key": None}, Reason.UNREACHABLE, ""),
+    ],
+)
+def test_a_secured_daemon_is_closed_without_one_of_them(secured, change, reason, detail):
+    url, access = secured
+    page = TokenPage(url, structs.replace(access, **change))
+    with pytest.raises(SourceError) as failed:
+        page.sample()
+    assert failed.value.reason is reason
+    assert failed.value.detail.startswith(detail)
+
+
+def test_a_password_is_read_again_for_each_sample(secured):
+    url, access = secured
+    page = TokenPage(url, access)
+    password = Path(access.password_file)
+    password.write_text("old")
+    with pytest.raises(SourceError, match="401"):
+        page.sample()
+    password.unlink()
+    with pytest.raises(SourceError, match=r"--tokens\.password-file: ") as failed:
+        page.sample()
+    assert failed.value.reason is Reason.UNREADABLE
+    password.write_text("secret")
+    assert page.sample().tenants
+
+
+@pytest.mark.parametrize(
+    ("url", "access", "complaint"),
+    [
+        ("http://a", {"ca_file": "/ca"}, "need https in --tokens.url"),
+        ("https://a", {"ca_file": "/no-such-ca"}, "--tokens.ca-file /no-such-ca: No such file"),
+        ("http://a", {"username": "a"}, "--tokens.username and --tokens.password-file belong tog"),
+        ("https://a", {"key": "/key"}, "--tokens.key needs --tokens.cert"),
+    ],
+)
+def test_credentials_that_are_of_no_use_are_refused_at_the_start(url, access, complaint):
+    with pytest.raises(BadOption, match=complaint):
+        TokenPage(url, ClientOptions(**access))
 
 
 # ---------------------------------------------------------------- the rows
@@ -223,3 +345,26 @@ def test_a_pod_that_is_not_known_for_certain_has_none(containers):
 def test_without_tokens_a_page_has_no_line_of_them():
     assert text(Attribution()) == ""
     assert text(attribution(container("main"), tokens=None)) == ""
+
+
+def test_the_collector_adds_its_lines_and_changes_no_other(make_bench):
+    """On the demo's node, which has many sharing systems, and a pod that shares by tokens."""
+    collectors = make_bench().sampler._collectors
+    seen = observe(collectors, 1_790_000_000.0, WAIT_SECONDS, 600.0)
+    assert seen.tokens is None
+    builder = LedgerBuilder(codecs(GIB, GIB), "n")
+    usage, totals = builder.usage(seen), allocation_totals(builder.ledger(seen))
+    usage = NodeUsage((*usage.containers, container("main")))
+
+    def page(tables, tokens=None):
+        rows = Attributor().rows(structs.replace(seen, tokens=tokens), usage)
+        view = ExporterView(seen.at, "n", 15.0, rows, (), {}, (), {}, {}, allocations=totals)
+        return Renderer(tables).render(view).body(Format.TEXT).splitlines()
+
+    before = page([table for table in OWN_TABLES if table is not TOKENS])
+    assert len(before) > 100
+    assert page(OWN_TABLES) == before
+    after = page(OWN_TABLES, TENANTS)
+    added = [line for line in after if b"vgpu_container_token_" in line]
+    assert len(added) == 12  # four families
+    assert [line for line in after if line not in added] == before

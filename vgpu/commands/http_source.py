@@ -6,22 +6,17 @@ Requests are direct: without the environment's proxy, without redirects, each on
 
 import ssl
 import time
-from base64 import b64encode
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import urlsplit
 
-import msgspec
-
-from vgpu.reasons import SourceError
-from vgpu.sources.files import read_file
+from vgpu.sources.http_access import BadOption, ClientOptions, authorization, tls_context
 
 TIMEOUT_SECONDS = 5.0
 BODY_LIMIT = 64 * 2**20
 """Maximum size of an answer, in bytes; a node with thousands of containers has a tenth."""
 
 CHUNK = 64 * 1024
-PASSWORD_LIMIT = 4096
 UNAUTHORIZED_HINT = "it asks for a password: --username and --password-file"
 """What to do about HTTP status 401."""
 
@@ -32,20 +27,6 @@ class Unanswered(Exception):  # noqa: N818  # it is no error of ours
     def __init__(self, why: str, *, refused: bool = False) -> None:
         super().__init__(why)
         self.refused = refused
-
-
-class BadOption(Exception):  # noqa: N818  # as click calls its own
-    """A flag's value cannot be used; the message names the flag."""
-
-
-class ClientOptions(msgspec.Struct, frozen=True):
-    """Credentials that the server may require; all but ``username`` are paths."""
-
-    ca_file: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    username: str | None = None
-    password_file: str | None = None
 
 
 class HttpSource:
@@ -70,10 +51,10 @@ class HttpSource:
         if not (whole.isascii() and whole.isprintable()) or " " in whole:
             raise BadOption(f"{flag} {url!r}: its path has characters that need %-encoding")
         self.name = f"{parts.scheme}://{parts.netloc}"
-        self._tls = _tls(access) if parts.scheme == "https" else None
-        if self._tls is None and (access.ca_file or access.cert or access.key):
+        self._tls = tls_context(access) if parts.scheme == "https" else None
+        if self._tls is None and access.needs_tls:
             raise BadOption(f"--ca-file, --cert and --key need an https {flag}")
-        self._authorization = _authorization(access)
+        self._authorization = authorization(access)
         self._timeout = timeout
 
     def get(self, target: str, accept: str, hints: Mapping[int, str], otherwise: str) -> str:
@@ -117,41 +98,3 @@ class HttpSource:
         if response.length:  # missing bytes, which read1 does not report
             raise Unanswered("the page was cut short")
         return bytes(body)
-
-
-def _tls(access: ClientOptions) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=access.ca_file)
-    except (OSError, ValueError) as error:
-        raise BadOption(f"--ca-file {access.ca_file}: {_error_text(error)}") from error
-    if access.cert is None:
-        if access.key is not None:
-            raise BadOption("--key needs --cert")
-        return context
-    try:
-        context.load_cert_chain(access.cert, access.key, password=_no_password)
-    except (OSError, ValueError) as error:
-        flags = f"--cert {access.cert}" + (f" --key {access.key}" if access.key else "")
-        raise BadOption(f"{flags}: {_error_text(error)}") from error
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")
-
-
-def _error_text(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or "no certificate in it"
-
-
-def _authorization(access: ClientOptions) -> Mapping[str, str]:
-    if access.username is None and access.password_file is None:
-        return {}
-    if access.username is None or access.password_file is None:
-        raise BadOption("--username and --password-file belong together")
-    try:
-        password = read_file(access.password_file, PASSWORD_LIMIT, follow=True).rstrip(b"\r\n")
-    except SourceError as error:
-        raise BadOption(f"--password-file: {error}") from error
-    pair = access.username.encode() + b":" + password
-    return {"Authorization": f"Basic {b64encode(pair).decode()}"}

@@ -47,7 +47,7 @@ def measuring(
             names = ", ".join(f"--{name.replace('_', '-')}" for name in ACCESS)
             raise click.UsageError(f"{names} need --prometheus or --exporter")
         return None
-    from vgpu.commands.http_source import ClientOptions  # noqa: PLC0415  # only these flags need it
-    from vgpu.commands.measured_use import sources  # noqa: PLC0415
+    from vgpu.commands.measured_use import sources  # noqa: PLC0415  # only these flags need it
+    from vgpu.sources.http_access import ClientOptions  # noqa: PLC0415
 
     return sources(prometheus, exporters, ClientOptions(**access))

@@ -15,17 +15,12 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from vgpu.commands.http_source import (
-    UNAUTHORIZED_HINT,
-    BadOption,
-    ClientOptions,
-    HttpSource,
-    Unanswered,
-)
+from vgpu.commands.http_source import UNAUTHORIZED_HINT, HttpSource, Unanswered
 from vgpu.commands.top_reading import PageError, PageShare, read_page
 from vgpu.commands.top_source import Exporter
 from vgpu.inventory.measured import MeasuredUse
 from vgpu.quota.resources import CORES, MEMORY
+from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.units import WHOLE_DEVICE_MILLI
 
 PROMETHEUS_SECONDS: Final = 60.0

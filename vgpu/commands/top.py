@@ -23,7 +23,7 @@ from rich.console import Console
 
 from exporter.flags import DEFAULT_PORT
 from vgpu.commands.cluster_flags import ACCESS, access_flags
-from vgpu.commands.http_source import BadOption, ClientOptions, Unanswered
+from vgpu.commands.http_source import Unanswered
 from vgpu.commands.this_node import node_flags, this_node
 from vgpu.commands.top_frame import (
     OPTIONAL,
@@ -43,6 +43,7 @@ from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import Exporter, PageSource, Sampled
 from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.flags import Duration, is_typed
+from vgpu.sources.http_access import BadOption, ClientOptions
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0

@@ -10,9 +10,10 @@ import msgspec
 from exporter.pages import PROCESSES_PATH
 from exporter.processes import process_list
 from exporter.sampler import MetricsPage
-from vgpu.commands.http_source import TIMEOUT_SECONDS, UNAUTHORIZED_HINT, ClientOptions, HttpSource
+from vgpu.commands.http_source import TIMEOUT_SECONDS, UNAUTHORIZED_HINT, HttpSource
 from vgpu.commands.this_node import ThisNode
 from vgpu.metrics.render import Format
+from vgpu.sources.http_access import ClientOptions
 
 LEAVING_SECONDS = 1.0
 """Maximum time to wait for a running sample at the end, in seconds."""

@@ -5,12 +5,13 @@ the pods.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
+from vgpu.sources.http_access import ClientOptions
 from vgpu.sources.kubelet import (
     DEFAULT_CHECKPOINT,
     DEFAULT_DRA_STATE,
@@ -24,7 +25,9 @@ from vgpu.sources.observation import Collectors
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
 from vgpu.sources.runtime import ProcessSource
 from vgpu.sources.shim import ShimSource
-from vgpu.sources.token_page import DEFAULT_TOKENS_URL, TokenPage
+
+if TYPE_CHECKING:
+    from vgpu.sources.token_page import TokenPage
 
 SHIM: Final = "shim"
 KUBELET: Final = "kubelet"
@@ -53,7 +56,7 @@ class NodePaths(msgspec.Struct, frozen=True):
             row has its default.
         state_dir: our own device plugins' checkpoints.
         mps_dir: the files of the MPS daemons of NVIDIA's device plugin.
-        tokens_url: the page of metrics of the token daemon.
+        tokens_url, tokens_access: the page of metrics of the token daemon, and its credentials.
     """
 
     shim_roots: tuple[str, ...] = ()
@@ -66,7 +69,8 @@ class NodePaths(msgspec.Struct, frozen=True):
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
     mps_dir: str | None = DEFAULT_MPS_DIR
-    tokens_url: str = DEFAULT_TOKENS_URL
+    tokens_url: str = ""
+    tokens_access: ClientOptions = ClientOptions()
 
 
 class NodeSources(msgspec.Struct, frozen=True):
@@ -77,7 +81,7 @@ class NodeSources(msgspec.Struct, frozen=True):
     limits: LimitSource | None = None
     own: OwnCheckpointSource | None = None
     process: ProcessSource | None = None
-    tokens: TokenPage | None = None
+    tokens: "TokenPage | None" = None
 
     @classmethod
     def open(
@@ -96,7 +100,8 @@ class NodeSources(msgspec.Struct, frozen=True):
         reads the regions inside containers. The kubelet's checkpoint is verified at most once in
         ``verify_seconds``. With ``watch`` the container of a process is not read in each sample:
         only for a program that acts on no pod. Raises SourceError NOT_INSTALLED if pod-resources is
-        to be asked and cannot be, ValueError for a URL of tokens that is none.
+        to be asked and cannot be, ValueError for a URL of tokens that is none, and BadOption for
+        its credentials.
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
@@ -120,7 +125,7 @@ class NodeSources(msgspec.Struct, frozen=True):
             ProcessSource(paths.procfs, paths.cgroupfs, bare=bare, watch=watch)
             if PROCESS in names
             else None,
-            TokenPage(paths.tokens_url) if TOKENS in names else None,
+            _token_page(paths) if TOKENS in names else None,
         )
 
     def collectors(
@@ -141,3 +146,9 @@ class NodeSources(msgspec.Struct, frozen=True):
             process=Collector(PROCESS, self.process.sample) if self.process else None,
             tokens=Collector(TOKENS, lambda _: tokens.sample()) if tokens else None,
         )
+
+
+def _token_page(paths: NodePaths) -> "TokenPage":
+    from vgpu.sources.token_page import TokenPage  # noqa: PLC0415  # ssl only if it is asked
+
+    return TokenPage(paths.tokens_url, paths.tokens_access)

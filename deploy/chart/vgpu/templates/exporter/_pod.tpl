@@ -36,8 +36,7 @@ containers:
       - --collector.dra
       {{- end }}
       {{- if include "vgpu.exporter.asksTokens" $root }}
-      - --collector.tokens
-      - --tokens.url=http://$(NODE_ADDRESS):9402/metrics
+      {{- include "vgpu.exporter.tokensArgs" $root | nindent 6 }}
       {{- end }}
       {{- range $exporter.extraArgs }}
       - {{ toJson . }}
@@ -54,17 +53,46 @@ containers:
     securityContext:
       {{- include "vgpu.security" (list $root $profile.capabilities $profile.unconfined $exporter.securityContext) | nindent 6 }}
     resources: {{- toYaml $exporter.resources | nindent 6 }}
+    {{- $mounts := $exporter.extraVolumeMounts }}
+    {{- $volumes := $exporter.extraVolumes }}
+    {{- with and (include "vgpu.exporter.asksTokens" $root) $root.Values.tokens.client.secret }}
+    {{- $mounts = prepend $mounts (dict "name" "tokens" "mountPath" "/etc/vgpu-tokens" "readOnly" true) }}
+    {{- $volumes = prepend $volumes (dict "name" "tokens" "secret" (dict "secretName" .)) }}
+    {{- end }}
     volumeMounts:
-      {{- include "vgpu.mounts" (list $root $folders (list) $exporter.extraVolumeMounts) | nindent 6 }}
+      {{- include "vgpu.mounts" (list $root $folders (list) $mounts) | nindent 6 }}
 volumes:
-  {{- include "vgpu.volumes" (list $root $folders $exporter.extraVolumes) | nindent 2 }}
+  {{- include "vgpu.volumes" (list $root $folders $volumes) | nindent 2 }}
+{{- end }}
+
+{{/* The flags by which the exporter reads the page of the token daemon; the brackets are for an IPv6 address. */}}
+{{- define "vgpu.exporter.tokensArgs" -}}
+{{- $client := .Values.tokens.client -}}
+- --collector.tokens
+- --tokens.url={{ ternary $client.scheme "http" (not (empty $client.secret)) }}://[$(NODE_ADDRESS)]:9402/metrics
+{{- if $client.secret }}
+{{- if eq $client.scheme "https" }}
+{{- range $flag, $key := dict "ca-file" $client.caFile "cert" $client.certFile "key" $client.keyFile }}
+{{- with $key }}
+- --tokens.{{ $flag }}=/etc/vgpu-tokens/{{ . }}
+{{- end }}
+{{- end }}
+{{- with $client.serverName }}
+- --tokens.server-name={{ . }}
+{{- end }}
+{{- end }}
+{{- with $client.username }}
+- {{ printf "--tokens.username=%s" . | toJson }}
+- --tokens.password-file=/etc/vgpu-tokens/{{ $client.passwordFile }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/*
-Whether the exporter reads the page of the token daemon, "true" or "": where that needs no password, and is on each of
-its nodes.
+Whether the exporter reads the page of the token daemon, "true" or "": where that needs no password or the exporter has
+it, and is on each of its nodes.
 */}}
 {{- define "vgpu.exporter.asksTokens" -}}
 {{- $tokens := .Values.tokens -}}
-{{- if and $tokens.enabled (not $tokens.nodeSelector) (not .Values.web.configSecret) }}true{{ end -}}
+{{- if and $tokens.enabled (not $tokens.nodeSelector) (or $tokens.client.secret (not .Values.web.configSecret)) }}true{{ end -}}
 {{- end }}
