@@ -3,9 +3,10 @@
     python benchmarks/tokens.py [--seconds 3] [--runs 3]
 
 The daemon and a server that reads 80 bytes and answers 40, and does nothing else, are processes of
-their own; clients in C load them by turns. CPU times are the scheduler's counts for a server's
-process, the best of several runs. Shares are of a simulated GPU on a virtual clock, with the
-hand-over that was measured.
+their own; clients in C load them by turns. At the pace of hand-overs a message to either of them is
+slower than at a higher one: processors sleep deeper between two messages, and lose their caches.
+CPU times are the scheduler's counts for a server's process, the best of several runs. Shares are of
+a simulated GPU on a virtual clock, with the hand-over that was measured.
 """
 
 import argparse
@@ -134,8 +135,12 @@ def measured(servers, program, seconds, runs):
             keep(f"{name} p50", p50 / 1000)
             keep(f"{name} p99", p99 / 1000)
         pace = CONNECTIONS * HOLD_MS / GPUS  # as many messages as there are hand-overs
-        number, *_, cpu = servers["nothing"].load(program, "memory", CONNECTIONS, pace, seconds)
+        number, p50, p99, cpu = servers["nothing"].load(
+            program, "memory", CONNECTIONS, pace, seconds
+        )
         keep("same pace cpu", cpu / number)
+        keep("same pace p50", p50 / 1000)
+        keep("same pace p99", p99 / 1000)
         number, p50, p99, cpu = servers["daemon"].load(
             program, "tokens", GPUS, TENANTS, HOLD_MS, seconds
         )
@@ -169,6 +174,8 @@ def report(best):
         value = best[f"handover {name}"]
         held = hold(f"{name} of a hand-over", value, most, "ms")
         print(f"  hand-over {name} {value:.3f} ms: {held}")
+    p50, p99 = best["same pace p50"], best["same pace p99"]
+    print(f"  the server that does nothing at this pace: p50 {p50:.3f} ms, p99 {p99:.3f} ms")
     ratio = best["daemon cpu"] / best["nothing cpu"]
     each = f"{best['daemon cpu']:.1f} us beside {best['nothing cpu']:.1f} us"
     print(f"CPU of a message: {each}, {ratio:.2f} times: {hold('CPU', ratio, CPU_RATIO, 'times')}")

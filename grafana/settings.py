@@ -219,8 +219,8 @@ TOKEN_WAIT_RATIO: Final = 0.5
 """Part of the time for which a pod waits, from which it would use more than it gets."""
 
 TOKEN_OVERRUN_RATIO: Final = 0.2
-"""Maximum time beyond its quotas for which a pod may use its GPU, as a part of its quotas."""
+"""Maximum time beyond its quotas for which a pod may use its GPU, as a part of all its time."""
 
 TOKEN_LAG_SECONDS: Final = 0.005
-"""Maximum mean time by which timers of the daemon may be late, in seconds. A token has 20 ms or
-more."""
+"""Maximum time by which 99 % of the timers of the daemon may be late, in seconds. A token has
+20 ms or more."""

@@ -33,8 +33,8 @@ def _part(counter: str, whole: str) -> str:
     return f"{_rate(counter)} / {_rate(whole)}"
 
 
-OVERRUN: Final = _part("vgpu_token_overrun_seconds_total", "vgpu_token_granted_seconds_total")
-LAG: Final = _part("vgpu_token_timer_lag_seconds_total", "vgpu_token_timers_total")
+OVERRUN: Final = _part("vgpu_token_overrun_seconds_total", "vgpu_token_used_seconds_total")
+LAG: Final = f"histogram_quantile(0.99, {_rate('vgpu_token_loop_lag_seconds_bucket')})"
 
 TOKEN_DAEMONS: Final = RuleGroup(
     "vgpu-tokens",
@@ -61,7 +61,7 @@ TOKEN_DAEMONS: Final = RuleGroup(
         Alert(
             "VgpuTokensRestarted",
             WARNING,
-            "resets(vgpu_token_timers_total[15m]) > 0",
+            "resets(vgpu_token_loop_lag_seconds_count[15m]) > 0",
             "",
             f"The token daemon on {THE_NODE} ended without a hand-over",
             "Connections were closed: pods with Gemini 1.0 end at their next message, and memory of"
@@ -94,9 +94,9 @@ TOKEN_DAEMONS: Final = RuleGroup(
             named(f"{OVERRUN} > {TOKEN_OVERRUN_RATIO}", "namespace", "pod"),
             "15m",
             f"{THE_POD} overruns its quotas on {THE_NODE}",
-            f"It uses the GPU {RATIO} longer. Its bursts of kernels are longer than a token, and"
-            " run beside those of other pods. First: let it synchronise with the GPU more often,"
-            " or raise --quota and --max-quota.",
+            f"{RATIO} of the time for which it uses the GPU is beyond its quotas. Its bursts of"
+            " kernels are longer than a token, and run beside those of other pods. First: let it"
+            " synchronise with the GPU more often, or raise --quota and --max-quota.",
             keep=FLAPS,
         ),
         Alert(
@@ -105,8 +105,8 @@ TOKEN_DAEMONS: Final = RuleGroup(
             f"{LAG} > {TOKEN_LAG_SECONDS}",
             "15m",
             f"The token daemon on {THE_NODE} is late",
-            f"Its timers pass {TIME} late on average, so GPUs stay idle between tokens. First: is"
-            " the node out of CPU time? Raise the CPU request of the daemon.",
+            f"One of 100 of its timers passes {TIME} late or more, so GPUs stay idle between"
+            " tokens. First: is the node out of CPU time? Raise the CPU request of the daemon.",
         ),
     ),
 )

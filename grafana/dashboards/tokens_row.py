@@ -47,12 +47,20 @@ MISSED: Final = f"vgpu_token_request_ratio{{{NODE}}} - vgpu_token_window_share_r
 
 WAITED: Final = f"avg_over_time(vgpu_token_waiting{{{NODE}}}[5m])"
 OVERRUN: Final = (
-    f"{_rate('vgpu_token_overrun_seconds_total')}"
-    f" / ({_rate('vgpu_token_granted_seconds_total')} > 0)"
+    f"{_rate('vgpu_token_overrun_seconds_total')} / ({_rate('vgpu_token_used_seconds_total')} > 0)"
 )
-LAG: Final = (
-    f"{_rate('vgpu_token_timer_lag_seconds_total')} / ({_rate('vgpu_token_timers_total')} > 0)"
-)
+
+
+def _quantile(share: float, histogram: str, *by: str) -> str:
+    """The time that this share of all times did not exceed; nothing where there were none."""
+    rate = _rate(f"{histogram}_bucket")
+    counted = named(rate, *by) if by else rate
+    labels = ", ".join((*by, "le"))
+    return f"histogram_quantile({share}, sum by ({labels}) ({counted})) >= 0"
+
+
+LAG: Final = _quantile(0.99, "vgpu_token_loop_lag_seconds")
+HANDOVER: Final = "vgpu_token_handover_seconds"
 
 POD_NAME: Final = "{{namespace}}/{{pod}}"
 
@@ -104,7 +112,8 @@ TOKENS: Final = PanelRow(
         ),
         stat(
             "Delay of timers",
-            "Mean time by which the daemon is late at the end of tokens. The GPU is idle then.",
+            "Time by which the daemon is late at the end of tokens that were not returned: 99 % of"
+            " the timers are less late. The GPU is idle then.",
             GrafanaUnit.SECONDS,
             or_zero(f"max({LAG})", READY),
             NO_DAEMON,
@@ -164,13 +173,34 @@ TOKENS: Final = PanelRow(
             "Waiting for the token, by pod",
             "Time for which the pod waited for tokens that it got, by time.",
             GrafanaUnit.RATIO,
-            (PanelQuery(_by_pod(_rate("vgpu_token_wait_seconds_total")), POD_NAME),),
+            (PanelQuery(_by_pod(_rate("vgpu_token_wait_seconds_sum")), POD_NAME),),
             NO_TENANT,
             link=links.runbook("VgpuTokenShareMissed"),
         ),
         graph(
+            "Long waits for a token, by pod",
+            "How long the pod waited for a token: 99 % of its tokens came sooner. A wait of seconds"
+            " is one at the pod's limit, or behind a pod that does not return its tokens.",
+            GrafanaUnit.SECONDS,
+            (PanelQuery(_quantile(0.99, "vgpu_token_wait_seconds", "namespace", "pod"), POD_NAME),),
+            f"{NO_DAEMON}, or no pod got a token",
+            link=links.runbook("VgpuTokenShareMissed"),
+        ),
+        graph(
+            "Time of a hand-over",
+            "From the message or timer at which a token can be granted to the answer that grants"
+            " it. The GPU is idle meanwhile, unless its last kernels still run.",
+            GrafanaUnit.SECONDS,
+            (
+                PanelQuery(_quantile(0.5, HANDOVER), "median"),
+                PanelQuery(_quantile(0.99, HANDOVER), "99 %"),
+            ),
+            f"{NO_DAEMON}, or no pod got a token",
+            link=links.runbook("VgpuTokensLate"),
+        ),
+        graph(
             "Overrun, by pod",
-            f"Time beyond its quotas for which the pod used the GPU, as a part of them. Above"
+            f"Time beyond its quotas for which the pod used the GPU, as a part of all. Above"
             f" {TOKEN_OVERRUN_RATIO:.0%} it disturbs others.".replace("%", " %"),
             GrafanaUnit.RATIO,
             (PanelQuery(_by_pod(OVERRUN), POD_NAME),),

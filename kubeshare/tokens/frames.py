@@ -9,7 +9,6 @@ same layout.
     response   i32 id; then QUOTA f64 ms;  MEM_UPDATE i32 verdict;  MEM_LIMIT u64 used, u64 limit
 """
 
-import math
 import struct
 from enum import IntEnum
 from typing import Final
@@ -124,18 +123,18 @@ def times(
     each message, by which it is known.
     """
     overuse, burst = request.overuse_ms, request.burst_ms
-    if several_connections and _is_time(overuse, window) and overuse > 0 and burst < NO_BURST_MS:
+    is_overuse, is_burst = _is_time(overuse, window), _is_time(burst, window)
+    if several_connections and is_overuse and overuse > 0 and burst < NO_BURST_MS:
         return 0, round(overuse * 1000), MalformedMessage.SWAPPED
-    kinds = [_is_time(each, window) for each in (overuse, burst)]
-    microseconds = [
-        round(each * 1000) if good else 0
-        for each, good in zip((overuse, burst), kinds, strict=True)
-    ]
-    return microseconds[0], microseconds[1], None if all(kinds) else MalformedMessage.NUMBER
+    return (
+        round(overuse * 1000) if is_overuse else 0,
+        round(burst * 1000) if is_burst else 0,
+        None if is_overuse and is_burst else MalformedMessage.NUMBER,
+    )
 
 
 def _is_time(milliseconds: float, window: int) -> bool:
-    return math.isfinite(milliseconds) and 0 <= milliseconds * 1000 <= window
+    return 0 <= milliseconds * 1000 <= window  # not a number is not
 
 
 def quota_response(id_: int, microseconds: int) -> bytes:

@@ -39,6 +39,9 @@ from kubeshare.tokens.tenant_entry import TenantEntry
 
 Key = TypeVar("Key", bound=Hashable)
 
+NEVER: Final = 1 << 62
+"""A time that never comes, in microseconds."""
+
 HOLD: Final = 8_000_000
 """Maximum time for which a memory message waits for its tenant's share or address, in microseconds.
 Gemini's hook sends it again after 10 s, and is then out of step."""
@@ -53,7 +56,10 @@ MAX_OTHER_CONNECTIONS: Final = 64
 
 
 class TokenTenantView(msgspec.Struct, frozen=True):
-    """What the page of metrics shows of a tenant; times in microseconds, memory in bytes."""
+    """What the page of metrics shows of a tenant; times in microseconds, memory in bytes.
+
+    ``quota`` is the length of its last token, or that of its first one; None without a share.
+    """
 
     entry: TenantEntry
     held: bool
@@ -61,6 +67,7 @@ class TokenTenantView(msgspec.Struct, frozen=True):
     window_share: float
     booked: int
     connections: int
+    quota: int | None
     counts: TenantCounts
 
 
@@ -89,22 +96,24 @@ class _PodState(Generic[Key]):
         return not known or self.connections[key] in known
 
 
-Answer = tuple[Key, bytes]
+Answer = tuple[Key, bytes, bool]
+"""A connection, the response to it, and whether that is a token."""
 
 
 class GpuTokens(Generic[Key]):
     """The pods of one GPU; ``Key`` identifies a connection. For one thread.
 
-    Times are microseconds. ``wake_at`` is when :meth:`tick` has to be called, None for never.
+    Times are microseconds. ``wake_at`` is when :meth:`tick` has to be called; NEVER is never.
     """
 
     def __init__(self, rules: TokenRules, now: int) -> None:
         self._rules = rules
         self._state = TokenState(now)
         self._pods: dict[str, _PodState[Key]] = {}
+        self._pod_of: dict[Key, _PodState[Key]] = {}
         self._token_at: int | None = None
         self._held: dict[Key, tuple[int, _PodState[Key], Request]] = {}
-        self.wake_at: int | None = None
+        self.wake_at = NEVER
 
     def configure(self, entries: Iterable[TenantEntry], now: int) -> list[Answer[Key]]:
         """Take the tenants of the files; a pod that is gone from them stays until it has closed."""
@@ -123,9 +132,9 @@ class GpuTokens(Generic[Key]):
             for name, pod in self._pods.items()
             if pod.entry.share is not None
         )
-        answers = list(self._step(Configure(tenants), now))
+        answers = self._step(Configure(tenants), now)
         for key, (_, pod, request) in [*self._held.items()]:
-            if not self._is_held(pod, key, request):
+            if not self._is_held(pod, pod.may_speak(key), request):
                 del self._held[key]
                 answers += self._respond(pod, key, request, now)
         return answers + self._refuse_held(now)
@@ -164,6 +173,7 @@ class GpuTokens(Generic[Key]):
             pod = gpu._pods[each.entry.name] = _PodState(each.entry)
             pod.is_listed = each.is_listed
             pod.connections = {keys[number]: it for number, it in each.connections.items()}
+            gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
             pod.book.restore(each.booked, keys)
             pod.ids = {keys[number]: id_ for number, id_ in each.ids.items()}
@@ -183,7 +193,7 @@ class GpuTokens(Generic[Key]):
 
         Others than the tenant have their own maximum: they cannot use up the tenant's.
         """
-        pod = self._pods[entry.name]
+        pod = self._pod_of[key] = self._pods[entry.name]
         pod.connections[key] = address
         if pod.may_speak(key):
             pod.opened += 1
@@ -191,46 +201,50 @@ class GpuTokens(Generic[Key]):
         others = sum(not pod.may_speak(each) for each in pod.connections)
         return others - MAX_OTHER_CONNECTIONS
 
-    def disconnect(self, entry: TenantEntry, key: Key, now: int) -> list[Answer[Key]]:
+    def disconnect(self, key: Key, now: int) -> list[Answer[Key]]:
         """A connection has closed: what it has booked is released."""
-        name = entry.name
-        pod = self._pods[name]
-        pod.connections.pop(key, None)
+        pod = self._pod_of.pop(key)
+        del pod.connections[key]
         pod.ids.pop(key, None)
         self._held.pop(key, None)
         pod.book.close(key)
         withdraw = pod.token.close(key)
         if not pod.connections:
+            name = pod.entry.name
+            pod.counts.used += pod.token.returned(now, 0)
             self._forget_if_gone(name)
-            return list(self._step(Leave(name), now))
-        return list(self._step(withdraw, now)) if withdraw is not None else []
+            return self._step(Leave(name), now)
+        return self._step(withdraw, now) if withdraw is not None else []
 
-    def malformed(self, entry: TenantEntry, kind: MalformedMessage) -> None:
+    def malformed(self, key: Key, kind: MalformedMessage) -> None:
         """Count a message that is wrong."""
-        self._pods[entry.name].counts.count_malformed(kind)
+        self._pod_of[key].counts.count_malformed(kind)
 
-    def request(
-        self, entry: TenantEntry, key: Key, request: Request, now: int
-    ) -> list[Answer[Key]]:
+    def request(self, key: Key, request: Request, now: int) -> list[Answer[Key]]:
         """A message has come; returns the answers that can be sent now, also to others."""
-        pod = self._pods[entry.name]
+        pod = self._pod_of[key]
+        may_speak = pod.may_speak(key)
         if request.name not in pod.names:
             pod.counts.other_names += 1
-        if not pod.may_speak(key):
+        if not may_speak:
             pod.counts.other_addresses += 1
-        if self._is_held(pod, key, request):
+        if pod.entry.share is None:
+            pod.counts.unknown += 1
+        if self._is_held(pod, may_speak, request):
             self._held[key] = now, pod, request
             self._set_wake_at()
             return []
         return self._respond(pod, key, request, now)
 
-    def _is_held(self, pod: _PodState[Key], key: Key, request: Request) -> bool:
+    def _is_held(self, pod: _PodState[Key], may_speak: bool, request: Request) -> bool:
         """Whether a message waits for its tenant's share or address.
 
         A pod that was created again may speak from its new address before the files have it.
         """
+        if may_speak and pod.entry.share is not None:
+            return False
         is_token = isinstance(request, QuotaRequest) and self._rules.mode is TokenMode.LENIENT
-        return not pod.may_speak(key) or (pod.entry.share is None and not is_token)
+        return not may_speak or not is_token
 
     def _respond(
         self, pod: _PodState[Key], key: Key, request: Request, now: int
@@ -240,18 +254,18 @@ class GpuTokens(Generic[Key]):
             return self._ask(pod, key, request, now)
         limit = share.memory_bytes if share is not None else 0
         if isinstance(request, LimitRequest):
-            return [(key, limit_response(request.id, limit))]
+            return [(key, limit_response(request.id, limit), False)]
         accepted = True
         if request.allocates:
             accepted = pod.book.book(key, request.bytes, limit)
             pod.counts.refused += not accepted
         else:
             pod.book.free(key, request.bytes)
-        return [(key, update_response(request.id, accepted=accepted))]
+        return [(key, update_response(request.id, accepted=accepted), False)]
 
     def tick(self, now: int) -> list[Answer[Key]]:
         """Time has passed."""
-        return [*self._step(Tick(), now), *self._refuse_held(now)]
+        return self._step(Tick(), now) + self._refuse_held(now)
 
     def views(self, now: int) -> Iterator[TokenTenantView]:
         """The pods."""
@@ -267,7 +281,8 @@ class GpuTokens(Generic[Key]):
                 min(time / window, 1.0) if window else 0.0,
                 pod.book.booked,
                 len(pod.connections),
-                msgspec.structs.replace(pod.counts, malformed=dict(pod.counts.malformed)),
+                known.previous if known is not None else None,
+                pod.counts.copy(),
             )
 
     # ------------------------------------------------------------ token
@@ -276,7 +291,7 @@ class GpuTokens(Generic[Key]):
         self, pod: _PodState[Key], key: Key, request: QuotaRequest, now: int
     ) -> list[Answer[Key]]:
         if pod.entry.share is None:  # lenient only
-            return [(key, quota_response(request.id, self._rules.window.least))]
+            return [(key, quota_response(request.id, self._rules.window.least), True)]
         overuse, burst, kind = times(
             request, self._rules.window.length, several_connections=pod.opened > 1
         )
@@ -284,28 +299,31 @@ class GpuTokens(Generic[Key]):
             pod.counts.count_malformed(kind)
         answer = pod.token.ask(key, overuse, burst, now)
         if isinstance(answer, int):
-            return [(key, quota_response(request.id, answer))]
+            return [(key, quota_response(request.id, answer), False)]
         pod.ids[key] = request.id
         if answer is None:
             return []
         pod.asked_at = now
         pod.counts.overused += overuse
-        return list(self._step(answer, now))
+        pod.counts.used += pod.token.returned(now, overuse)
+        return self._step(answer, now)
 
-    def _step(self, event: Event, now: int) -> Iterator[Answer[Key]]:
+    def _step(self, event: Event, now: int) -> list[Answer[Key]]:
         result = step(self._state, event, now, self._rules)
         self._state, self._token_at = result.state, result.wake_at
+        self._set_wake_at()
         for grant in result.unreturned:
             if grant.tenant in self._pods:
                 self._pods[grant.tenant].counts.unreturned += 1
-        self._set_wake_at()
+        answers: list[Answer[Key]] = []
         for grant in result.grants:
             pod = self._pods[grant.tenant]
             pod.counts.grants += 1
             pod.counts.granted += grant.quota
-            pod.counts.waited += now - pod.asked_at
+            pod.counts.waits.add(now - pod.asked_at)
             for key, length in pod.token.grant(grant).items():
-                yield key, quota_response(pod.ids.pop(key), length)
+                answers.append((key, quota_response(pod.ids.pop(key), length), True))
+        return answers
 
     # ------------------------------------------------------------ messages that wait for the files
 
@@ -318,18 +336,15 @@ class GpuTokens(Generic[Key]):
             del self._held[key]
             is_limit = isinstance(request, LimitRequest)
             refusal = update_response(request.id, accepted=False)
-            answers.append((key, limit_response(request.id, 0) if is_limit else refusal))
+            answers.append((key, limit_response(request.id, 0) if is_limit else refusal, False))
         self._set_wake_at()
         return answers
 
     def _set_wake_at(self) -> None:
-        token = () if self._token_at is None else (self._token_at,)
-        held = (
-            since + HOLD
-            for since, _, request in self._held.values()
-            if not isinstance(request, QuotaRequest)
-        )
-        self.wake_at = min((*token, *held), default=None)
+        self.wake_at = NEVER if self._token_at is None else self._token_at
+        for since, _, request in self._held.values():
+            if not isinstance(request, QuotaRequest):
+                self.wake_at = min(self.wake_at, since + HOLD)
 
     def _forget_if_gone(self, name: str) -> None:
         """Forget a pod that is in no file, once it has no connection."""

@@ -5,13 +5,14 @@ the monotonic clock, which all processes of a node share.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from kubeshare.tenant_identity import TenantIdentity
 from kubeshare.tokens.frames import MalformedMessage, Request
 from kubeshare.tokens.scheduler import TokenState
+from kubeshare.tokens.tally import Tally, no_handovers, no_lags, no_waits
 from kubeshare.tokens.tenant_entry import TenantEntry
 from vgpu.schemes.kubeshare.daemon import TenantPort
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
@@ -25,24 +26,35 @@ class TenantCounts(msgspec.Struct):
 
     grants: int = 0
     granted: int = 0
-    waited: int = 0
+    used: int = 0
     overused: int = 0
     unreturned: int = 0
     refused: int = 0
     other_names: int = 0
     other_addresses: int = 0
+    unknown: int = 0
     malformed: dict[MalformedMessage, int] = {}
+    waits: Tally = msgspec.field(default_factory=no_waits)
 
     def count_malformed(self, kind: MalformedMessage) -> None:
         """Count a message that is wrong."""
         self.malformed[kind] = self.malformed.get(kind, 0) + 1
 
+    def copy(self) -> Self:
+        """What is counted until now."""
+        waits = msgspec.structs.replace(self.waits, counts=[*self.waits.counts])
+        return msgspec.structs.replace(self, malformed=dict(self.malformed), waits=waits)
+
 
 class PodTokenRecord(msgspec.Struct, frozen=True):
-    """The token of a pod: its end, and overuse and burst of the connections that wait."""
+    """The token of a pod: its end and begin, and overuse and burst of the connections that wait.
+
+    ``begin`` is None if the token was returned.
+    """
 
     end: int
     waiting: Mapping[int, tuple[int, int]]
+    begin: int | None = None
 
 
 class PodRecord(msgspec.Struct, frozen=True):
@@ -137,8 +149,8 @@ class DaemonRecord(msgspec.Struct, frozen=True):
     files: FilesRecord
     refused_connections: int
     config_errors: int
-    timers: int = 0
-    late: int = 0
+    lags: Tally = msgspec.field(default_factory=no_lags)
+    handovers: Tally = msgspec.field(default_factory=no_handovers)
 
 
 class RecordError(ValueError):

@@ -1,5 +1,6 @@
 """`vgpu tokens`: the time and memory of a node's GPUs, for pods with Gemini's hook."""
 
+import gc
 import resource
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from kubeshare.tokens.connections import host_address
 from kubeshare.tokens.handover import HandoverError
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
@@ -20,6 +22,19 @@ from vgpu.program.pages import program_routes
 DEFAULT_ADDRESS: Final = ":9402"
 
 HANDOVER_FLAG: Final = "--handover-socket"
+
+
+class HostAddress(click.ParamType[str]):
+    """An IP address; "" is every one."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address as the kernel writes it; refuses what is none."""
+        try:
+            return host_address(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no IPv4 or IPv6 address", param, ctx)
 
 
 def _time_flag(flag: str, default: int, text: str) -> Decorator:
@@ -73,9 +88,10 @@ What it replaces, the order of start, and what is not there yet:
 )
 @click.option(
     "--tenant-address",
+    type=HostAddress(),
     default="",
     metavar="ADDRESS",
-    help="Address on which the ports of pods are served.  [default: all]",
+    help="IPv4 or IPv6 address on which the ports of pods are served.  [default: all]",
 )
 @click.option(
     HANDOVER_FLAG,
@@ -121,6 +137,8 @@ def command(ctx: click.Context, /, **_: Any) -> None:
         routes = program_routes("tokens", {"/metrics": metrics}, ready=server.complaint)
         # All that can fail comes before the sockets: the process that has them goes on without us.
         host.start(routes, shares_port=handover is not None)
+        gc.collect()
+        gc.freeze()  # a token would wait while a collection looks at all that is there now
         try:
             server.start()
         except HandoverError as error:

@@ -10,6 +10,7 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
+HISTOGRAM: Final = MetricType.HISTOGRAM
 
 _MICRO: Final = 1e-6
 
@@ -72,10 +73,24 @@ TENANTS: Final = FamilyTable(
             unit="seconds",
         ),
         Family(
-            "vgpu_token_wait_seconds_total",
+            "vgpu_token_used_seconds_total",
             COUNTER,
-            "Time for which the pod waited for tokens that it got.",
-            lambda view: view.counts.waited * _MICRO,
+            "Time for which the pod had the tokens that it has returned, with its overrun.",
+            lambda view: view.counts.used * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_quota_seconds",
+            GAUGE,
+            "Length of the pod's last token; before its first one, that of --quota.",
+            lambda view: None if view.quota is None else view.quota * _MICRO,
+            unit="seconds",
+        ),
+        Family(
+            "vgpu_token_wait_seconds",
+            HISTOGRAM,
+            "How long the pod waited for each token that it got.",
+            lambda view: {(): view.counts.waits.histogram()},
             unit="seconds",
         ),
         Family(
@@ -136,6 +151,12 @@ TENANTS: Final = FamilyTable(
             lambda view: view.counts.other_addresses,
         ),
         Family(
+            "vgpu_token_unknown_tenant_total",
+            COUNTER,
+            "Messages of the pod while its port was known and its share was not.",
+            lambda view: view.counts.unknown,
+        ),
+        Family(
             "vgpu_token_malformed_total",
             COUNTER,
             "Messages of the pod that do not follow the protocol, by what is wrong.",
@@ -170,16 +191,18 @@ DAEMON: Final = FamilyTable(
             lambda view: view.refused_connections,
         ),
         Family(
-            "vgpu_token_timers_total",
-            COUNTER,
-            "Timers of the loop that have passed: ends of tokens and of limits.",
-            lambda view: view.timers,
+            "vgpu_token_loop_lag_seconds",
+            HISTOGRAM,
+            "By how much timers of the loop were late: ends of tokens and of limits.",
+            lambda view: {(): view.lags},
+            unit="seconds",
         ),
         Family(
-            "vgpu_token_timer_lag_seconds_total",
-            COUNTER,
-            "Time by which timers of the loop were late, together.",
-            lambda view: view.late * _MICRO,
+            "vgpu_token_handover_seconds",
+            HISTOGRAM,
+            "Time from the event at which a token can be granted to the answer that grants it:"
+            " a message, the end of a process, or a timer.",
+            lambda view: {(): view.handovers},
             unit="seconds",
         ),
     ),

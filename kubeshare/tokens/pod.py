@@ -21,6 +21,7 @@ class PodToken(Generic[Key]):
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
+        self._begin: int | None = None
         self._end = 0
         self._waiting: dict[Key, tuple[int, int]] = {}
 
@@ -40,10 +41,15 @@ class PodToken(Generic[Key]):
 
     def grant(self, grant: TokenGrant) -> Mapping[Key, int]:
         """The connections that get an answer, with their quota."""
-        self._end = grant.start + grant.quota
+        self._begin, self._end = grant.start, grant.start + grant.quota
         answers = dict.fromkeys(self._waiting, grant.quota)
         self._waiting.clear()
         return answers
+
+    def returned(self, now: int, overuse: int) -> int:
+        """The pod has returned its token; for how long it had it, 0 if it had none."""
+        begin, self._begin = self._begin, None
+        return 0 if begin is None else min(now, self._end + overuse) - begin
 
     def close(self, connection: Key) -> Withdraw | None:
         """A connection has closed; returns what the scheduler has to know."""
@@ -53,9 +59,9 @@ class PodToken(Generic[Key]):
     def record(self, numbers: Mapping[Key, int]) -> PodTokenRecord:
         """Its state, with the numbers of the connections."""
         waiting = {numbers[key]: times for key, times in self._waiting.items()}
-        return PodTokenRecord(self._end, waiting)
+        return PodTokenRecord(self._end, waiting, self._begin)
 
     def restore(self, record: PodTokenRecord, keys: Sequence[Key]) -> None:
         """Take over the state that another daemon had."""
-        self._end = record.end
+        self._begin, self._end = record.begin, record.end
         self._waiting = {keys[number]: times for number, times in record.waiting.items()}

@@ -52,7 +52,7 @@ class TokenRules(msgspec.Struct, frozen=True):
 DEFAULT_RULES: Final = TokenRules()
 
 
-class Tenant(msgspec.Struct, frozen=True):
+class Tenant(msgspec.Struct, frozen=True, gc=False):
     """A pod that shares a GPU, with its share in thousandths of the GPU's time."""
 
     name: str
@@ -83,7 +83,7 @@ class TenantState(msgspec.Struct, frozen=True):
     total: int = 0
 
 
-class TokenGrant(msgspec.Struct, frozen=True):
+class TokenGrant(msgspec.Struct, frozen=True, gc=False):
     """The token for a tenant, from ``start`` for ``quota`` microseconds."""
 
     tenant: str
@@ -107,7 +107,7 @@ class TokenState(msgspec.Struct, frozen=True):
     holder: TokenGrant | None = None
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """A tenant asks for the token, and thereby returns the one it has."""
 
     tenant: str
@@ -115,13 +115,13 @@ class Ask(msgspec.Struct, frozen=True):
     burst: int
 
 
-class Withdraw(msgspec.Struct, frozen=True):
+class Withdraw(msgspec.Struct, frozen=True, gc=False):
     """No process of the tenant waits for the token any more."""
 
     tenant: str
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(msgspec.Struct, frozen=True, gc=False):
     """No process of the tenant is there any more."""
 
     tenant: str
@@ -206,22 +206,34 @@ def used(tenant: TenantState, now: int, window: int) -> int:
 
 def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> TokenState:
     match event:
+        case Ask(name, overuse, burst) if name in state.tenants:
+            known = _asked(state.tenants[name], now, overuse, burst, now - rules.window.length)
+            return TokenState(
+                state.started,
+                {**state.tenants, name: known},
+                state.queue if name in state.queue else (*state.queue, name),
+                _without_holder(state.holder, name),
+            )
         case Configure(tenants):
             return _configure(state, tenants, rules)
-        case Ask(name, overuse, burst) if name in state.tenants:
-            ended = _ended(state.tenants[name], now, overuse)
-            known = replace(_pruned(ended, now - rules.window.length), burst=burst)
-            queue = state.queue if name in state.queue else (*state.queue, name)
-            state = replace(state, tenants={**state.tenants, name: known}, queue=queue)
-            return _returned(state, name)
         case Withdraw(name) | Leave(name) if name in state.tenants:
-            state = replace(state, queue=tuple(each for each in state.queue if each != name))
+            state = replace(state, queue=_without(state.queue, name))
             if isinstance(event, Withdraw) or rules.mode is TokenMode.LENIENT:
                 return state
             known = _ended(state.tenants[name], now, 0)
-            state = replace(state, tenants={**state.tenants, name: known})
-            return _returned(state, name)
+            holder = _without_holder(state.holder, name)
+            return replace(state, tenants={**state.tenants, name: known}, holder=holder)
     return state
+
+
+def _asked(tenant: TenantState, now: int, overuse: int, burst: int, since: int) -> TenantState:
+    """The tenant, whose last span has ended, without the spans that ended before ``since``."""
+    if not tenant.spans:
+        return TenantState(tenant.tenant, tenant.previous, burst)
+    ended = _ended(tenant, now, overuse)
+    number, time = _left(ended.spans, since)
+    spans = ended.spans[number:] if number else ended.spans
+    return TenantState(tenant.tenant, tenant.previous, burst, spans, ended.total - time)
 
 
 def _ended(tenant: TenantState, now: int, overuse: int) -> TenantState:
@@ -231,23 +243,38 @@ def _ended(tenant: TenantState, now: int, overuse: int) -> TenantState:
     start, end = tenant.spans[-1]
     ended = min(now, end + overuse)
     spans = *tenant.spans[:-1], (start, ended)
-    return replace(tenant, spans=spans, total=tenant.total + ended - end)
+    total = tenant.total + ended - end
+    return TenantState(tenant.tenant, tenant.previous, tenant.burst, spans, total)
 
 
-def _pruned(tenant: TenantState, since: int) -> TenantState:
-    """The tenant without the spans that ended before ``since``."""
+def _left(spans: tuple[Span, ...], since: int) -> tuple[int, int]:
+    """Number and time of the spans that ended before ``since``."""
     number = time = 0
-    for start, end in tenant.spans:
+    for start, end in spans:
         if end >= since:
             break
         number += 1
         time += end - start
+    return number, time
+
+
+def _pruned(tenant: TenantState, since: int) -> TenantState:
+    """The tenant without the spans that ended before ``since``."""
+    number, time = _left(tenant.spans, since)
     return replace(tenant, spans=tenant.spans[number:], total=tenant.total - time)
 
 
-def _returned(state: TokenState, name: str) -> TokenState:
-    is_held = state.holder is not None and state.holder.tenant == name
-    return replace(state, holder=None) if is_held else state
+def _without(queue: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The queue without a tenant, which may not be in it."""
+    if name not in queue:
+        return queue
+    place = queue.index(name)
+    return queue[:place] + queue[place + 1 :]
+
+
+def _without_holder(holder: TokenGrant | None, name: str) -> TokenGrant | None:
+    """The grant that has not ended, now that a tenant has returned its token."""
+    return None if holder is not None and holder.tenant == name else holder
 
 
 def _configure(state: TokenState, tenants: Iterable[Tenant], rules: TokenRules) -> TokenState:
@@ -281,10 +308,9 @@ def _grant(
         length = min(quota(tenant.burst, tenant.previous, limit, rules.window), most)
     grant = TokenGrant(name, now, length)
     spans = *tenant.spans, (now, now + length)
-    known = replace(tenant, previous=length, spans=spans, total=tenant.total + length)
-    queue = tuple(each for each in state.queue if each != name)
+    known = TenantState(tenant.tenant, length, tenant.burst, spans, tenant.total + length)
     tenants = {**state.tenants, name: known}
-    return replace(state, tenants=tenants, queue=queue, holder=grant), grant
+    return TokenState(state.started, tenants, _without(state.queue, name), grant), grant
 
 
 def _next(state: TokenState, now: int, rules: TokenRules) -> str | None:

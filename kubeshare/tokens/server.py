@@ -9,31 +9,33 @@ killed by SIGPIPE at its next message.
 import errno
 import logging
 import os
-import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from kubeshare.tokens import handover
+from kubeshare.tokens.connections import Connection, Listener, listening_socket, plain_address
 from kubeshare.tokens.frames import REQUEST_BYTES, RESPONSE_BYTES, FrameError, decode
-from kubeshare.tokens.gpu_tokens import Answer, GpuTokens, TokenTenantView
+from kubeshare.tokens.gpu_tokens import NEVER, Answer, GpuTokens, TokenTenantView
 from kubeshare.tokens.handover_record import (
     VERSION,
-    ConnectionRecord,
     DaemonRecord,
     ListenerRecord,
     RecordError,
     decode_record,
     encode_record,
 )
+from kubeshare.tokens.poller import READ, WRITE, Poller
 from kubeshare.tokens.scheduler import TokenRules
+from kubeshare.tokens.tally import no_handovers, no_lags
 from kubeshare.tokens.tenant_entry import TenantEntry
 from kubeshare.tokens.tenant_files import FolderEvents, TenantFiles
+from vgpu.metrics.family import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +46,9 @@ MAX_QUEUED: Final = 8
 """Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, and
 repeats it up to five times."""
 
-HANDOVER: Final = "handover"
-"""What the selector has for the socket of the next process."""
-
-BACKLOG: Final = 512
-"""Maximum number of connections that wait to be accepted, for each port."""
+WAKE, FILES, HANDOVER = "wake", "files", "handover"
+"""What the poller has for the other descriptors: the one by which another thread wakes it, the
+events of the files, and the socket of the next process."""
 
 
 class ServerView(msgspec.Struct, frozen=True):
@@ -59,60 +59,16 @@ class ServerView(msgspec.Struct, frozen=True):
         tenants: the tenants.
         config_errors: how often files or ports could not be used.
         refused_connections: connections that were closed because a tenant had too many.
-        late, timers: the time by which timers were late, in microseconds, and their number.
+        lags: the times by which timers were late.
+        handovers: the times that the daemon took for hand-overs.
     """
 
     complaint: str
     tenants: tuple[TokenTenantView, ...]
     config_errors: int
     refused_connections: int
-    late: int
-    timers: int
-
-
-class _Listener:
-    def __init__(self, entry: TenantEntry, listening: socket.socket) -> None:
-        self.entry = entry
-        self.socket = listening
-
-
-class _Connection:
-    def __init__(self, entry: TenantEntry, connected: socket.socket) -> None:
-        self.entry = entry
-        self.socket = connected
-        self.received = b""
-        self.unsent = b""
-        self.is_valid = False
-        self.waits = False
-        self.is_blocked = False
-
-    @property
-    def events(self) -> int:
-        """What it waits for."""
-        writes = selectors.EVENT_WRITE if self.is_blocked else 0
-        return selectors.EVENT_READ | writes
-
-    def record(self) -> ConnectionRecord:
-        """Its state for the next process."""
-        return ConnectionRecord(
-            self.entry.uuid,
-            self.entry.name,
-            self.received,
-            self.unsent,
-            self.is_valid,
-            self.waits,
-        )
-
-    @classmethod
-    def restored(
-        cls, record: ConnectionRecord, entry: TenantEntry, connected: socket.socket
-    ) -> Self:
-        """A connection of the last process."""
-        connection = cls(entry, connected)
-        connection.received, connection.unsent = record.received, record.unsent
-        connection.is_valid, connection.waits = record.is_valid, record.waits
-        connection.is_blocked = bool(record.unsent)
-        return connection
+    lags: Histogram
+    handovers: Histogram
 
 
 def now_us() -> int:
@@ -147,20 +103,22 @@ class TokenServer:
         self._host = host
         self._rules = rules
         self._events = FolderEvents(folder)
-        self._selector = selectors.DefaultSelector()
+        self._poller = Poller[Connection | Listener | str]()
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._gpus: dict[str, GpuTokens[_Connection]] = {}
-        self._listeners: dict[int, _Listener] = {}
-        self._connections: set[_Connection] = set()
-        self._paused: list[_Listener] = []
+        self._gpus: dict[str, GpuTokens[Connection]] = {}
+        self._listeners: dict[int, Listener] = {}
+        self._connections: set[Connection] = set()
+        self._paused: list[Listener] = []
         self._problems: tuple[str, ...] = ("the files have not been read yet",)
         self._next_round = 0
-        self._config_errors = self._refused = self._late = self._timers = 0
+        self._config_errors = self._refused = 0
+        self._lags, self._handovers = no_lags(), no_handovers()
+        self._began = 0
         self._lock = threading.Lock()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="tokens", daemon=True)
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        self._selector.register(self._events.fd, selectors.EVENT_READ)
+        self._poller.add(self._wake, WAKE)
+        self._poller.add(self._events.fd, FILES)
 
     def start(self) -> None:
         """Take over from a running process, read the files, listen, and begin.
@@ -171,7 +129,8 @@ class TokenServer:
         with self._lock:
             if self._handover_path is not None:
                 self._take_over(self._handover_path)
-            self._configure(now_us())
+            self._began = now_us()
+            self._configure(self._began)
         self._thread.start()
 
     def wait_handed_over(self, seconds: float) -> None:
@@ -187,7 +146,7 @@ class TokenServer:
         if self._successors is not None and self._handover_path is not None:
             self._handover_path.unlink(missing_ok=True)
         self._close_all()
-        self._selector.close()
+        self._poller.close()
         self._events.close()
         os.close(self._wake)
         os.close(self._waker)
@@ -206,8 +165,8 @@ class TokenServer:
                 tenants,
                 self._config_errors,
                 self._refused,
-                self._late,
-                self._timers,
+                self._lags.histogram(),
+                self._handovers.histogram(),
             )
 
     # ------------------------------------------------------------ the thread's side
@@ -221,44 +180,44 @@ class TokenServer:
 
     def _loop(self) -> None:
         while not self._ending:
-            events = self._selector.select(self._timeout(now_us()))
+            ready = self._poller.wait(self._timeout(now_us()))
             with self._lock:
-                for key, mask in events:
+                self._began = now_us()
+                for value, events in ready:
                     if self._ending:  # also: all was handed over
                         return
-                    self._handle(key, mask)
+                    self._handle(value, events)
                 self._tick(now_us())
 
     def _timeout(self, now: int) -> float | None:
-        times = [gpu.wake_at for gpu in self._gpus.values() if gpu.wake_at is not None]
+        at = min((gpu.wake_at for gpu in self._gpus.values()), default=NEVER)
         if self._problems or self._paused:
-            times.append(self._next_round)
-        return max(0, min(times) - now) / 1e6 if times else None
+            at = min(at, self._next_round)
+        return None if at == NEVER else max(0, at - now) / 1e6
 
-    def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
-        if isinstance(key.data, _Listener):
-            self._accept(key.data)
-        elif isinstance(key.data, _Connection):
-            connection = key.data
-            if mask & selectors.EVENT_WRITE and connection in self._connections:
-                self._flush(connection)
-            if mask & selectors.EVENT_READ and connection in self._connections:
-                self._receive(connection)
-        elif key.data is HANDOVER:
+    def _handle(self, value: Connection | Listener | str, events: int) -> None:
+        if isinstance(value, Connection):
+            if events & ~READ and value.is_blocked and value in self._connections:
+                self._flush(value)
+            if events & ~WRITE and value in self._connections:
+                self._receive(value)
+        elif isinstance(value, Listener):
+            self._accept(value)
+        elif value == HANDOVER:
             self._hand_over()
-        elif key.fd == self._events.fd:
+        elif value == FILES:
             self._events.drain()
             self._configure(now_us())
 
     def _tick(self, now: int) -> None:
         for gpu in self._gpus.values():
-            if gpu.wake_at is not None and gpu.wake_at <= now:
-                self._late += now - gpu.wake_at
-                self._timers += 1
+            if gpu.wake_at <= now:
+                self._began = gpu.wake_at
+                self._lags.add(now - gpu.wake_at)
                 self._answer(gpu.tick(now))
         if (self._problems or self._paused) and now >= self._next_round:
             for listener in self._paused:
-                self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+                self._poller.add(listener.socket.fileno(), listener)
             self._paused.clear()
             self._configure(now)
 
@@ -298,7 +257,7 @@ class TokenServer:
         self._successors = None
 
     def _record(
-        self, listeners: Sequence[_Listener], connections: Sequence[_Connection]
+        self, listeners: Sequence[Listener], connections: Sequence[Connection]
     ) -> DaemonRecord:
         numbers = {each: number for number, each in enumerate(connections)}
         return DaemonRecord(
@@ -312,8 +271,8 @@ class TokenServer:
             self._files.content,
             self._refused,
             self._config_errors,
-            self._timers,
-            self._late,
+            self._lags,
+            self._handovers,
         )
 
     def _take_over(self, path: Path) -> None:
@@ -330,7 +289,7 @@ class TokenServer:
                 "took over %d ports and %d connections in %.1f ms",
                 *(len(self._listeners), len(self._connections), (now_us() - begin) / 1000),
             )
-        self._selector.register(self._successors, selectors.EVENT_READ, HANDOVER)
+        self._poller.add(self._successors.fileno(), HANDOVER)
 
     def _restored(self, last: handover.Predecessor) -> socket.socket:
         """Have all that the last process had; returns the socket of the next one.
@@ -347,11 +306,11 @@ class TokenServer:
             sockets = last.sockets(1 + len(record.listeners) + len(record.connections))
             successors = next(sockets)
             for each in record.listeners:
-                listener = _Listener(entries[each.uuid, each.pod], next(sockets))
+                listener = Listener(entries[each.uuid, each.pod], next(sockets))
                 self._listeners[each.port] = listener
-                self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+                self._poller.add(listener.socket.fileno(), listener)
             connections = [
-                _Connection.restored(each, entries[each.uuid, each.pod], next(sockets))
+                Connection.restored(each, entries[each.uuid, each.pod], next(sockets))
                 for each in record.connections
             ]
             for uuid, gpu in record.gpus.items():
@@ -360,10 +319,10 @@ class TokenServer:
             raise handover.HandoverError(f"its state cannot be used: {error}") from error
         self._connections.update(connections)
         for connection in connections:
-            self._selector.register(connection.socket, connection.events, connection)
+            self._poller.add(connection.socket.fileno(), connection, connection.events)
         self._files.content = record.files
         self._refused, self._config_errors = record.refused_connections, record.config_errors
-        self._timers, self._late = record.timers, record.late
+        self._lags, self._handovers = record.lags, record.handovers
         return successors
 
     # ------------------------------------------------------------ files and ports
@@ -382,12 +341,12 @@ class TokenServer:
                 known.entry = entry
                 continue
             try:
-                listener = _Listener(entry, _listening(self._host, port))
+                listener = Listener(entry, listening_socket(self._host, port))
             except OSError as error:
                 problems.append(f"port {port} of {entry.name}: {error.strerror}")
                 continue
             self._listeners[port] = listener
-            self._selector.register(listener.socket, selectors.EVENT_READ, listener)
+            self._poller.add(listener.socket.fileno(), listener)
         by_gpu: dict[str, list[TenantEntry]] = {uuid: [] for uuid in self._gpus}
         for entry in entries.values():
             by_gpu.setdefault(entry.uuid, []).append(entry)
@@ -402,34 +361,34 @@ class TokenServer:
                 self._config_errors += 1
         self._problems = tuple(problems)
 
-    def _unlisten(self, listener: _Listener) -> None:
+    def _unlisten(self, listener: Listener) -> None:
         if listener in self._paused:
             self._paused.remove(listener)
         else:
-            self._selector.unregister(listener.socket)
+            self._poller.remove(listener.socket.fileno())
         listener.socket.close()
 
-    def _accept(self, listener: _Listener) -> None:
+    def _accept(self, listener: Listener) -> None:
         try:
             connected, peer = listener.socket.accept()
         except OSError as error:
             if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}:
-                self._selector.unregister(listener.socket)
+                self._poller.remove(listener.socket.fileno())
                 self._paused.append(listener)
             return
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(listener.entry, connected)
+        connection = Connection(listener.entry, connected)
         gpu = self._gpus[listener.entry.uuid]
         self._connections.add(connection)
-        self._selector.register(connected, selectors.EVENT_READ, connection)
+        self._poller.add(connected.fileno(), connection)
         if gpu.connect(listener.entry, connection, plain_address(peer[0])) > 0:
             self._refused += 1
             self._close(connection)
 
     # ------------------------------------------------------------ connections
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
             received = connection.socket.recv(REQUEST_BYTES * MAX_QUEUED)
         except BlockingIOError:
@@ -442,7 +401,7 @@ class TokenServer:
         connection.received += received
         self._process(connection)
 
-    def _process(self, connection: _Connection) -> None:
+    def _process(self, connection: Connection) -> None:
         """Handle whole messages, one after the other: the next one when the last is answered."""
         gpu = self._gpus[connection.entry.uuid]
         while len(connection.received) >= REQUEST_BYTES and not connection.waits:
@@ -451,27 +410,31 @@ class TokenServer:
             try:
                 request = decode(message)
             except FrameError as error:
-                gpu.malformed(connection.entry, error.kind)
+                gpu.malformed(connection, error.kind)
                 if not connection.is_valid:
                     self._close(connection)
                     return
                 continue
             connection.is_valid = connection.waits = True
-            self._answer(gpu.request(connection.entry, connection, request, now_us()))
+            self._answer(gpu.request(connection, request, now_us()))
+            if connection not in self._connections:  # closed, since it takes no answers
+                return
         if len(connection.received) > REQUEST_BYTES * MAX_QUEUED:
             self._close(connection)
 
-    def _answer(self, answers: Iterable[Answer[_Connection]]) -> None:
-        for connection, response in answers:
+    def _answer(self, answers: Iterable[Answer[Connection]]) -> None:
+        for connection, response, is_token in answers:
             if connection not in self._connections:
                 continue
             connection.unsent += response
             self._flush(connection)
             connection.waits = False
+            if is_token:
+                self._handovers.add(now_us() - self._began)
             if len(connection.received) >= REQUEST_BYTES and connection in self._connections:
                 self._process(connection)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         try:
             sent = connection.socket.send(connection.unsent)
         except BlockingIOError:
@@ -484,25 +447,13 @@ class TokenServer:
             self._close(connection)
         elif bool(connection.unsent) != connection.is_blocked:
             connection.is_blocked = not connection.is_blocked
-            self._selector.modify(connection.socket, connection.events, connection)
+            self._poller.change(connection.socket.fileno(), connection.events)
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         if connection not in self._connections:
             return
         self._connections.discard(connection)
-        self._selector.unregister(connection.socket)
+        self._poller.remove(connection.socket.fileno())
         connection.socket.close()
         gpu = self._gpus[connection.entry.uuid]
-        self._answer(gpu.disconnect(connection.entry, connection, now_us()))
-
-
-def plain_address(host: str) -> str:
-    """An address of a peer as files have it: IPv4 without IPv6's prefix, no zone."""
-    address = host.partition("%")[0]
-    return address.removeprefix("::ffff:") if "." in address else address
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    listening = socket.create_server((host, port), backlog=BACKLOG)
-    listening.setblocking(False)
-    return listening
+        self._answer(gpu.disconnect(connection, now_us()))

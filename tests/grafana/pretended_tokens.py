@@ -4,6 +4,7 @@ from kubeshare.tokens.frames import MalformedMessage
 from kubeshare.tokens.gpu_tokens import TokenTenantView
 from kubeshare.tokens.handover_record import TenantCounts
 from kubeshare.tokens.server import ServerView
+from kubeshare.tokens.tally import no_handovers, no_lags, no_waits
 from kubeshare.tokens.tenant_entry import TenantEntry
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
 from vgpu.units import GIB
@@ -23,6 +24,7 @@ def tenant(pod: str, request: int, limit: int, **fields: object) -> TokenTenantV
         "window_share": 0.5,
         "booked": 3 * GIB,
         "connections": 2,
+        "quota": SECOND // 10,
         "counts": TenantCounts(),
         **fields,
     }
@@ -30,21 +32,27 @@ def tenant(pod: str, request: int, limit: int, **fields: object) -> TokenTenantV
 
 
 def counts(t: float, overused: float = 0.0, **fields: int) -> TenantCounts:
-    """What a pod has got that has half of the time, in tokens of 100 ms."""
+    """What a pod has got that has half of the time, in tokens of 100 ms, and waits as long."""
     grants = int(t * 5) + 1
     granted = grants * SECOND // 10
-    return TenantCounts(grants, granted, granted, int(granted * overused), **fields)
+    used = int(granted * (1 + overused))
+    waits = no_waits()
+    waits.add(SECOND // 10, grants)
+    return TenantCounts(grants, granted, used, int(granted * overused), waits=waits, **fields)
 
 
 def server(*tenants: TokenTenantView, complaint: str = "", timers: int = 0, late: int = 0):
-    """A daemon with these pods."""
+    """A daemon with these pods; its timers were so late, in microseconds."""
+    lags, handovers = no_lags(), no_handovers()
+    lags.add(late, timers)
+    handovers.add(120, sum(each.counts.grants for each in tenants))
     return ServerView(
         complaint=complaint,
         tenants=tenants,
         config_errors=int(bool(complaint)),
         refused_connections=0,
-        late=late,
-        timers=timers,
+        lags=lags.histogram(),
+        handovers=handovers.histogram(),
     )
 
 
@@ -55,7 +63,7 @@ def sharing(t: float) -> ServerView:
         tenant("train-0", 500, 800, held=True, waiting=False, counts=counts(t)),
         tenant("notebook-0", 200, 1000, counts=counts(t, 0.02, unreturned=count // 10)),
         timers=count * 10,
-        late=count * 4000,
+        late=400,
     )
 
 
@@ -69,5 +77,5 @@ def starved(t: float) -> ServerView:
         tenant("greedy-0", 200, 1000, held=True, waiting=False, window_share=0.9, counts=greedy),
         complaint="/kubeshare/scheduler/config/GPU-held: line 2",
         timers=count * 10,
-        late=count * 200_000,
+        late=20_000,
     )

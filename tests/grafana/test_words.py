@@ -131,10 +131,9 @@ BEGIN_AT_ZERO = {
     "vgpu_plugin_checkpoint_write_failures_total",
     "vgpu_plugin_wait_seconds_total",
     "vgpu_plugin_waits_total",
-    "vgpu_token_granted_seconds_total",
+    "vgpu_token_loop_lag_seconds_bucket",
     "vgpu_token_overrun_seconds_total",
-    "vgpu_token_timer_lag_seconds_total",
-    "vgpu_token_timers_total",
+    "vgpu_token_used_seconds_total",
 }
 COME_AGAIN = {
     "vgpu_reconcile_actions_total",

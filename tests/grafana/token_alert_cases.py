@@ -4,7 +4,7 @@ from tests.grafana.alert_case import Case, Quiet, level
 
 JOB = "vgpu-tokens"
 READY = "vgpu_token_ready"
-TIMERS = "vgpu_token_timers_total"
+TIMERS = "vgpu_token_loop_lag_seconds_count"
 POD = {"uuid": "GPU-1", "namespace": "team", "pod": "train-0"}
 WHO = ",".join(f'{name}="{value}"' for name, value in POD.items())
 
@@ -21,13 +21,15 @@ def shares(share, waiting):
 
 
 def overrun(seconds):
-    return of_pod(overrun_seconds_total=f"0+{seconds}x120", granted_seconds_total="0+20x120")
+    return of_pod(overrun_seconds_total=f"0+{seconds}x120", used_seconds_total="0+20x120")
 
 
-def lag(seconds):
+def lag(late):
+    """Of 100 timers a minute so many are late by 5 to 10 ms, and the others are not."""
+    counts = {"0.005": 100 - late, "0.01": 100, "+Inf": 100}
     return {
-        "vgpu_token_timer_lag_seconds_total": f"0+{seconds}x120",
-        "vgpu_token_timers_total": "0+100x120",
+        f'vgpu_token_loop_lag_seconds_bucket{{le="{bound}"}}': f"0+{count}x120"
+        for bound, count in counts.items()
     }
 
 
@@ -52,7 +54,7 @@ CASES = (
     level("VgpuTokensNotReady", READY, 0, 1, job=JOB),
     Case("VgpuTokenShareMissed", shares(0.3, 1), shares(0.45, 1), labels=POD, value="20%", job=JOB),
     Case("VgpuTokenOverruns", overrun(5), overrun(3), labels=POD, value="25%", onset=1, job=JOB),
-    Case("VgpuTokensLate", lag(1), lag(0.1), value="10ms", onset=1, job=JOB),
+    Case("VgpuTokensLate", lag(4), lag(0), value="8.75ms", onset=1, job=JOB),
 )
 
 QUIET = (

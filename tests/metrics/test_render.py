@@ -104,6 +104,17 @@ def test_a_histogram_is_read_back_with_all_amounts_up_to_each_bound(amounts):
         assert {(name, labels): number for name, labels, number in read} == expected
 
 
+def test_a_histogram_without_labels_has_none():
+    family = Family("x_seconds", MetricType.HISTOGRAM, "Times.", lambda row: {(): row})
+    histograms = table(labels=(), key=lambda row: (), families=(family,))
+    assert page([Histogram.empty((1.0,)).plus(0.5)], histograms).splitlines()[2:] == [
+        'x_seconds_bucket{le="1.0"} 1',
+        'x_seconds_bucket{le="+Inf"} 1',
+        "x_seconds_sum 0.5",
+        "x_seconds_count 1",
+    ]
+
+
 def test_a_second_row_with_the_same_labels_is_dropped_and_counted():
     exposition = Renderer((table(),)).render([(("1", "2"), 3), (("1", "2"), 4)])
     assert exposition.dropped == 1

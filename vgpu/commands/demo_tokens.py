@@ -21,6 +21,7 @@ from kubeshare.tokens.gpu_tokens import Answer, GpuTokens
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES
 from kubeshare.tokens.server import ServerView
+from kubeshare.tokens.tally import no_handovers, no_lags
 from kubeshare.tokens.tenant_entry import TenantEntry
 from kubeshare.tokens.tenant_files import TenantFiles
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS, TenantPort, format_ports
@@ -74,14 +75,14 @@ class TokenSimulation:
         """What the daemon reports at a time, up to which the pods have worked."""
         self._advance(now)
         tenants = tuple(self._tokens.views(now))
-        return ServerView(next(iter(self.problems), ""), tenants, len(self.problems), 0, 0, 0)
+        lags, handovers = no_lags().histogram(), no_handovers().histogram()  # no time of a program
+        problem = next(iter(self.problems), "")
+        return ServerView(problem, tenants, len(self.problems), 0, lags, handovers)
 
     def _advance(self, until: int) -> None:
         while True:
             wake_at = self._tokens.wake_at
-            asks = self._events[0][0] if self._events else None
-            times = [each for each in (wake_at, asks) if each is not None]
-            now = min(times, default=until + 1)
+            now = min(wake_at, self._events[0][0] if self._events else wake_at)
             if now > until:
                 return
             if now == wake_at:
@@ -99,11 +100,11 @@ class TokenSimulation:
         name = client.entry.name.encode()
         request = QuotaRequest(name, client.messages, overuse / 1000, BURST / 1000)
         client.messages += 1
-        self._answered(self._tokens.request(client.entry, number, request, now), now)
+        self._answered(self._tokens.request(number, request, now), now)
 
     def _answered(self, answers: Iterable[Answer[int]], now: int) -> None:
         """A process makes the steps that end within its quota, and one in any case."""
-        for number, response in answers:
+        for number, response, _ in answers:
             (milliseconds,) = struct.unpack_from("<d", response, 4)
             quota = round(milliseconds * 1000)
             used = max(1, quota // BURST) * BURST

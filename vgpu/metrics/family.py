@@ -61,11 +61,10 @@ class Family(msgspec.Struct, frozen=True):
     Attributes:
         name: the sample name; a counter's ends in ``_total``. A histogram's samples add
             ``_bucket``, ``_sum`` and ``_count``.
-        kind: gauge, counter or histogram; the values of a histogram are :class:`Histogram`, with
-            ``extra``.
+        kind: gauge, counter or histogram; the values of a histogram are :class:`Histogram`.
         help: what it is, and the call or file it comes from.
-        value: a row's number (None: no sample), or with ``extra`` a mapping from the extra
-            label values to numbers.
+        value: a row's number (None: no sample), or with ``extra``, and of a histogram, a mapping
+            from the extra label values to numbers.
         extra: label names of this family beyond those of its table.
         unit: base unit, for the documentation: bytes, seconds, ratio, celsius … or "".
         detail: the group of details without which the family is left out, or "".
@@ -80,6 +79,11 @@ class Family(msgspec.Struct, frozen=True):
     unit: str = ""
     detail: str = ""
     briefly: Callable[[Any], Value | Labelled] | None = None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether ``value`` is a mapping."""
+        return bool(self.extra) or self.kind is MetricType.HISTOGRAM
 
     @property
     def samples(self) -> Mapping[str, tuple[str, ...]]:

@@ -116,8 +116,8 @@ def _update_row(families: Sequence[Family], kept: _Row, row: Any, changed: set[i
         number = family.value(row)
         if number == numbers[index]:
             continue
-        if family.extra:
-            numbers[index] = dict(number or {})  # type: ignore[arg-type]  # with extra: a mapping
+        if family.is_mapped:
+            numbers[index] = dict(number or {})  # type: ignore[arg-type]  # it is a mapping
             text = _labelled(family, kept.labels, numbers[index])
         else:
             numbers[index] = number
@@ -158,4 +158,4 @@ def _buckets(name: str, labels: Sequence[str], histogram: Histogram) -> str:
     ]
     samples.append((f"{name}_sum", (*labels,), histogram.total))
     samples.append((f"{name}_count", (*labels,), histogram.count))
-    return "".join(f"{each}{{{','.join(pairs)}}} {number}\n" for each, pairs, number in samples)
+    return "".join(_plain(each, ",".join(pairs), number) for each, pairs, number in samples)

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -208,6 +209,39 @@ def test_a_peer_that_reads_nothing_is_closed_and_costs_nobody_else(serve, tmp_pa
     wait_until(lambda: seen(server).connections == 0, "the connection is closed")
 
 
+def test_what_a_peer_sent_before_it_was_closed_books_nothing_afterwards(serve, tmp_path):
+    """It allocates, reads no answer, and has the next messages on their way when it is closed."""
+    write(tmp_path, [pod("a")])
+    server = serve()
+    message = struct.pack("<Q4sxiiQi", 4, b"ns/a", 5, 2, 1, 1).ljust(80, b"\0")
+    with socket.create_connection((own_address(), 50051)) as peer:
+        with contextlib.suppress(ConnectionError):
+            while True:  # until it is closed
+                peer.sendall(message * 100)
+        wait_until(lambda: seen(server).connections == 0, "the connection is closed")
+    with Client(50051) as client:
+        assert client.ask(f"allocate {1024 * MIB}") == "allocate 1"
+
+
+def test_a_message_that_was_sent_six_times_has_six_answers(serve, tmp_path):
+    """Gemini 1.0 sends a memory message up to five times again, and then ends."""
+    write(tmp_path, [], {"a": 50051})
+    server = serve()
+    record = tmp_path / "record"
+    with Client(50051, "-t", "100", "-r", str(record)) as client:
+        client.send("allocate 1")
+        assert client.process.wait() > 0
+    assert record.read_text().count(">") == 6
+    wait_until(lambda: seen(server).connections == 0, "its end is noticed")
+    message = bytes.fromhex(record.read_text().split()[1])
+    with socket.create_connection((own_address(), 50051)) as peer:
+        peer.sendall(message * 6)
+        wait_until(lambda: seen(server).connections == 1, "it waits")
+        write(tmp_path, [pod("a")])
+        answers = peer.recv(6 * 40, socket.MSG_WAITALL)
+    assert answers == struct.pack("<ii32x", 0, 1) * 6
+
+
 def test_a_port_that_nobody_has_ends_a_process(serve, tmp_path):
     write(tmp_path, [pod("a")])
     serve()
@@ -235,11 +269,14 @@ def test_files_are_followed_and_connections_stay(serve, tmp_path):
     wait_until(lambda: len(server.view().tenants) == 1, "the pod that is gone is forgotten")
 
 
-def test_a_file_written_in_place_is_noticed(serve, tmp_path):
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_written_in_place_or_renamed_is_noticed(serve, tmp_path, renamed):
     write(tmp_path, [pod("a")])
     server = serve()
     (config,) = (tmp_path / "config").iterdir()
-    config.write_text("1\nns/a 0.500000 1.000000 77\n")
+    written = tmp_path / "new" if renamed else config
+    written.write_text("1\nns/a 0.500000 1.000000 77\n")
+    written.rename(config)
     wait_until(lambda: seen(server).entry.share.memory_bytes == 77, "the new limit")
 
 

@@ -208,11 +208,11 @@ class Played:
 
     def note(self, answers):
         self.answers += [(self.now, *each) for each in answers]
-        self.waiting -= {key for key, _ in answers}
+        self.waiting -= {key for key, *_ in answers}
 
     def play(self, delay, key, event):
         until = self.now + delay
-        while self.tokens.wake_at is not None and self.tokens.wake_at <= until:
+        while self.tokens.wake_at <= until:
             self.now = max(self.now, self.tokens.wake_at)
             self.note(self.tokens.tick(self.now))
         self.now = until
@@ -221,7 +221,7 @@ class Played:
             if key in self.open:
                 self.open.discard(key)
                 self.waiting.discard(key)
-                self.note(self.tokens.disconnect(entry, key, self.now))
+                self.note(self.tokens.disconnect(key, self.now))
         elif isinstance(event, tuple):
             addresses = ("10.0.0.1", "10.0.0.2") if event[1] else ("10.0.0.1",)
             b = TenantEntry(UUID, "ns", "b", 2, ENTRIES[1].share, "", addresses)
@@ -231,7 +231,7 @@ class Played:
                 self.open.add(key)
                 self.tokens.connect(entry, key, f"10.0.0.{key % 2 + 1}")
             self.waiting.add(key)
-            self.note(self.tokens.request(entry, key, event, self.now))
+            self.note(self.tokens.request(key, event, self.now))
         if self.restarts:
             self.restart()
 
