@@ -27,6 +27,8 @@ UUIDS = ("GPU-real-0", "GPU-real-1")
 SHARED = "zxcvb"
 """Upstream's virtual GPU."""
 
+TOKENS = "app.kubernetes.io/component=tokens"
+
 ADDRESS = "10.244.0.9"
 """The address of upstream's pod of Gemini's programs, which is not the node's."""
 
@@ -45,8 +47,9 @@ def started(pod):
 class Way:
     """The node, upstream's tenants on it, and our programs from one step to another."""
 
-    def __init__(self, node, namespace):
+    def __init__(self, node, namespace, chart):
         self.node, self.client, self.namespace = node, node.cluster.client, namespace
+        self.chart = chart
         self.scheduler = node.path("/kubeshare/scheduler")
         self.address = node.path("/kubeshare/library/schedulerIP.txt")
         self.made = []
@@ -156,7 +159,7 @@ def way(control_plane, node, tools, tmp_path_factory, product_image):
         path = "/apis/kubeshare.nthu/v1/sharepods"
         wait_until(lambda: client.get(path), "SharePods are served", failures=(Refused,))
         plugin.wait_counted(2)
-        way = Way(node, namespace)
+        way = Way(node, namespace, chart)
         way.begin()
         way.made = install(client, [each for each in rendered if each not in crd])
         for made in kinds(way.made, "Deployment"):
@@ -276,16 +279,19 @@ def test_a_pod_with_labels_finds_its_gpu_by_its_annotations(way):
     line = f"{namespace}/l 0.100000 1.000000 {GIB}"
     wait_until(lambda: line in way.file("config", uuid), "its line")
     assert f"{namespace}/l {port}" in way.file("podmanagerport", uuid)
+    tenants = way.scheduler / "tenants" / uuid
+    wait_until(lambda: f'["{found["status"]["podIP"]}"]' in tenants.read_text(), "its address")
     client.delete(found)
     wait_until(lambda: line not in way.file("config", uuid), "its line goes")
     client.wait_gone(found)
 
 
-def test_pods_share_a_gpu_and_notice_no_rollout_of_the_token_daemon(way, product_image):
+def test_pods_share_a_gpu_and_notice_no_rollout_of_the_charts_token_daemon(way):
     """SharePods, controllers, node component, files, pods of the kubelet, and their messages."""
     client, node, space = way.client, way.node, way.namespace
     install_client(node)
-    daemon = client.create(token_daemon(space, node, product_image))
+    installed = install(client, token_daemon(way.chart, space, node))
+    (daemon,) = kinds(installed, "DaemonSet")
     made = [client.create(worker(name, space, 50)) for name in "xy"]
     found = [way.wait_ready(name) for name in "xy"]
     (uuid,) = {each["status"]["BoundDeviceID"] for each in found}
@@ -295,7 +301,7 @@ def test_pods_share_a_gpu_and_notice_no_rollout_of_the_token_daemon(way, product
     wait_until(lambda: all(f'["{it}"]' in tenants.read_text() for it in addresses), "the addresses")
 
     def daemons():
-        return client.list(f"/api/v1/namespaces/{space}/pods", labelSelector="app=tokens")
+        return client.list(f"/api/v1/namespaces/{space}/pods", labelSelector=TOKENS)
 
     def metric(name, pod):
         (first, *_) = daemons()
@@ -335,6 +341,7 @@ def test_pods_share_a_gpu_and_notice_no_rollout_of_the_token_daemon(way, product
     client.delete(daemon, propagation="Foreground")
     client.delete(after, grace_seconds=1)  # it would serve on until another one comes
     client.wait_gone(after)
+    uninstall(client, [each for each in installed if each is not daemon])
 
 
 def test_upstreams_programs_find_all_as_they_need_it_when_ours_have_gone(way):

@@ -1,10 +1,12 @@
-"""The token daemon as a DaemonSet on a node of the bed, and SharePods that run the client in C."""
+"""The chart's token daemon on a node of the bed, and SharePods that run the client in C."""
 
 import shutil
 from contextlib import suppress
 
+from tests.cluster.charting import of_the_bed
 from tests.cluster.kubesharing import share_pod
 from tests.kubeshare.tokens.gemini_process import SOURCE, compiled
+from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
 
 CLIENT = "/var/lib/gemini-client"
@@ -20,56 +22,20 @@ exec ./client $POD_MANAGER_IP $POD_MANAGER_PORT $POD_NAME <&3 >$HOSTNAME.out
 """The client, which reads commands; and another one, for a port that it is given."""
 
 
-def token_daemon(namespace, node, image):
-    """The DaemonSet, as docs/tokens.md has it: its next pod starts before the last one ends."""
-    folders = {"scheduler": "/kubeshare/scheduler", "run": "/run/vgpu/tokens"}
-    labels = {"app": "tokens"}
-    container = {
-        "name": "tokens",
-        "image": image,
-        "imagePullPolicy": "Never",
-        "args": ["tokens", "--handover-wait=60s"],
-        "readinessProbe": {
-            "httpGet": {"path": "/-/ready", "port": 9402},
-            "periodSeconds": 1,
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsUser": 0,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": name, "mountPath": path, "readOnly": name == "scheduler"}
-            for name, path in folders.items()
-        ],
+def token_daemon(chart, namespace, node):
+    """The chart's objects of the token daemon; the kubelet only asks more often."""
+    values = {
+        "exporter": {"enabled": False},
+        "reconciler": {"kind": "None"},
+        "priorityClass": {"create": False},
+        "tokens": {"enabled": True},
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "tokens", "namespace": namespace},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "updateStrategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-            },
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "hostNetwork": True,
-                    "terminationGracePeriodSeconds": 90,
-                    "automountServiceAccountToken": False,
-                    "nodeSelector": {"kubernetes.io/hostname": node.name},
-                    "containers": [container],
-                    "volumes": [
-                        {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-                        for name, path in folders.items()
-                    ],
-                },
-            },
-        },
-    }
+    where = f"--namespace={namespace}"
+    rendered = chart.rendered(of_the_bed(node) | values, where, release=f"{namespace}-tokens")
+    (daemon_set,) = kinds(rendered, "DaemonSet")
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    container["readinessProbe"]["periodSeconds"] = 1
+    return rendered
 
 
 def install_client(node):

@@ -111,11 +111,12 @@ class SimulatedGpu:
         tenants = [Tenant(name, *share) for name, share in zip(self.tenants, shares, strict=True)]
         self._at(time, "", Configure(tuple(tenants)))
 
-    def share(self, name, window):
-        """The part of the last ``window`` for which a tenant's kernels ran."""
-        since = self.now - window
+    def share(self, name, window, until=None):
+        """The part of the ``window`` before a time for which a tenant's kernels ran."""
+        until = self.now if until is None else until
+        since = until - window
         runs = self.tenants[name].runs
-        return sum(max(0, min(end, self.now) - max(begin, since)) for begin, end in runs) / window
+        return sum(max(0, min(end, until) - max(begin, since)) for begin, end in runs) / window
 
     def _step(self, event):
         self._result = result = step(self._result.state, event, self.now, self.rules)

@@ -153,25 +153,52 @@ def test_a_reload_takes_no_token_and_keeps_the_other_invariants(tenants, reloads
             assert 0 < grant.quota <= RULES.max_quota
 
 
+def ends(gpu, since):
+    """The times from ``since`` on at which a window may end: those of all grants, and the last."""
+    starts = {grant.start for tenant in gpu.tenants.values() for grant in tenant.grants}
+    return sorted({time for time in starts if time >= since} | {gpu.now})
+
+
 @pytest.mark.slow
 @given(behaviours())
-def test_tenants_that_are_always_busy_get_their_requests(tenants):
+def test_tenants_that_are_always_busy_get_their_requests_in_each_window(tenants):
+    """Up to a token of each other tenant: those that it waits for while it is below its request."""
     gpu = run(tenants)
-    most = RULES.max_quota / WINDOW
-    for name, tenant in gpu.tenants.items():
-        assert gpu.share(name, WINDOW) >= tenant.behaviour.request / 1000 - len(tenants) * most
+    longest = sum(
+        max((end - begin for begin, end in tenant.runs if end > WINDOW), default=0)
+        for tenant in gpu.tenants.values()
+    )
+    for until in ends(gpu, 2 * WINDOW - RULES.max_quota):
+        for name, tenant in gpu.tenants.items():
+            request = tenant.behaviour.request * WINDOW / 1000
+            assert gpu.share(name, WINDOW, until) * WINDOW >= request - longest - 1
+
+
+@pytest.mark.slow
+@given(behaviours())
+def test_a_tenant_above_its_request_waits_for_a_window_at_most(tenants):
+    """Where the requests leave something; from when it is below its limit."""
+    free = 1000 - sum(each.request for each in tenants)
+    gpu = run(tenants)
+    for tenant in gpu.tenants.values() if free >= 50 else ():
+        spans = [*tenant.spans()]
+        for asked, granted in tenant.waits:
+            begin = max(asked, granted - WINDOW)
+            window = min(WINDOW, begin)
+            used = sum(max(0, min(end, begin) - max(start, begin - window)) for start, end in spans)
+            is_below = used == 0 or used * 1000 < tenant.behaviour.limit * window
+            assert granted - asked < WINDOW or not is_below
 
 
 @pytest.mark.slow
 @given(behaviours(KERNELS | LONG_KERNELS, honest=False))
-def test_nobody_gets_more_than_its_limit_and_one_token(tenants):
+def test_nobody_gets_more_than_its_limit_and_one_token_in_any_window(tenants):
     gpu = run(tenants)
     for name, tenant in gpu.tenants.items():
         longest = max((end - begin for begin, end in tenant.runs), default=0)
-        if not tenant.behaviour.lies:
-            assert gpu.share(name, WINDOW) * WINDOW <= (
-                tenant.behaviour.limit * WINDOW / 1000 + max(longest, RULES.max_quota)
-            )
+        most = tenant.behaviour.limit * WINDOW / 1000 + max(longest, RULES.max_quota)
+        for until in () if tenant.behaviour.lies else ends(gpu, WINDOW):
+            assert gpu.share(name, WINDOW, until) * WINDOW <= most
 
 
 @pytest.mark.parametrize(
