@@ -8,7 +8,8 @@
  * every PACE_MS. Prints "MESSAGES P50 P99", the times in microseconds.
  *
  * tokens: TENANTS tenants on each of GPUS GPUs, with ports from PORT on. Each asks for the token,
- * keeps it for HOLD_MS, and asks again; the GPUs begin one after the other. Prints
+ * keeps it for HOLD_MS, a quarter more or less, and asks again. With equal times the GPUs fall in
+ * step within seconds, since the second one of two is served faster, and then queue. Prints
  * "HANDOVERS P50 P99": the time from the message that returns a token to the answer with which the
  * next tenant of the GPU gets it.
  */
@@ -87,6 +88,14 @@ static void send_quota(struct client *client)
     send_request(client, 0, payload, sizeof payload);
 }
 
+/* A time of that length on average, which differs from the last one. */
+static int64_t varied(int64_t time)
+{
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return time * 3 / 4 + (int64_t)((state >> 33) % (uint64_t)(time / 2 + 1));
+}
+
 static int by_size(const void *one, const void *other)
 {
     return *(const int *)one - *(const int *)other;
@@ -154,7 +163,7 @@ int main(int argc, char **argv)
                 if (returned_at[client->gpu])
                     note(now - returned_at[client->gpu]);
                 returned_at[client->gpu] = 0;
-                client->due = now + pause;
+                client->due = now + varied(pause);
             }
         }
     }

@@ -120,6 +120,13 @@ def started(folder):
     return servers
 
 
+def handed_over():
+    """Seconds and number of the hand-overs that the daemon has counted itself."""
+    with urllib.request.urlopen(f"http://{own_address()}:{WEB_PORT}/metrics") as page:
+        lines = dict(line.rpartition(" ")[::2] for line in page.read().decode().splitlines())
+    return tuple(float(lines[f"vgpu_token_handover_seconds_{end}"]) for end in ("sum", "count"))
+
+
 def measured(servers, program, seconds, runs):
     """The best of some runs, by figure; servers take turns."""
     best = {}
@@ -141,9 +148,12 @@ def measured(servers, program, seconds, runs):
         keep("same pace cpu", cpu / number)
         keep("same pace p50", p50 / 1000)
         keep("same pace p99", p99 / 1000)
+        before = handed_over()
         number, p50, p99, cpu = servers["daemon"].load(
             program, "tokens", GPUS, TENANTS, HOLD_MS, seconds
         )
+        time, count = (after - ago for after, ago in zip(handed_over(), before, strict=True))
+        keep("handover inside", time / count * 1000)
         keep("handover p50", p50 / 1000)
         keep("handover p99", p99 / 1000)
         keep("handover cpu", cpu / number)
@@ -174,6 +184,7 @@ def report(best):
         value = best[f"handover {name}"]
         held = hold(f"{name} of a hand-over", value, most, "ms")
         print(f"  hand-over {name} {value:.3f} ms: {held}")
+    print(f"  of it in the daemon, on average: {best['handover inside']:.3f} ms")
     p50, p99 = best["same pace p50"], best["same pace p99"]
     print(f"  the server that does nothing at this pace: p50 {p50:.3f} ms, p99 {p99:.3f} ms")
     ratio = best["daemon cpu"] / best["nothing cpu"]

@@ -31,6 +31,8 @@ class Connection:
         is_blocked: whether it takes no answer at the moment.
     """
 
+    __slots__ = ("entry", "is_blocked", "is_valid", "received", "socket", "unsent", "waits")
+
     def __init__(self, entry: TenantEntry, connected: socket.socket) -> None:
         self.entry = entry
         self.socket = connected

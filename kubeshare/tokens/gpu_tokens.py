@@ -74,12 +74,23 @@ class TokenTenantView(msgspec.Struct, frozen=True):
 class _PodState(Generic[Key]):
     """A pod with its connections."""
 
+    __slots__ = (
+        "asked_at",
+        "book",
+        "connections",
+        "counts",
+        "entry",
+        "is_listed",
+        "names",
+        "opened",
+        "token",
+    )
+
     def __init__(self, entry: TenantEntry) -> None:
         self.configure(entry)
         self.token = PodToken[Key](entry.name)
         self.book = MemoryBook[Key]()
         self.connections: dict[Key, str] = {}  # with their addresses
-        self.ids: dict[Key, int] = {}  # of the token requests that wait
         self.is_listed = True
         self.opened = 0
         self.asked_at = 0
@@ -147,7 +158,6 @@ class GpuTokens(Generic[Key]):
                 pod.is_listed,
                 {numbers[key]: address for key, address in pod.connections.items()},
                 pod.token.record(numbers),
-                {numbers[key]: id_ for key, id_ in pod.ids.items()},
                 pod.book.record(numbers),
                 pod.opened,
                 pod.asked_at,
@@ -176,7 +186,6 @@ class GpuTokens(Generic[Key]):
             gpu._pod_of |= dict.fromkeys(pod.connections, pod)
             pod.token.restore(each.token, keys)
             pod.book.restore(each.booked, keys)
-            pod.ids = {keys[number]: id_ for number, id_ in each.ids.items()}
             pod.opened, pod.asked_at, pod.counts = each.opened, each.asked_at, each.counts
         for number, held in record.held.items():
             gpu._held[keys[number]] = held.since, gpu._pods[held.pod], held.request
@@ -205,7 +214,6 @@ class GpuTokens(Generic[Key]):
         """A connection has closed: what it has booked is released."""
         pod = self._pod_of.pop(key)
         del pod.connections[key]
-        pod.ids.pop(key, None)
         self._held.pop(key, None)
         pod.book.close(key)
         withdraw = pod.token.close(key)
@@ -297,10 +305,9 @@ class GpuTokens(Generic[Key]):
         )
         if kind is not None:
             pod.counts.count_malformed(kind)
-        answer = pod.token.ask(key, overuse, burst, now)
+        answer = pod.token.ask(key, request.id, overuse, burst, now)
         if isinstance(answer, int):
             return [(key, quota_response(request.id, answer), False)]
-        pod.ids[key] = request.id
         if answer is None:
             return []
         pod.asked_at = now
@@ -321,8 +328,8 @@ class GpuTokens(Generic[Key]):
             pod.counts.grants += 1
             pod.counts.granted += grant.quota
             pod.counts.waits.add(now - pod.asked_at)
-            for key, length in pod.token.grant(grant).items():
-                answers.append((key, quota_response(pod.ids.pop(key), length), True))
+            for key, id_ in pod.token.grant(grant).items():
+                answers.append((key, quota_response(id_, grant.quota), True))
         return answers
 
     # ------------------------------------------------------------ messages that wait for the files

@@ -17,7 +17,7 @@ from kubeshare.tokens.tenant_entry import TenantEntry
 from vgpu.schemes.kubeshare.daemon import TenantPort
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the record. A daemon that gets another one takes nothing over."""
 
 
@@ -47,14 +47,17 @@ class TenantCounts(msgspec.Struct):
 
 
 class PodTokenRecord(msgspec.Struct, frozen=True):
-    """The token of a pod: its end and begin, and overuse and burst of the connections that wait.
+    """The token of a pod.
 
-    ``begin`` is None if the token was returned.
+    Attributes:
+        begin: when it began; None if it was returned.
+        end: when its quota ends.
+        waiting: the numbers of the messages that wait for the next one, by connection.
     """
 
+    begin: int | None
     end: int
-    waiting: Mapping[int, tuple[int, int]]
-    begin: int | None = None
+    waiting: Mapping[int, int]
 
 
 class PodRecord(msgspec.Struct, frozen=True):
@@ -65,7 +68,6 @@ class PodRecord(msgspec.Struct, frozen=True):
         is_listed: whether they still have it.
         connections: their numbers, with the address of each.
         token: its token.
-        ids: the numbers of the messages for the token that wait, by connection.
         booked: bytes by connection, the oldest first.
         opened: how many connections it has ever opened.
         asked_at: when it asked for the token that it waits for.
@@ -76,7 +78,6 @@ class PodRecord(msgspec.Struct, frozen=True):
     is_listed: bool
     connections: Mapping[int, str]
     token: PodTokenRecord
-    ids: Mapping[int, int]
     booked: Mapping[int, int]
     opened: int
     asked_at: int

@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from kubeshare.tokens.spans import Span, Spans
 from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
 from vgpu.units import WHOLE_DEVICE_MILLI
 
@@ -51,6 +52,8 @@ class TokenRules(msgspec.Struct, frozen=True):
 
 DEFAULT_RULES: Final = TokenRules()
 
+NO_SPANS: Final = Spans()
+
 
 class Tenant(msgspec.Struct, frozen=True, gc=False):
     """A pod that shares a GPU, with its share in thousandths of the GPU's time."""
@@ -60,10 +63,6 @@ class Tenant(msgspec.Struct, frozen=True, gc=False):
     limit_milli: int
 
 
-Span = tuple[int, int]
-"""Begin and end of a time for which a tenant had the token."""
-
-
 class TenantState(msgspec.Struct, frozen=True):
     """What is known of a tenant.
 
@@ -71,16 +70,13 @@ class TenantState(msgspec.Struct, frozen=True):
         tenant: its name and share.
         previous: its last quota.
         burst: its last burst.
-        spans: when it had the token, within the window before its last request; in order, disjoint.
-            The last one may end in the future.
-        total: the time of all spans together.
+        spans: when it had the token, within the window before its last request.
     """
 
     tenant: Tenant
     previous: int
     burst: int = 0
-    spans: tuple[Span, ...] = ()
-    total: int = 0
+    spans: Spans = NO_SPANS
 
 
 class TokenGrant(msgspec.Struct, frozen=True, gc=False):
@@ -169,7 +165,10 @@ def step(state: TokenState, event: Event, now: int, rules: TokenRules = DEFAULT_
         return TokenStep(state, wake_at=token_end(state.holder, rules))
     if rules.mode is TokenMode.LENIENT:  # an overuse that is reported later extends none of these
         since = now - rules.window.length
-        kept = {name: _pruned(each, since) for name, each in state.tenants.items()}
+        kept = {
+            name: replace(each, spans=each.spans.since(since))
+            for name, each in state.tenants.items()
+        }
         state = replace(state, tenants=kept)
     name = _next(state, now, rules)
     if name is None:
@@ -192,13 +191,7 @@ def window_at(state: TokenState, now: int, rules: TokenRules) -> int:
 
 def used(tenant: TenantState, now: int, window: int) -> int:
     """The time of a tenant's spans from ``now - window`` on, also their part in the future."""
-    since = now - window
-    time = tenant.total
-    for start, end in tenant.spans:
-        if start >= since:
-            break
-        time -= min(end, since) - start
-    return time
+    return tenant.spans.time_since(now - window)
 
 
 # ---------------------------------------------------------------- events
@@ -220,7 +213,8 @@ def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> Toke
             state = replace(state, queue=_without(state.queue, name))
             if isinstance(event, Withdraw) or rules.mode is TokenMode.LENIENT:
                 return state
-            known = _ended(state.tenants[name], now, 0)
+            ended = state.tenants[name].spans.ended(now, 0)
+            known = replace(state.tenants[name], spans=ended)
             holder = _without_holder(state.holder, name)
             return replace(state, tenants={**state.tenants, name: known}, holder=holder)
     return state
@@ -228,40 +222,8 @@ def _apply(state: TokenState, event: Event, now: int, rules: TokenRules) -> Toke
 
 def _asked(tenant: TenantState, now: int, overuse: int, burst: int, since: int) -> TenantState:
     """The tenant, whose last span has ended, without the spans that ended before ``since``."""
-    if not tenant.spans:
-        return TenantState(tenant.tenant, tenant.previous, burst)
-    ended = _ended(tenant, now, overuse)
-    number, time = _left(ended.spans, since)
-    spans = ended.spans[number:] if number else ended.spans
-    return TenantState(tenant.tenant, tenant.previous, burst, spans, ended.total - time)
-
-
-def _ended(tenant: TenantState, now: int, overuse: int) -> TenantState:
-    """The tenant, whose last span has ended, with an overuse that it reports."""
-    if not tenant.spans:
-        return tenant
-    start, end = tenant.spans[-1]
-    ended = min(now, end + overuse)
-    spans = *tenant.spans[:-1], (start, ended)
-    total = tenant.total + ended - end
-    return TenantState(tenant.tenant, tenant.previous, tenant.burst, spans, total)
-
-
-def _left(spans: tuple[Span, ...], since: int) -> tuple[int, int]:
-    """Number and time of the spans that ended before ``since``."""
-    number = time = 0
-    for start, end in spans:
-        if end >= since:
-            break
-        number += 1
-        time += end - start
-    return number, time
-
-
-def _pruned(tenant: TenantState, since: int) -> TenantState:
-    """The tenant without the spans that ended before ``since``."""
-    number, time = _left(tenant.spans, since)
-    return replace(tenant, spans=tenant.spans[number:], total=tenant.total - time)
+    spans = tenant.spans.ended(now, overuse).since(since)
+    return TenantState(tenant.tenant, tenant.previous, burst, spans)
 
 
 def _without(queue: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -307,8 +269,8 @@ def _grant(
         most = min(rules.max_quota, limit * rules.window.length // WHOLE_DEVICE_MILLI)
         length = min(quota(tenant.burst, tenant.previous, limit, rules.window), most)
     grant = TokenGrant(name, now, length)
-    spans = *tenant.spans, (now, now + length)
-    known = TenantState(tenant.tenant, length, tenant.burst, spans, tenant.total + length)
+    spans = tenant.spans.added(now, now + length)
+    known = TenantState(tenant.tenant, length, tenant.burst, spans)
     tenants = {**state.tenants, name: known}
     return TokenState(state.started, tenants, _without(state.queue, name), grant), grant
 
@@ -374,7 +336,7 @@ def _below_limit_at(
 # ---------------------------------------------------------------- Gemini's rules
 
 
-def _recent(spans: tuple[Span, ...], now: int, rules: TokenRules) -> list[Span]:
+def _recent(spans: Spans, now: int, rules: TokenRules) -> list[Span]:
     since = now - rules.window.length
     return [span for span in spans if span[1] >= since]
 

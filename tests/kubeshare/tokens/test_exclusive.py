@@ -322,7 +322,7 @@ class TokenMachine(RuleBasedStateMachine):
         for tenant in state.tenants.values():
             for (_, end), (start, _) in itertools.pairwise(tenant.spans):
                 assert end <= start
-            assert tenant.total == sum(end - start for start, end in tenant.spans)
+            assert tenant.spans.total == sum(end - start for start, end in tenant.spans)
         can_run = any(state.tenants[name].tenant.limit_milli for name in state.queue)
         assert (self.result.wake_at is not None) == bool(state.queue and (state.holder or can_run))
 

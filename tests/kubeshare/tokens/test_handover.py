@@ -150,8 +150,8 @@ def test_a_daemon_does_not_take_over_what_it_cannot_read(serve, tmp_path, monkey
     serve()
     with Client(50051) as client:
         assert client.ask("allocate 5") == "allocate 1"
-        monkeypatch.setattr(handover_record, "VERSION", 2)
-        with pytest.raises(handover.HandoverError, match="version 1, and 2 is expected"):
+        monkeypatch.setattr(handover_record, "VERSION", 3)
+        with pytest.raises(handover.HandoverError, match="version 2, and 3 is expected"):
             serve()
         assert client.ask("allocate 5") == "allocate 1"
 
@@ -239,7 +239,9 @@ class Played:
         keys = sorted(self.open)
         gpu = self.tokens.record({key: number for number, key in enumerate(keys)})
         files = handover_record.FilesRecord()
-        record = handover_record.DaemonRecord(1, (), (), {UUID: gpu}, files, 0, 0)
+        record = handover_record.DaemonRecord(
+            handover_record.VERSION, (), (), {UUID: gpu}, files, 0, 0
+        )
         record = handover_record.decode_record(handover_record.encode_record(record))
         self.tokens = GpuTokens.restored(record.gpus[UUID], self.rules, keys)
 
