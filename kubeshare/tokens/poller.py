@@ -13,7 +13,7 @@ WRITE: Final = select.EPOLLOUT
 Value = TypeVar("Value")
 
 
-class Poller(Generic[Value]):
+class DescriptorPoller(Generic[Value]):
     """For one thread."""
 
     def __init__(self) -> None:

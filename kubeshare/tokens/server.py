@@ -30,7 +30,7 @@ from kubeshare.tokens.handover_record import (
     decode_record,
     encode_record,
 )
-from kubeshare.tokens.poller import READ, WRITE, Poller
+from kubeshare.tokens.poller import READ, WRITE, DescriptorPoller
 from kubeshare.tokens.scheduler import TokenRules
 from kubeshare.tokens.tally import no_handovers, no_lags
 from kubeshare.tokens.tenant_entry import TenantEntry
@@ -103,7 +103,7 @@ class TokenServer:
         self._host = host
         self._rules = rules
         self._events = FolderEvents(folder)
-        self._poller = Poller[Connection | Listener | str]()
+        self._poller = DescriptorPoller[Connection | Listener | str]()
         self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._gpus: dict[str, GpuTokens[Connection]] = {}
         self._listeners: dict[int, Listener] = {}

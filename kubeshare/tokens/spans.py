@@ -34,7 +34,7 @@ class Spans(msgspec.Struct, frozen=True, gc=False):
 
     def __iter__(self) -> Iterator[Span]:
         """Each, the oldest first."""
-        return _SPAN.iter_unpack(self.packed)  # type: ignore[return-value]  # the format has two
+        return _SPAN.iter_unpack(self.packed)
 
     def added(self, start: int, end: int) -> "Spans":
         """With one more, after the others."""
