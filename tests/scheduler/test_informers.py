@@ -163,13 +163,14 @@ def test_quotas_come_from_resource_quotas_namespaces_and_gpu_admissions_config_m
     wait_until(lambda: not cache.limited(), "no quota", context=cache.limited)
 
 
-def test_without_the_right_to_read_quotas_the_complaint_says_what_to_do(followed):
+@pytest.mark.parametrize("kind", ["namespaces", "resourcequotas"])
+def test_without_the_right_to_read_quotas_the_complaint_says_what_to_do(followed, kind):
     informers, server, _, _ = followed
-    server.forbidden = ("namespaces", "resourcequotas")
+    server.forbidden = (kind,)
     informers.start()
     wait_until(lambda: "--no-quotas" in informers.complaint(), "hint", context=informers.complaint)
     assert informers.complaint() == (
-        "the cluster has not been read completely yet: namespaces: no right to list;"
+        f"the cluster has not been read completely yet: {kind}: no right to list;"
         " add the right to list and watch them, or pass --no-quotas"
     )
 
