@@ -49,6 +49,7 @@ FLAG_OF_COLLECTOR = {
     "--kubelet.checkpoint": "kubelet",
     "--kubelet.pod-resources": "kubelet",
     "--kubelet.dra-state": "kubelet",
+    "--dra.spec-dir": "kubelet",
     "--limits.gaia-dir": "limits",
     "--limits.kubeshare-dir": "limits",
     "--limits.mps-dir": "limits",
@@ -95,6 +96,7 @@ class ExporterOptions(msgspec.Struct, frozen=True):
     kubelet_checkpoint: str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
     kubelet_pod_resources: str | None = None
     kubelet_dra_state: str = "/var/lib/kubelet/dra_manager_state"
+    dra_spec_dir: tuple[str, ...] = ()
     pods: str | None = None
     limits_gaia_dir: str = "/etc/gpu-manager/vm"
     limits_kubeshare_dir: str = "/kubeshare/scheduler/config"
@@ -230,6 +232,13 @@ FLAGS = (
         "--kubelet.dra-state",
         "The kubelet's state of dynamic resource allocation: the pods of ResourceClaims.",
         metavar="FILE",
+    ),
+    flag(
+        "--dra.spec-dir",
+        "A folder of CDI specs, to find specs of DRA drivers that are missing; repeatable, and give"
+        " all folders that the container runtime reads. Default: specs are not checked.",
+        multiple=True,
+        metavar="DIR",
     ),
     nvidia_resource_flag,
     flag(

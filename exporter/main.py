@@ -68,6 +68,7 @@ def node_paths(options: ExporterOptions) -> NodePaths:
         checkpoint=options.kubelet_checkpoint,
         pod_resources=options.kubelet_pod_resources,
         dra_state=options.kubelet_dra_state,
+        cdi_dirs=options.dra_spec_dir,
         limit_dirs={
             name: getattr(options, field(files.flag), files.folder)
             for name, files in registry().limit_files.items()

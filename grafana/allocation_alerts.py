@@ -13,7 +13,14 @@ from grafana.settings import (
     OVER_LIMIT_RATIO,
     SERIOUS_CONFLICTS,
 )
-from grafana.templates import COUNT, RATIO, THE_CONTAINER, THE_GPU, THE_NODE
+from grafana.templates import (
+    COUNT,
+    RATIO,
+    THE_CONTAINER,
+    THE_GPU,
+    THE_NODE,
+    THE_RESOURCE_CLAIM,
+)
 from vgpu.ledger import ConflictKind
 from vgpu.reasons import Reason
 
@@ -31,6 +38,26 @@ HIGHEST: Final = (
     f" - vgpu_container_last_kernel_timestamp_seconds < {ACTIVE_SECONDS})))"
 )
 """The highest priority (0 is the highest) of the active containers on a GPU."""
+
+_ON_SHARE: Final = f"on ({CONTAINER}, uuid)"
+_USES_CLAIM: Final = (
+    'vgpu_container_resource_claim_info{share_id!=""}'
+    f" unless {_ON_SHARE} vgpu_container_memory_limit_bytes"
+    f" unless {_ON_SHARE}"
+    f" (count by ({CONTAINER}, uuid) (vgpu_container_resource_claim_info) > 1)"
+)
+"""Containers that use one share of a GPU by a ResourceClaim, which nothing limits."""
+
+_SHARE: Final = f"{GPU}, namespace, exported_namespace, resource_claim, share_id"
+_USED_OF_SHARE: Final = (
+    f"sum by ({_SHARE}) (({_USES_CLAIM}) * {_ON_SHARE} group_left ()"
+    " vgpu_container_memory_used_bytes)"
+)
+_CONSUMED: Final = (
+    f"max by ({_SHARE}) (({_USES_CLAIM}) * {_ON_SHARE} group_left ()"
+    " vgpu_container_memory_allocated_bytes)"
+)
+"""What all containers of a share use together, and what its ResourceClaim consumes."""
 
 CONTAINERS: Final = RuleGroup(
     "vgpu-containers",
@@ -156,7 +183,7 @@ ALLOCATIONS: Final = RuleGroup(
             named(
                 "vgpu_container_memory_used_bytes / vgpu_container_memory_allocated_bytes"
                 f" > {OVER_LIMIT_RATIO}"
-                f' and on ({CONTAINER}) vgpu_container_resource_claim_info{{share_id!=""}}'
+                f' and on ({CONTAINER}, uuid) vgpu_container_resource_claim_info{{share_id!=""}}'
                 " unless vgpu_container_memory_limit_bytes"
             ),
             "5m",
@@ -164,6 +191,21 @@ ALLOCATIONS: Final = RuleGroup(
             f"It uses {RATIO} of the memory that its ResourceClaim consumes of {THE_GPU}. Nothing"
             " limits it, and the others that share this GPU have too little. First: ask its owner"
             " to use less, or to request more in the ResourceClaim.",
+        ),
+        Alert(
+            "VgpuSharedResourceClaimExceeded",
+            WARNING,
+            named(
+                f"{_USED_OF_SHARE} / {_CONSUMED} > {OVER_LIMIT_RATIO}"
+                f" and on ({_SHARE}) count by ({_SHARE}) ({_USES_CLAIM}) > 1",
+                "namespace",
+            ),
+            "5m",
+            f"The containers of a ResourceClaim on {THE_NODE} use more than it together",
+            f"The containers of ResourceClaim {THE_RESOURCE_CLAIM} use {RATIO} of the memory that"
+            f" it consumes of {THE_GPU}. Nothing limits them, and the others that share this GPU"
+            " have too little. First: find the largest of them with vgpu top, and ask its owner to"
+            " use less, or to request more in the ResourceClaim.",
         ),
         Alert(
             "VgpuAllocationConflict",

@@ -198,6 +198,10 @@ class Cause(Explained):
         "more_than_given",
         "the container's processes use more of the device's memory than its share",
     )
+    MORE_THAN_CONSUMED = (
+        "more_than_consumed",
+        "the containers of a ResourceClaim use more memory of a device together than it consumes",
+    )
     # orphan_shim_dir
     POD_GONE = "pod_gone", "no pod with that UID is on the node, and no process maps the file"
     # kubeshare
@@ -272,7 +276,11 @@ class Cause(Explained):
     )
     LEFT_PREPARED = (
         "left_prepared",
-        "a DRA driver has prepared a ResourceClaim that the kubelet does not have",
+        "a DRA driver has prepared a ResourceClaim that the kubelet or the API server lacks",
+    )
+    SPEC_MISSING = (
+        "spec_missing",
+        "the CDI spec of a prepared ResourceClaim is missing, so its containers cannot start",
     )
     # any
     MALFORMED = "malformed", "the object's content cannot be decoded"

@@ -271,6 +271,18 @@ class HeldDevices(msgspec.Struct, frozen=True, gc=False):
     resource: str
 
 
+class CdiDevice(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A CDI device that a DRA driver has named for a device of a ResourceClaim.
+
+    The container runtime looks ``name``, ``<kind>=<device>``, up in the CDI specs of the node.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    name: str
+
+
 class PreparedResourceClaim(msgspec.Struct, frozen=True, gc=False):
     """A ResourceClaim that the kubelet has asked drivers to prepare.
 
@@ -282,6 +294,7 @@ class PreparedResourceClaim(msgspec.Struct, frozen=True, gc=False):
     name: str
     pod_uids: tuple[str, ...]
     devices: tuple[ClaimedDevice, ...]
+    cdi: tuple[CdiDevice, ...] = ()
 
 
 class DriverClaim(msgspec.Struct, frozen=True, gc=False):
@@ -306,6 +319,7 @@ class HeldResourceClaim(msgspec.Struct, frozen=True, gc=False):
     container: str
     claim: str
     devices: tuple[ClaimedDevice, ...]
+    cdi: tuple[CdiDevice, ...] = ()
 
 
 class HeldResources(msgspec.Struct, frozen=True):
@@ -329,6 +343,8 @@ class KubeletSample(msgspec.Struct, frozen=True):
         dra_state_known: whether ``resource_claims`` are all that the kubelet has; False without its
             state, which only some processes may read.
         driver_claims: what DRA drivers have prepared, by their own checkpoints.
+        missing_cdi: the CDI devices of ResourceClaims that no CDI spec of the node has; none where
+            the specs are not read, or not all of them.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
             could not be read.
         replicas: device -> how many replicas of it NVIDIA's plugin has registered.
@@ -345,6 +361,7 @@ class KubeletSample(msgspec.Struct, frozen=True):
     replicas: Mapping[str, int] = {}
     driver_claims: tuple[DriverClaim, ...] = ()
     dra_state_known: bool = True
+    missing_cdi: frozenset[str] = frozenset()
 
 
 # ---------------------------------------------------------------- the API server

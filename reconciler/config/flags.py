@@ -129,6 +129,14 @@ _NODE_FLAGS: Final = {
         _PLACES.dra_state,
         metavar="FILE",
     ),
+    "--dra.spec-dir": _node(
+        "--dra.spec-dir",
+        "A folder of CDI specs, to find specs of DRA drivers that are missing; repeatable, and give"
+        " all folders that the container runtime reads. Default: specs are not checked.",
+        (),
+        multiple=True,
+        metavar="DIR",
+    ),
     "--limits.gaia-dir": _node(
         "--limits.gaia-dir",
         "gpu-manager's folder of vcuda.config files.",
@@ -304,6 +312,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
             checkpoint=params["kubelet_checkpoint"],
             pod_resources=params["kubelet_pod_resources"],
             dra_state=params["kubelet_dra_state"],
+            cdi_dirs=params["dra_spec_dir"],
             limit_dirs={
                 name: params.get(field(files.flag), files.folder)
                 for name, files in registry().limit_files.items()

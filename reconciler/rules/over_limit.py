@@ -15,6 +15,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
+from reconciler.rules.claim_use import more_than_consumed
 from reconciler.rules.evidence_text import MOST_NAMED, PodIndex, of_holding, of_statements
 from reconciler.rules.findings import evict
 from reconciler.rules.running_devices import TRUSTED
@@ -33,7 +34,10 @@ class _Over(msgspec.Struct, frozen=True):
 
 
 def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
-    """One finding for each container and device: each has its own time of being over the limit."""
+    """One finding for each container and device: each has its own time of being over the limit.
+
+    Likewise for each ResourceClaim whose containers are over it together.
+    """
     pod_index = PodIndex(cluster_index)
     acts = policy.mode(Rule.OVER_LIMIT) is Mode.APPLY
     for ledger in cluster_index.snapshot.ledgers.values():
@@ -61,6 +65,7 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                     objection=None if over.doubt is None else SkipReason.SIZES_DIFFER,
                     part=f"{over.usage.container}/{over.usage.device}",
                 )
+        yield from more_than_consumed(ledger, cluster_index.snapshot.usage, policy)
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -17,6 +17,7 @@ from vgpu.model import ResourceClaim
 
 CAUSES: Final = {
     ConflictKind.RESOURCE_CLAIM_LEFT: Cause.LEFT_PREPARED,
+    ConflictKind.CDI_SPEC_MISSING: Cause.SPEC_MISSING,
 }
 """The cause of each conflict that only a node's own sources show."""
 

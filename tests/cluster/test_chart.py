@@ -333,6 +333,42 @@ def test_nvidias_resources_have_one_name_for_all_programs(chart):
     assert sorted(readers) == ["exporter", "reconcile", "reconcile", "scheduler"]
 
 
+def test_the_kubelets_folder_is_mounted_without_the_volumes_of_pods(chart):
+    rendered = chart.rendered({"exporter": {"draState": True}})
+    _, spec, container = next(
+        each for each in containers(rendered) if each[2]["args"][0] == "exporter"
+    )
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert volumes["kubelet"]["hostPath"]["path"] == "/var/lib/kubelet"
+    hidden = mounts["/var/lib/kubelet/pods"]
+    assert "emptyDir" in volumes[hidden["name"]]
+    assert mounts["/var/lib/kubelet"]["readOnly"]
+    assert hidden["readOnly"]
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_cdi_specs_are_read_only_where_asked_for(chart, is_on):
+    """By the exporter, and by the node's reconciler with the rule that reports what is missing."""
+    mode = "plan" if is_on else "off"
+    node = {"daemonSet": True, "config": {"rules": {"resource_claim": {"mode": mode}}}}
+    rendered = chart.rendered({"exporter": {"draSpecs": is_on}, "reconciler": {"node": node}})
+    folders = {"/var/run/cdi", "/etc/cdi"}
+    for program in ("exporter", "reconcile"):
+        (container,) = (
+            container
+            for _, _, container in containers(kinds(rendered, "DaemonSet"))
+            if container["args"][0] == program
+        )
+        given = {f"--dra.spec-dir={folder}" for folder in folders}
+        mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+        assert given.intersection(container["args"]) == (given if is_on else set())
+        assert folders.intersection(mounts) == (folders if is_on else set())
+        assert all(mounts[folder]["readOnly"] for folder in folders if is_on)
+    driver = "/var/lib/kubelet/plugins/gpu.nvidia.com"
+    assert (driver in mounts) == is_on
+
+
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
     values = {"enabled": True, "allowAnonymous": True, "quotas": is_on}
@@ -860,6 +896,8 @@ def exporter(installed, node, volumes):
         own = {
             "profile": profile,
             "api": profile == "full",
+            "draState": profile == "full",
+            "draSpecs": profile == "full",
             "sampleInterval": "1s",
             "extraArgs": [] if profile == "minimal" else ["--path.procfs=/host/proc"],
         }
@@ -889,7 +927,9 @@ def about(series, name, pod):
 
 @pytest.mark.usefixtures("product_image")
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(exporter, profile):
+def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(
+    node, exporter, profile
+):
     user, capabilities, collectors = PROFILES[profile]
     series, status = exporter(profile)
     seen = 1 + (profile == "full")  # regions: that in a folder, and the bare one
@@ -903,6 +943,10 @@ def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(expo
     assert status["Uid"].split() == [str(user)] * 4
     assert {int(status[each], 16) for each in ("CapEff", "CapPrm", "CapBnd")} == {capabilities}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    if profile == "full":  # with draState: the kubelet's folder, without what pods have in it
+        kubelet = f"/proc/{status['Pid'].strip()}/root/var/lib/kubelet"
+        assert node.run(["ls", f"{kubelet}/pods"]) == ""
+        assert "pod-resources" in node.run(["ls", kubelet]).split()
 
     success = {at: value for at, value in page.items() if at.startswith("vgpu_collector_success")}
     assert success == {f'vgpu_collector_success{{collector="{one}"}}': 1 for one in collectors}

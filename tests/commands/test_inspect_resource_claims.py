@@ -114,3 +114,30 @@ def test_a_cluster_that_does_not_show_them_is_read_all_the_same(answers, notes):
         assert server.answers == []
     assert read.notes == notes
     assert not read.objects.resource_claims.slices
+
+
+def test_what_a_resource_claim_supplies_is_no_request_to_a_device_plugin(tmp_path):
+    """With DRAExtendedResource a pod requests nvidia.com/gpu, and a ResourceClaim supplies it."""
+    name = "left-extended-resources-7kx2p"
+    supplied = sample.pod("left", "gpu-1", limits={"nvidia.com/gpu": "1"})
+    mapping = {
+        "containerName": supplied["spec"]["containers"][0]["name"],
+        "resourceName": "nvidia.com/gpu",
+        "requestName": "container-0-request-0",
+    }
+    supplied["status"]["extendedResourceClaimStatus"] = {
+        "resourceClaimName": name,
+        "requestMappings": [mapping],
+    }
+    claim = resource_claim(name, result(), pods=users("left"))
+    plain = sample.pod("right", "gpu-1", limits={"nvidia.com/gpu": "1"})
+    dump = tmp_path / "dump.json"
+    items = [sample.node("gpu-1"), supplied, plain, claim, ITEMS[-1]]
+    dump.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    document = json.loads(run("--from", str(dump), "-o", "json"))
+    (node,) = document["nodes"]
+    (device,) = node["devices"]
+    (holding,) = device["holdings"]
+    assert (device["uuid"], holding["pod"]["name"], holding["container"]) == (UUID, "left", "main")
+    (of_plugin,) = document["nvidia"]
+    assert [holder["pod"]["name"] for holder in of_plugin["holders"]] == ["right"]

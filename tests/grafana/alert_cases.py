@@ -85,16 +85,21 @@ def replicas(used, other_used, gpu_used, shares=(25, 25)):
     }
 
 
-def claimed(used, *, share="s1", limit=None):
+def claimed(used, *, share="s1", limit=None, who=WHO):
     """A container with a ResourceClaim of 25 of a GPU's memory."""
-    info = f'vgpu_container_resource_claim_info{{{WHO},resource_claim="c",share_id="{share}"}}'
-    limits = {} if limit is None else {f"vgpu_container_memory_limit_bytes{{{WHO},{UUID}}}": limit}
+    labels = f'{who},{UUID},resource_claim="c",share_id="{share}"'
+    limits = {} if limit is None else {f"vgpu_container_memory_limit_bytes{{{who},{UUID}}}": limit}
     return {
-        f"vgpu_container_memory_used_bytes{{{WHO},{UUID}}}": f"{used}x120",
-        f"vgpu_container_memory_allocated_bytes{{{WHO},{UUID}}}": "25x120",
-        info: "1x120",
+        f"vgpu_container_memory_used_bytes{{{who},{UUID}}}": f"{used}x120",
+        f"vgpu_container_memory_allocated_bytes{{{who},{UUID}}}": "25x120",
+        f"vgpu_container_resource_claim_info{{{labels}}}": "1x120",
         **limits,
     }
+
+
+def claim_of_two(used, other_used, **other):
+    """A ResourceClaim of 25 of a GPU's memory, which two containers use."""
+    return claimed(used) | claimed(other_used, who=OTHER, **other)
 
 
 def gap(unattributed):
@@ -351,6 +356,13 @@ CASES = (
         labels=CONTAINER | DEVICE,
         value="200%",
     ),
+    Case(
+        "VgpuSharedResourceClaimExceeded",
+        claim_of_two(20, 20),
+        claim_of_two(20, 6),
+        labels=DEVICE | {"namespace": "team", "resource_claim": "c", "share_id": "s1"},
+        value="160%",
+    ),
     # ------------------------------------------------------------ device plugins
     plugin("VgpuPluginDown", "up", 0, 1),
     Case(
@@ -570,6 +582,15 @@ QUIET = (
     Quiet("VgpuOvercommitPressure", "there is room", gpu(60, 150)),
     Quiet("VgpuResourceClaimExceeded", "the device is its own", claimed(50, share="")),
     Quiet("VgpuResourceClaimExceeded", "a library limits it", claimed(50, limit="25x120")),
+    Quiet("VgpuSharedResourceClaimExceeded", "one container: another alert", claimed(50)),
+    Quiet("VgpuSharedResourceClaimExceeded", "two shares", claim_of_two(20, 20, share="s2")),
+    Quiet("VgpuSharedResourceClaimExceeded", "a library", claim_of_two(20, 20, limit="25x120")),
+    Quiet(
+        "VgpuSharedResourceClaimExceeded",
+        "one of them has more of the GPU",
+        claim_of_two(20, 20)
+        | {f'vgpu_container_resource_claim_info{{{OTHER},{UUID},resource_claim="d"}}': "1x120"},
+    ),
     Quiet("VgpuFairShareExceeded", "there is room", replicas(80, 10, 90)),
     Quiet("VgpuFairShareExceeded", "no other holder", replicas(97, 0, 97, shares=(25, None))),
     Quiet(

@@ -22,6 +22,7 @@ EMPTY = {
     "VgpuOvercommitPressure": "no simulated GPU is oversold in memory",
     "VgpuFairShareExceeded": "no container uses more than its part of a full GPU",
     "VgpuResourceClaimExceeded": "the simulated node has no ResourceClaims",
+    "VgpuSharedResourceClaimExceeded": "the simulated node has no ResourceClaims",
     "VgpuAllocationConflict": "nobody simulated is on a GPU that is not theirs",
     "VgpuQuotaNearLimit": "a quota is exceeded, and no other is near",
     "VgpuMemoryUnused": "no simulated namespace wastes that much",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.dra import dra_state
 from tests.support.environment import GOLDEN_FILES
-from vgpu.facts import PreparedResourceClaim
+from vgpu.facts import CdiDevice, PreparedResourceClaim
 from vgpu.model import ClaimedDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.dra_state import parse_dra_state
@@ -28,8 +28,9 @@ def refused(content):
 
 def test_a_resource_claim_has_its_pods_and_devices():
     device = ClaimedDevice(CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",))
+    cdi = CdiDevice("gpu.nvidia.com", "node-1", "gpu-0", "k8s.example/gpu=gpu-0")
     assert parse_dra_state(dra_state(TWO_PODS)) == (
-        PreparedResourceClaim(CLAIM, "ml", "train", (POD, OTHER), (device,)),
+        PreparedResourceClaim(CLAIM, "ml", "train", (POD, OTHER), (device,), (cdi,)),
     )
 
 

@@ -11,7 +11,7 @@ from tests.support.descriptors import no_descriptors
 from tests.support.environment import ROOT
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.facts import Grant, HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.facts import CdiDevice, Grant, HeldDevices, HeldResourceClaim, HeldResources
 from vgpu.model import ClaimedDevice, PodRef
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import podresources_pb2 as pb
@@ -237,3 +237,22 @@ def test_the_devices_of_a_resource_claim_are_known_by_their_names(kubelet, sourc
     del main.dynamic_resources[1]
     main.dynamic_resources.append(main.dynamic_resources[0])
     assert len(source.sample().resource_claims) == 1
+
+
+def test_a_cdi_device_is_of_the_first_device_that_has_it(kubelet, source):
+    """Within one driver the kubelet repeats the CDI devices of the devices before."""
+    answer = pb.ListPodResourcesResponse()
+    main = answer.pod_resources.add(name="web-0", namespace="ml").containers.add(name="main")
+    claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
+    devices = (("a", "gpu-0", ["x"]), ("a", "gpu-1", ["x", "y"]), ("b", "nic-0", ["z"]))
+    for driver, device, names in devices:
+        claimed = claim.claim_resources.add(driver_name=driver, pool_name="n", device_name=device)
+        for name in names:
+            claimed.cdi_devices.add(name=name)
+    kubelet.answer = lambda: answer
+    (held,) = source.sample().resource_claims
+    assert held.cdi == (
+        CdiDevice("a", "n", "gpu-0", "x"),
+        CdiDevice("a", "n", "gpu-1", "y"),
+        CdiDevice("b", "n", "nic-0", "z"),
+    )

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, kinds, pod, where
 from vgpu.facts import (
+    CdiDevice,
     DriverClaim,
     Gpu,
     GpuSample,
@@ -93,6 +94,7 @@ def ledger(
     gpus=(A, B),
     api=None,
     state_known=True,
+    missing_cdi=(),
     **read,
 ):
     kubelet = KubeletSample(
@@ -103,6 +105,7 @@ def ledger(
         held_claims=tuple(held_claims),
         resource_claims=prepared if prepared is None else tuple(prepared),
         dra_state_known=state_known,
+        missing_cdi=frozenset(missing_cdi),
     )
     gpu = GpuSample(
         tuple(
@@ -326,6 +329,16 @@ def test_what_is_left_and_does_not_exist_says_so():
     assert conflict.detail == f"{where}, which does not exist, gpu-0"
 
 
+def test_what_does_not_exist_is_left_whatever_the_kubelet_has():
+    api = ResourceClaimSample(gone=frozenset({"c1"}))
+    for fields in ({"state_known": False}, {}):  # without its state, and with the ResourceClaim
+        found = ledger([CLAIM] if not fields else [], drivers=[driver()], api=api, **fields)
+        assert kinds(found) == [ConflictKind.RESOURCE_CLAIM_LEFT]
+    assert (
+        ledger([], drivers=[driver()], api=ResourceClaimSample(), state_known=False).conflicts == ()
+    )
+
+
 def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():
     found = ledger([CLAIM], drivers=[driver(), driver(uid="old", name="old", uuids={"gpu-1": B})])
     (conflict,) = found.conflicts
@@ -335,6 +348,33 @@ def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():
 
 def test_a_state_that_could_not_be_read_leaves_no_resource_claim():
     assert ledger(None, drivers=[driver()]).conflicts == ()
+
+
+SPEC = "k8s.gpu.nvidia.com/claim=c1-gpu-0"
+CDI = (CdiDevice("gpu.nvidia.com", NODE, "gpu-0", SPEC),)
+
+
+def test_a_prepared_resource_claim_without_its_cdi_spec_is_a_conflict():
+    claim = msgspec.structs.replace(CLAIM, cdi=CDI)
+    found = ledger([claim], [use()], drivers=[driver()], missing_cdi={SPEC})
+    (conflict,) = found.conflicts
+    assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, A)
+    where = "ResourceClaim ml/train of gpu.nvidia.com, gpu-0"
+    assert conflict.detail == f"{where}: no CDI spec has {SPEC}"
+    assert len(list(found.holdings)) == 1  # it still holds its device
+    other = ledger([claim], [use()], missing_cdi={"k8s.gpu.nvidia.com/claim=c2-gpu-0"})
+    assert other.conflicts == ()
+
+
+def test_without_the_kubelets_state_pod_resources_names_what_is_missing():
+    both = [msgspec.structs.replace(use(container=name), cdi=CDI) for name in ("main", "side")]
+    api = at_api_server(WHOLE)
+    for fields, device in (({"api": api}, A), ({}, f"gpu.nvidia.com/{NODE}/gpu-0")):
+        found = ledger([], both, state_known=False, missing_cdi={SPEC}, **fields)
+        (conflict,) = found.conflicts
+        assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, device)
+    with_state = ledger([CLAIM], both, missing_cdi={SPEC})
+    assert with_state.conflicts == ()  # the state has another CDI device
 
 
 def test_a_gpu_of_a_resource_claim_and_of_a_device_plugin_is_a_conflict():

@@ -96,6 +96,16 @@ def test_what_only_the_driver_of_a_node_has_is_a_finding_of_the_node():
     assert finding.evidence[0].endswith(": ResourceClaim ml/old")
 
 
+def test_a_cdi_spec_that_is_missing_is_a_finding_of_the_node():
+    detail = "ResourceClaim ml/a of gpu.nvidia.com, gpu-0: no CDI spec has k8s.x/claim=c1-gpu-0"
+    missing = Conflict(ConflictKind.CDI_SPEC_MISSING, "GPU-1", detail=detail)
+    ledger = Ledger("gpu-1", (), conflicts=(missing,))
+    (finding,) = found(scope=Scope.NODE, ledgers={"gpu-1": ledger})
+    assert (finding.cause, finding.object_ref.name) == (Cause.SPEC_MISSING, "GPU-1")
+    assert finding.evidence[0].endswith(detail)
+    assert finding.action is None
+
+
 # ---------------------------------------------------------------- how they are read
 
 KINDS = {kind.name: kind for kind in (NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES)}

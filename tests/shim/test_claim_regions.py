@@ -1,11 +1,19 @@
 """The regions of HAMi's DRA driver: a folder for each ResourceClaim, and whose they are."""
 
+import msgspec
 import pytest
 
 from tests.exporter.test_observation import answers, look
 from tests.support.regions import a_region, place, write
-from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim, RegionFile
-from vgpu.model import PodRef
+from vgpu.facts import (
+    HeldResourceClaim,
+    KubeletSample,
+    PreparedResourceClaim,
+    RegionFile,
+    ResourceClaimSample,
+    ShimSample,
+)
+from vgpu.model import PodRef, ResourceClaim
 from vgpu.reasons import Reason
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
@@ -98,12 +106,38 @@ def test_of_several_containers_it_is_nobodys(claims):
         assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
 
 
-def test_an_observation_has_it_under_its_container(claims):
+def at_api_server(*pods):
+    return ResourceClaimSample((ResourceClaim(CLAIM, "ml", "train", (), reserved_for=pods),))
+
+
+def without_state(*uses):
+    return msgspec.structs.replace(kubelet(*uses), resource_claims=(), dra_state_known=False)
+
+
+def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_claim(claims):
+    path = region_of(claims)
+    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
+    alone, both = without_state((POD, "main")), without_state((POD, "main"), (OTHER, "main"))
+    (file,) = with_claim_users(sample, alone, at_api_server(POD)).files
+    assert (file.pod_uid, file.container) == ("u1", "main")
+    for seen, api in ((alone, at_api_server(OTHER)), (alone, None), (None, at_api_server(POD))):
+        assert with_claim_users(sample, seen, api) == ShimSample(())
+    (rejection,) = with_claim_users(sample, both, at_api_server(POD, OTHER)).rejections
+    assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
+    state = kubelet((POD, "main"), claim="another")  # where it is known, the kubelet decides
+    assert with_claim_users(sample, state, at_api_server(POD)).files == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "api"), [(kubelet((POD, "main")), None), (without_state((POD, "main")), POD)]
+)
+def test_an_observation_has_it_under_its_container(claims, seen, api):
     region_of(claims)
     source = ShimSource([], required=False, claim_roots=[str(claims)])
     on = Collectors(
         shim=Collector("shim", lambda _: source.sample()),
-        kubelet=Collector("kubelet", answers(kubelet((POD, "main")))),
+        kubelet=Collector("kubelet", answers(seen)),
+        resource_claims=api and Collector("dra", answers(at_api_server(api))),
     )
     (file,) = look(on).shim.files
     assert (file.pod_uid, file.container) == ("u1", "main")

@@ -6,7 +6,7 @@ with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE``, ``MANAGER_
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -94,7 +94,8 @@ def _project(
     derived: Mapping[str, str],
     status_at: float | None = None,
 ) -> Pod:
-    containers = _containers(spec)
+    supplied = status.extended_resource_claim_status
+    containers = _containers(spec, supplied)
     scheduled = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
     annotations = kept(meta.annotations)
     return Pod(
@@ -125,8 +126,7 @@ def _project(
         tracked=TRACKED in (meta.finalizers or ()),
         nominated_node=sys.intern(status.nominated_node_name),
         preempts=spec.preemption_policy != "Never",
-        claims=bool(spec.resource_claims)
-        or bytes(status.extended_resource_claim_status) != b"null",
+        claims=bool(spec.resource_claims) or supplied is not None,
     )
 
 
@@ -177,17 +177,32 @@ def _owner(references: list[wire.OwnerFields] | None) -> OwnerReference | None:
     return None
 
 
-def _containers(spec: wire.PodSpec) -> tuple[Container, ...]:
+def _containers(
+    spec: wire.PodSpec, supplied: wire.SuppliedResources | None
+) -> tuple[Container, ...]:
+    """The containers, without requests that a ResourceClaim supplies: no device plugin does."""
     kinds = [ContainerKind.APP] * len(spec.containers or ())
     for container in spec.init_containers or ():
         always = container.restart_policy == "Always"
         kinds.append(ContainerKind.SIDECAR if always else ContainerKind.INIT)
     containers = (*(spec.containers or ()), *(spec.init_containers or ()))
-    return tuple(map(_container, containers, kinds))
+    if supplied is None:
+        return tuple(map(_container, containers, kinds))
+    by_container: dict[str, set[str]] = {}
+    for mapping in supplied.request_mappings or ():
+        by_container.setdefault(mapping.container_name, set()).add(mapping.resource_name)
+    return tuple(
+        _container(container, kind, by_container.get(container.name, ()))
+        for container, kind in zip(containers, kinds, strict=True)
+    )
 
 
-def _container(container: wire.ContainerFields, kind: ContainerKind) -> Container:
+def _container(
+    container: wire.ContainerFields, kind: ContainerKind, supplied: Collection[str] = ()
+) -> Container:
     limits, broken = quantities.limits(container.resources)
+    if supplied:
+        limits = {name: amount for name, amount in limits.items() if name not in supplied}
     return Container(sys.intern(container.name), limits, kind, broken, _env(container.env))
 
 

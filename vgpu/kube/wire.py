@@ -161,6 +161,19 @@ class StatusFields(Wire, frozen=True):
     restart_count: Count = 0
 
 
+class SuppliedResource(Wire, frozen=True):
+    """An extended resource of a container that a ResourceClaim supplies."""
+
+    container_name: str = ""
+    resource_name: str = ""
+
+
+class SuppliedResources(Wire, frozen=True):
+    """``status.extendedResourceClaimStatus`` of a pod: the scheduler made a ResourceClaim for it."""
+
+    request_mappings: list[SuppliedResource] | None = None
+
+
 class PodStatusFields(Wire, frozen=True):
     """``status`` of a pod."""
 
@@ -173,7 +186,7 @@ class PodStatusFields(Wire, frozen=True):
     container_statuses: list[StatusFields] | None = None
     init_container_statuses: list[StatusFields] | None = None
     ephemeral_container_statuses: list[StatusFields] | None = None
-    extended_resource_claim_status: msgspec.Raw = msgspec.Raw(b"null")
+    extended_resource_claim_status: SuppliedResources | None = None
 
 
 class PodFields(ObjectFields, frozen=True):

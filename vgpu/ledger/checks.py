@@ -7,7 +7,7 @@ from vgpu.ledger.containers import Containers
 from vgpu.ledger.entries import Holding
 from vgpu.ledger.pods import SupportedHolding
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import KUBELET, Malformed, Statement, Wanted
+from vgpu.ledger.statements import KUBELET, Evidence, Malformed, Statement, Wanted
 from vgpu.model import Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 from vgpu.schemes.registry import registry as schemes_registry
@@ -122,11 +122,15 @@ def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iter
             yield Conflict(kind, device, statements=(statement,))
 
 
-def left_claims(left: Iterable[tuple[str, str]], registry: Registry) -> Iterator[Conflict]:
-    """ResourceClaims that a driver has prepared and the kubelet does not have."""
-    for device, where in left:
-        kind = ConflictKind.RESOURCE_CLAIM_LEFT
-        yield Conflict(kind, registry.uuid(device), detail=where)
+def of_resource_claims(evidence: Evidence, registry: Registry) -> Iterator[Conflict]:
+    """ResourceClaims that only a driver has, and those whose CDI spec is missing."""
+    found = {
+        ConflictKind.RESOURCE_CLAIM_LEFT: evidence.left_claims,
+        ConflictKind.CDI_SPEC_MISSING: evidence.missing_specs,
+    }
+    for kind, devices in found.items():
+        for device, where in sorted(set(devices)):
+            yield Conflict(kind, registry.uuid(device) or device, detail=where)
 
 
 def unreadable(malformed: Iterable[Malformed]) -> Iterator[Conflict]:

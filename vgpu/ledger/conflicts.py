@@ -49,12 +49,18 @@ class ConflictKind(Explained):
     )
     RESOURCE_CLAIM_LEFT = (
         "resource_claim_left",
-        "a DRA driver has prepared a ResourceClaim that the kubelet does not have",
+        "a DRA driver has prepared a ResourceClaim that the kubelet or the API server lacks",
+    )
+    CDI_SPEC_MISSING = (
+        "cdi_spec_missing",
+        "the CDI spec of a prepared ResourceClaim is missing, so its containers cannot start",
     )
     MALFORMED = "malformed", "an annotation or device ID cannot be read or cannot be true"
 
 
-OF_RESOURCE_CLAIMS: Final = frozenset({ConflictKind.RESOURCE_CLAIM_LEFT})
+OF_RESOURCE_CLAIMS: Final = frozenset(
+    {ConflictKind.RESOURCE_CLAIM_LEFT, ConflictKind.CDI_SPEC_MISSING}
+)
 """Conflicts of which a node without ResourceClaims has not even the number 0."""
 
 

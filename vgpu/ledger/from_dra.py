@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from vgpu.facts import (
+    CdiDevice,
     DriverClaim,
     HeldResourceClaim,
     KubeletSample,
@@ -63,11 +64,7 @@ class ClaimDetails:
         results = [result for result in (claim.results if claim else ()) if _is(result, device)]
         if claim and not device.claim_uid:
             device = msgspec.structs.replace(device, claim_uid=claim.uid)
-        name = (
-            self._uuids.get((device.claim_uid, device.driver, device.device))
-            or self._published.get((device.driver, device.pool, device.device))
-            or device.name
-        )
+        name = self.uuid(device) or device.name
         if not results:
             yield device, Share(name)
         for result in results:
@@ -75,6 +72,11 @@ class ClaimDetails:
                 requests = device.requests or (result.request.partition("/")[0],)
                 known = msgspec.structs.replace(device, share_id=result.share_id, requests=requests)
                 yield known, Share(name, result.memory_bytes, result.cores_milli)
+
+    def uuid(self, device: ClaimedDevice) -> str:
+        """The UUID of the device; "" if it is not known."""
+        own = self._uuids.get((device.claim_uid, device.driver, device.device), "")
+        return own or self._published.get((device.driver, device.pool, device.device), "")
 
 
 def _is(result: AllocatedDevice, device: ClaimedDevice) -> bool:
@@ -192,20 +194,37 @@ def _statement(source: Source, pod: PodRef, container: str, parts: _Parts, where
 def left_claims(
     kubelet: KubeletSample, api: ResourceClaimSample | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The devices of ResourceClaims that a driver has prepared and the kubelet does not have.
+    """The devices of ResourceClaims that a driver has and the kubelet or the API server has not.
 
     A driver prepares a ResourceClaim after the kubelet has written it down, and the kubelet removes
-    it after the driver has. Without the kubelet's state nothing is known. ``api`` shows which of
-    them the API server does not have either.
+    it after the driver has; the API server keeps it for as long as a pod uses it. What was not read
+    is no evidence.
     """
-    prepared = kubelet.resource_claims
-    if prepared is None or not kubelet.dra_state_known:
-        return
-    uids = {resource_claim.uid for resource_claim in prepared}
+    prepared = kubelet.resource_claims if kubelet.dra_state_known else None
+    uids = None if prepared is None else {resource_claim.uid for resource_claim in prepared}
     for one in kubelet.driver_claims:
-        if one.claim.uid not in uids:
+        is_gone = api is not None and one.claim.uid in api.gone
+        if is_gone or (uids is not None and one.claim.uid not in uids):
             where = f"ResourceClaim {one.claim.namespace}/{one.claim.name} of {one.driver}"
-            if api and one.claim.uid in api.gone:
+            if is_gone:
                 where += ", which does not exist"
             for device, uuid in one.uuids.items():
                 yield uuid, f"{where}, {device}"
+
+
+def missing_specs(kubelet: KubeletSample, details: ClaimDetails) -> Iterator[tuple[str, str]]:
+    """The devices of prepared ResourceClaims of which a CDI device is in no spec of the node.
+
+    Those of pod-resources count only without the kubelet's state.
+    """
+    promised: Iterable[tuple[str, str, str, tuple[CdiDevice, ...]]] = (
+        ((one.namespace, one.name, one.uid, one.cdi) for one in kubelet.resource_claims or ())
+        if kubelet.dra_state_known
+        else ((one.namespace, one.claim, "", one.cdi) for one in kubelet.held_claims)
+    )
+    for namespace, name, uid, cdi_devices in promised if kubelet.missing_cdi else ():
+        for cdi in cdi_devices:
+            if cdi.name in kubelet.missing_cdi:
+                device = ClaimedDevice(uid, name, cdi.driver, cdi.pool, cdi.device)
+                where = f"ResourceClaim {namespace}/{name} of {cdi.driver}, {cdi.device}"
+                yield details.uuid(device) or device.name, f"{where}: no CDI spec has {cdi.name}"

@@ -95,7 +95,7 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         *checks.several_schemes(holders, registry),
         *checks.without_device(wanted, containers_by_pod, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
-        *checks.left_claims(sorted(set(evidence.left_claims)), registry),
+        *checks.of_resource_claims(evidence, registry),
         *checks.unreadable(malformed),
     ]
     return Ledger(

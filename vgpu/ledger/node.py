@@ -17,7 +17,12 @@ from vgpu.facts import (
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
-from vgpu.ledger.from_dra import ClaimDetails, left_claims, resource_claim_statements
+from vgpu.ledger.from_dra import (
+    ClaimDetails,
+    left_claims,
+    missing_specs,
+    resource_claim_statements,
+)
 from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
 from vgpu.ledger.from_node import (
     devices_of,
@@ -116,8 +121,8 @@ def node_evidence(
     incomplete = set(samples.incomplete)
     if kubelet and kubelet.resource_claims is None:
         incomplete.add(Source.DRA_STATE)
+    details = ClaimDetails(kubelet.driver_claims if kubelet else (), samples.resource_claims)
     if kubelet and (kubelet.resource_claims or kubelet.held_claims):
-        details = ClaimDetails(kubelet.driver_claims, samples.resource_claims)
         by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details)
     if gpu and owners is not None:
         servers = _mps_servers(limits)
@@ -155,6 +160,7 @@ def node_evidence(
         incomplete=frozenset(incomplete),
         bounds=bounded,
         left_claims=tuple(left_claims(kubelet, samples.resource_claims)) if kubelet else (),
+        missing_specs=tuple(missing_specs(kubelet, details)) if kubelet else (),
     )
 
 

@@ -159,7 +159,8 @@ class Evidence(msgspec.Struct, frozen=True):
         bounds: how much memory of a device a container can have.
         incomplete: sources that answered only in part: a missing statement is no evidence.
         left_claims: (device, where a person can read it) of each device that a DRA driver has
-            prepared for a ResourceClaim that the kubelet does not have.
+            prepared for a ResourceClaim that the kubelet or the API server does not have.
+        missing_specs: likewise each device of a ResourceClaim whose CDI spec is missing.
     """
 
     node: str = ""
@@ -177,3 +178,4 @@ class Evidence(msgspec.Struct, frozen=True):
     incomplete: frozenset[Source] = frozenset()
     bounds: Bounds = UNREGISTERED
     left_claims: tuple[tuple[str, str], ...] = ()
+    missing_specs: tuple[tuple[str, str], ...] = ()

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import PreparedResourceClaim
+from vgpu.facts import CdiDevice, PreparedResourceClaim
 from vgpu.model import ClaimedDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import printable, read_file
@@ -28,6 +28,7 @@ class _Device(msgspec.Struct):
     device: str = msgspec.field(name="DeviceName", default="")
     share_id: str | None = msgspec.field(name="ShareID", default=None)
     requests: list[str] | None = msgspec.field(name="RequestNames", default=None)
+    cdi: list[str] | None = msgspec.field(name="CDIDeviceIDs", default=None)
 
 
 class _Driver(msgspec.Struct):
@@ -85,6 +86,7 @@ def parse_dra_state(
             entry.name,
             tuple(sorted(entry.pods or ())),
             tuple(_devices(entry, entry.drivers or {})),
+            tuple(_cdi_devices(entry.drivers or {})),
         )
         for entry in data.entries or ()
     )
@@ -104,6 +106,17 @@ def _devices(entry: _Entry, drivers: Mapping[str, _Driver]) -> list[ClaimedDevic
         )
         for driver, state in drivers.items()
         for device in state.devices or ()
+    }
+    return sorted(devices)
+
+
+def _cdi_devices(drivers: Mapping[str, _Driver]) -> list[CdiDevice]:
+    """The CDI devices, each once."""
+    devices = {
+        CdiDevice(driver, device.pool, device.device, name)
+        for driver, state in drivers.items()
+        for device in state.devices or ()
+        for name in device.cdi or ()
     }
     return sorted(devices)
 

@@ -5,7 +5,7 @@ the sample is absent. A file or folder is parsed again only when it changed.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from vgpu.facts import (
 )
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.sources.cdi_specs import CdiSpecs
 from vgpu.sources.dra_nvidia import PATH as NVIDIA_CHECKPOINT
 from vgpu.sources.dra_nvidia import read_driver_checkpoint
 from vgpu.sources.dra_state import read_dra_state
@@ -123,6 +124,8 @@ class KubeletSource:
         pod_resources: str | None = None,
         verify_seconds: float = 0.0,
         dra_state: str | None = None,
+        *,
+        cdi_dirs: Collection[str] = (),
     ) -> None:
         """Any of the paths may be None: not configured.
 
@@ -132,7 +135,8 @@ class KubeletSource:
         ``pod_resources`` is the path of the kubelet's socket, and of use only with a checkpoint.
         ``dra_state`` is the kubelet's state of dynamic resource allocation; a node without it, or
         with an empty one, uses none. The checkpoint of NVIDIA's driver is looked for in the folder
-        of ``dra_state``.
+        of ``dra_state``. ``cdi_dirs`` are the folders of CDI specs, in which the CDI devices of
+        ResourceClaims are looked for.
 
         Raises SourceError NOT_INSTALLED when ``pod_resources`` is set without the extra.
         """
@@ -148,6 +152,7 @@ class KubeletSource:
         self._driver_claims = _remember(
             dra_state and str(Path(dra_state).parent / NVIDIA_CHECKPOINT), read_driver_checkpoint
         )
+        self._specs = CdiSpecs(cdi_dirs)
         # A UID's name never changes, so a silent socket takes no name away.
         self._named: dict[str, PodRef] = {}
         self._pieces: Any = None
@@ -184,8 +189,11 @@ class KubeletSource:
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
+        promised = prepared if state is not None else held.resource_claims if held else ()
+        names = frozenset(cdi.name for claim in promised or () for cdi in claim.cdi)
+        missing = read(lambda _: self._specs.missing(names)) or frozenset()
         pieces = (
-            (folders, links, checkpoint, held, prepared, drivers, state is None),
+            (folders, links, checkpoint, held, prepared, drivers, state is None, missing),
             [str(error) for error in failures],
         )
         if pieces != self._pieces:
@@ -194,6 +202,7 @@ class KubeletSource:
                 resource_claims=prepared,
                 driver_claims=drivers or (),
                 dra_state_known=state is not None,
+                missing_cdi=missing,
             )
             self._pieces = pieces
         return self._sample

@@ -52,6 +52,7 @@ class NodePaths(msgspec.Struct, frozen=True):
         checkpoint: the kubelet's, of devices; None is not read.
         pod_resources: the kubelet's socket; None is not read.
         dra_state: the kubelet's, of dynamic resource allocation; None is not read.
+        cdi_dirs: folders of CDI specs; with none, what DRA drivers have written is not checked.
         limit_dirs: folders of limit files by the name of the registry's row; a missing
             row has its default.
         state_dir: our own device plugins' checkpoints.
@@ -66,6 +67,7 @@ class NodePaths(msgspec.Struct, frozen=True):
     checkpoint: str | None = DEFAULT_CHECKPOINT
     pod_resources: str | None = None
     dra_state: str | None = DEFAULT_DRA_STATE
+    cdi_dirs: tuple[str, ...] = ()
     limit_dirs: Mapping[str, str] = {}
     state_dir: str = DEFAULT_STATE_DIR
     mps_dir: str | None = DEFAULT_MPS_DIR
@@ -117,7 +119,7 @@ class NodeSources(msgspec.Struct, frozen=True):
             ShimSource(roots, required=roots_required, living=living, claim_roots=claim_roots)
             if SHIM in names
             else None,
-            KubeletSource(*kubelet) if KUBELET in names else None,
+            KubeletSource(*kubelet, cdi_dirs=paths.cdi_dirs) if KUBELET in names else None,
             LimitSource(paths.limit_dirs, living=living, mps=paths.mps_dir)
             if LIMITS in names
             else None,

@@ -60,7 +60,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         gpu = without_processes(gpu)
     pods = on.pods.data(oldest) if on.pods else None
     kubelet = with_names(on.kubelet.data(oldest) if on.kubelet else None, pods)
-    shim = with_claim_users(on.shim.data(oldest) if on.shim else None, kubelet)
+    shim = on.shim.data(oldest) if on.shim else None
     process = None
     deadline = time.monotonic() + timeout
     if on.resource_claims is not None:
@@ -71,15 +71,16 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
         process = on.process.data(oldest) if on.process.ok else None
     if on.resource_claims is not None:
         on.resource_claims.finish(deadline)
+    resource_claims = on.resource_claims.data(oldest) if on.resource_claims else None
     return Observation(
         gpu=gpu,
-        shim=shim,
+        shim=with_claim_users(shim, kubelet, resource_claims),
         kubelet=kubelet,
         limits=on.limits.data(oldest) if on.limits else None,
         own=on.own.data(oldest) if on.own else None,
         process=process,
         pods=pods,
-        resource_claims=on.resource_claims.data(oldest) if on.resource_claims else None,
+        resource_claims=resource_claims,
         tokens=on.tokens.data(oldest) if on.tokens else None,
         at=now,
         incomplete=frozenset(name for name, collector in on.named() if not collector.ok),

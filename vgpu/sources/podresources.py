@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from vgpu.facts import HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.facts import CdiDevice, HeldDevices, HeldResourceClaim, HeldResources
 from vgpu.model import ClaimedDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc.podresources_pb2 import (
@@ -73,7 +73,8 @@ class PodResourcesSource:
                     # Kubernetes 1.34 repeats a ResourceClaim of which two requests are named.
                     where = resource.claim_namespace, pod.name, container.name
                     name, claimed = resource.claim_name, _claimed(resource)
-                    resource_claims[HeldResourceClaim(*where, name, claimed)] = None
+                    use = HeldResourceClaim(*where, name, claimed, _cdi_devices(resource))
+                    resource_claims[use] = None
         devices_held = {key: frozenset(ids) for key, ids in held.items()}
         return HeldResources(devices_held, tuple(resource_claims))
 
@@ -118,3 +119,17 @@ def _claimed(resource: DynamicResource) -> tuple[ClaimedDevice, ...]:
         for claimed in resource.claim_resources
     }
     return tuple(sorted(devices))
+
+
+def _cdi_devices(resource: DynamicResource) -> tuple[CdiDevice, ...]:
+    """The CDI devices of a ResourceClaim, each with the first device that has it.
+
+    The kubelet repeats those of a driver's device for each device of this driver that follows.
+    """
+    devices: dict[tuple[str, str], CdiDevice] = {}
+    for claimed in resource.claim_resources:
+        driver = claimed.driver_name
+        for cdi in claimed.cdi_devices:
+            device = CdiDevice(driver, claimed.pool_name, claimed.device_name, cdi.name)
+            devices.setdefault((driver, cdi.name), device)
+    return tuple(sorted(devices.values()))

@@ -1,7 +1,8 @@
 """The ResourceClaims that a node uses, and its ResourceSlices, from the API server.
 
 Neither can be watched for one node alone, so nothing is: each ResourceClaim is read once, by its
-name, when the kubelet first reports it, since its allocation never changes while a pod uses it. The
+name, when the kubelet or a driver first reports it, since its allocation never changes while a pod
+uses it; without the kubelet's state also when other pods use it, since these are in it. The
 node's ResourceSlices are listed when a ResourceClaim has a device that was not asked for before,
 and every five minutes while a device is not in them: its driver may have published it since. So a
 node whose ResourceClaims do not change makes no request.
@@ -28,15 +29,20 @@ that is in use, and a ResourceClaim that only a driver has."""
 
 
 class _Wanted(msgspec.Struct, frozen=True, order=True):
-    """A ResourceClaim that the node names; ``uid`` is "" if only pod-resources does.
+    """A ResourceClaim that the node names.
 
-    ``is_left`` is whether only a driver has it.
+    Attributes:
+        namespace, name: its name.
+        uid: its UID; "" if only pod-resources names it.
+        is_left: whether only a driver has it.
+        pods: UIDs of the pods that use it, where only pod-resources names it.
     """
 
     namespace: str
     name: str
     uid: str = ""
     is_left: bool = False
+    pods: tuple[str, ...] = ()
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -74,41 +80,43 @@ class ResourceClaimSource:
 
         What fails for one ResourceClaim is a rejection, and is tried again with the next sample.
         """
-        wanted = sorted(set(_wanted(self._kubelet())))
+        kubelet = self._kubelet()
+        wanted = sorted(set(_wanted(kubelet)))
         self._claims = {key: known for key, known in self._claims.items() if key in wanted}
         rejections: list[Rejection] = []
         if wanted and self._kind is None and self._is_due(self._listed_at):
             self._list()
+        read: dict[tuple[str, str], ResourceClaim | None] = {}
         for key in wanted if self._kind else ():
             known = self._claims.get(key)
             if known is None or (key.is_left and self._is_due(known.read_at)):
+                name = key.namespace, key.name
                 try:
-                    self._claims[key] = _Known(self._read(key), self._clock())
+                    claim = read[name] = read[name] if name in read else self._read(*name)
                 except SourceError as error:
                     rejections.append(error.rejection())
                     break  # the next one would fail as well, after another time-out
-        claims = tuple(known.claim for known in self._claims.values() if known.claim)
-        lacking = _devices(claims) - self._published.devices.keys()
+                # Another ResourceClaim of that name is none.
+                is_it = claim is not None and key.uid in ("", claim.uid)
+                self._claims[key] = _Known(claim if is_it else None, self._clock())
+        claims = {known.claim.uid: known.claim for known in self._claims.values() if known.claim}
+        lacking = _devices(claims.values()) - self._published.devices.keys()
         if lacking - self._asked_for or (lacking and self._is_due(self._listed_at)):
             self._list()
         self._asked_for = lacking
+        of_drivers = {one.claim.uid for one in (kubelet.driver_claims if kubelet else ())}
+        gone = {key.uid for key, known in self._claims.items() if not known.claim} & of_drivers
         sample = ResourceClaimSample(
-            claims,
-            frozenset(
-                key.uid for key, known in self._claims.items() if key.is_left and not known.claim
-            ),
-            self._uuids(),
-            tuple(rejections),
+            tuple(claims.values()), frozenset(gone), self._uuids(), tuple(rejections)
         )
         if sample != self._sample:
             self._sample = sample
         return self._sample
 
-    def _read(self, wanted: _Wanted) -> ResourceClaim | None:
-        """The ResourceClaim; another one of the same name is none. Raises SourceError."""
-        with translate_errors(f"ResourceClaim {wanted.namespace}/{wanted.name}"):
-            claim = self._kind and self._server.find(self._kind, wanted.namespace, wanted.name)
-        return claim if claim and wanted.uid in ("", claim.uid) else None
+    def _read(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The ResourceClaim of this name, None if there is none. Raises SourceError."""
+        with translate_errors(f"ResourceClaim {namespace}/{name}"):
+            return self._server.find(self._kind, namespace, name) if self._kind else None
 
     def _list(self) -> None:
         """List the node's ResourceSlices; the server has ResourceClaims in the same version.
@@ -148,16 +156,23 @@ def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
     """The ResourceClaims that the kubelet or a driver has, each with its UID if that is known."""
     if kubelet is None:
         return
-    names = set()
+    pods: dict[tuple[str, str], set[str]] = {}
+    for ref in kubelet.pods.values() if kubelet.held_claims else ():
+        pods.setdefault((ref.namespace, ref.name), set()).add(ref.uid)
+    users: dict[tuple[str, str], set[str]] = {}
+    for held in kubelet.held_claims:
+        uses = users.setdefault((held.namespace, held.claim), set())
+        uses |= pods.get((held.namespace, held.pod), set())
+    uids, names = set(), set()
     for prepared in kubelet.resource_claims or ():
+        uids.add(prepared.uid)
         names.add((prepared.namespace, prepared.name))
         yield _Wanted(prepared.namespace, prepared.name, prepared.uid)
     for one in kubelet.driver_claims:
-        claim = one.claim
-        if (claim.namespace, claim.name) not in names:
-            names.add((claim.namespace, claim.name))
-            is_left = kubelet.dra_state_known
-            yield _Wanted(claim.namespace, claim.name, claim.uid, is_left=is_left)
-    for held in kubelet.held_claims:
-        if (held.namespace, held.claim) not in names:
-            yield _Wanted(held.namespace, held.claim)
+        if one.claim.uid not in uids:
+            name = one.claim.namespace, one.claim.name
+            is_left = kubelet.dra_state_known or name not in users
+            yield _Wanted(*name, one.claim.uid, is_left)
+    for name, uses in users.items():
+        if name not in names:
+            yield _Wanted(*name, pods=tuple(sorted(uses)))

@@ -4,7 +4,7 @@ The data of the driver, the shims, the kubelet, limit files and the kernel is in
 which the ledger reads; here is the data of the API server and our own plugins, and the sum.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -15,7 +15,6 @@ from vgpu.facts import (
     KubeletSample,
     LimitSample,
     PodSummary,
-    PreparedResourceClaim,
     ProcessSample,
     RegionFile,
     ResourceClaimSample,
@@ -201,37 +200,57 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
     )
 
 
-def with_claim_users(shim: ShimSample | None, kubelet: KubeletSample | None) -> ShimSample | None:
+def with_claim_users(
+    shim: ShimSample | None, kubelet: KubeletSample | None, api: ResourceClaimSample | None = None
+) -> ShimSample | None:
     """The regions, with those of ResourceClaims as regions of the container that uses them.
 
-    What no pod uses is left out: HAMi's driver empties the folder when it prepares a ResourceClaim.
-    The region of several containers is a rejection, since nothing in it names a container.
+    The UID of a ResourceClaim is known from the kubelet's state, or from the API server. What no
+    pod uses is left out: HAMi's driver empties the folder when it prepares a ResourceClaim. The
+    region of several containers is a rejection, since nothing in it names a container.
     """
     if shim is None or not any(file.claim_uid for file in shim.files):
         return shim
     files: list[RegionFile] = []
     rejections = list(shim.rejections)
-    claims = {claim.uid: claim for claim in (kubelet.resource_claims if kubelet else ()) or ()}
+    claims = _claim_pods(kubelet, api)
     for file in shim.files:
-        claim = claims.get(file.claim_uid)
         if not file.claim_uid:
             files.append(file)
-        elif claim is not None and kubelet is not None:
-            places = list(_users(claim, kubelet))
-            if len(places) == 1:
-                pod_uid, container = places[0]
-                files.append(msgspec.structs.replace(file, pod_uid=pod_uid, container=container))
-            elif places:
+        elif file.claim_uid in claims and kubelet is not None:
+            places = list(_users(*claims[file.claim_uid], kubelet))
+            if len(places) > 1:
                 detail = f"{len(places)} containers use its ResourceClaim"
                 rejections.append(Rejection(file.path, Reason.AMBIGUOUS, detail))
+            for pod_uid, container in places if len(places) == 1 else ():
+                files.append(msgspec.structs.replace(file, pod_uid=pod_uid, container=container))
     return ShimSample(tuple(files), tuple(rejections))
 
 
-def _users(claim: PreparedResourceClaim, kubelet: KubeletSample) -> Iterator[tuple[str, str]]:
+_ClaimPods = tuple[str, str, Collection[str]]
+"""Namespace and name of a ResourceClaim, and the UIDs of its pods."""
+
+
+def _claim_pods(
+    kubelet: KubeletSample | None, api: ResourceClaimSample | None
+) -> dict[str, _ClaimPods]:
+    """The ResourceClaims by UID; the kubelet's state decides where it is read."""
+    if kubelet is not None and kubelet.dra_state_known:
+        prepared = kubelet.resource_claims or ()
+        return {claim.uid: (claim.namespace, claim.name, claim.pod_uids) for claim in prepared}
+    return {
+        claim.uid: (claim.namespace, claim.name, [pod.uid for pod in claim.reserved_for])
+        for claim in (api.claims if api else ())
+    }
+
+
+def _users(
+    namespace: str, name: str, pod_uids: Collection[str], kubelet: KubeletSample
+) -> Iterator[tuple[str, str]]:
     """The containers that use a ResourceClaim, by the UID of their pod."""
-    for uid in claim.pod_uids:
+    for uid in pod_uids:
         pod = kubelet.pods.get(uid)
         for held in kubelet.held_claims if pod else ():
             place = held.namespace, held.pod, held.claim
-            if pod and place == (pod.namespace, pod.name, claim.name):
+            if pod and place == (namespace, pod.name, name) and pod.namespace == namespace:
                 yield uid, held.container

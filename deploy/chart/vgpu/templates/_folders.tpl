@@ -5,6 +5,7 @@ not used its folder can be left out, for nodes on which it cannot be made.
 */}}
 {{- define "vgpu.folders" -}}
 cdi: {path: {{ .Values.paths.cdi }}, at: /var/run/cdi}
+cdi-static: {path: /etc/cdi}
 cgroup: {path: /sys/fs/cgroup, at: /host/sys/fs/cgroup, must: true}
 container-links: {path: /var/log/containers}
 device-plugins: {path: {{ .Values.paths.kubelet }}/device-plugins, at: /var/lib/kubelet/device-plugins, must: true}
@@ -18,6 +19,7 @@ host: {path: /, at: /host/root, must: true}
 kubeshare: {path: {{ . }}, at: /kubeshare/scheduler/config}
 kubeshare-scheduler: {path: {{ dir . }}, at: /kubeshare/scheduler}
 {{- end }}
+kubelet: {path: {{ .Values.paths.kubelet }}, at: /var/lib/kubelet, must: true}
 kubeshare-library: {path: /kubeshare/library}
 {{- with .Values.paths.oldShims }}
 old-shims: {path: {{ . }}, at: /tmp/vgpu}

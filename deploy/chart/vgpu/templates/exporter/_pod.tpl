@@ -5,7 +5,8 @@ The exporter in a pod; the DaemonSet and the chart's test give what differs: (li
 {{- $root := index . 0 -}}
 {{- $exporter := $root.Values.exporter -}}
 {{- $profile := get (include "vgpu.exporter.profiles" $root | fromYaml) $exporter.profile -}}
-{{- $folders := concat $profile.folders (ternary (list "dra-nvidia") (list) $exporter.draCheckpoint) -}}
+{{- $folders := concat $profile.folders (include "vgpu.exporter.draFolders" $exporter | fromYamlArray) -}}
+{{- $hidden := include "vgpu.exporter.hidden" $exporter | fromYaml -}}
 {{ include "vgpu.account" (list $root "exporter") }}
 automountServiceAccountToken: {{ or $exporter.api $exporter.dra }}
 hostPID: {{ $profile.hostPID }}
@@ -35,6 +36,10 @@ containers:
       {{- if $exporter.dra }}
       - --collector.dra
       {{- end }}
+      {{- if $exporter.draSpecs }}
+      - --dra.spec-dir=/var/run/cdi
+      - --dra.spec-dir=/etc/cdi
+      {{- end }}
       {{- if include "vgpu.exporter.asksTokens" $root }}
       {{- include "vgpu.exporter.tokensArgs" $root | nindent 6 }}
       {{- end }}
@@ -60,9 +65,9 @@ containers:
     {{- $volumes = prepend $volumes (dict "name" "tokens" "secret" (dict "secretName" .)) }}
     {{- end }}
     volumeMounts:
-      {{- include "vgpu.mounts" (list $root $folders (list) $mounts) | nindent 6 }}
+      {{- include "vgpu.mounts" (list $root $folders (list) (concat $hidden.mounts $mounts)) | nindent 6 }}
 volumes:
-  {{- include "vgpu.volumes" (list $root $folders $volumes) | nindent 2 }}
+  {{- include "vgpu.volumes" (list $root $folders (concat $hidden.volumes $volumes)) | nindent 2 }}
 {{- end }}
 
 {{/* The flags by which the exporter reads the page of the token daemon; the brackets are for an IPv6 address. */}}
@@ -86,6 +91,25 @@ volumes:
 - --tokens.password-file=/etc/vgpu-tokens/{{ $client.passwordFile }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Further folders of the node that it reads of dynamic resource allocation, as YAML. */}}
+{{- define "vgpu.exporter.draFolders" -}}
+{{- $folders := list -}}
+{{- if .draState }}{{ $folders = append $folders "kubelet" }}{{ end -}}
+{{- if .draCheckpoint }}{{ $folders = append $folders "dra-nvidia" }}{{ end -}}
+{{- if .draSpecs }}{{ $folders = concat $folders (list "cdi" "cdi-static") }}{{ end -}}
+{{- toYaml $folders }}
+{{- end }}
+
+{{/* What hides the volumes of all pods, and so their Secrets, in the kubelet's folder; as YAML. */}}
+{{- define "vgpu.exporter.hidden" -}}
+{{- if .draState -}}
+mounts: [{name: no-pods, mountPath: /var/lib/kubelet/pods, readOnly: true}]
+volumes: [{name: no-pods, emptyDir: {}}]
+{{- else -}}
+{mounts: [], volumes: []}
+{{- end -}}
 {{- end }}
 
 {{/*

@@ -3,6 +3,9 @@
 {{/* Folders that it reads, and with `apply` those it removes from: what shims left behind. */}}
 {{- define "vgpu.reconcilerNode.folders" -}}
 {{- $read := list "cgroup" "device-plugins" "pod-resources" "pod-logs" "container-links" "gpu-manager-vm" "kubeshare" "mps" "state" -}}
+{{- if include "vgpu.readsResourceClaims" .Values.reconciler.node.config }}
+{{- $read = concat $read (list "dra-nvidia" "cdi" "cdi-static") }}
+{{- end }}
 {{- $shims := list "shims" "old-shims" -}}
 {{- if eq .Values.reconciler.mode "apply" -}}
 {{- dict "read" $read "write" $shims | toJson -}}
@@ -25,6 +28,10 @@ args:
   - --audit=-
   - --path.cgroupfs=/host/sys/fs/cgroup
   - --kubelet.pod-resources=/var/lib/kubelet/pod-resources/kubelet.sock
+  {{- if include "vgpu.readsResourceClaims" .Values.reconciler.node.config }}
+  - --dra.spec-dir=/var/run/cdi
+  - --dra.spec-dir=/etc/cdi
+  {{- end }}
   {{- include "vgpu.commonArgs" (list $ (list "web" "units") 9396) | nindent 2 }}
   {{- range $values.extraArgs }}
   - {{ toJson . }}
