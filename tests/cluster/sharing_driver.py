@@ -194,7 +194,9 @@ class SharingDriver:
                 field(1, result["request"])
                 + field(2, result["pool"])
                 + field(3, result["device"])
-                + field(4, f"{KIND}={cdi_name(uid, result)}"),
+                + field(4, f"{KIND}={cdi_name(uid, result)}")
+                # Kubernetes 1.34 skips it; from 1.35 on the kubelet keeps and reports it.
+                + (field(5, result["shareID"]) if "shareID" in result else b""),
             )
             for result in results
         )

@@ -169,7 +169,7 @@ class SuppliedResource(Wire, frozen=True):
 
 
 class SuppliedResources(Wire, frozen=True):
-    """``status.extendedResourceClaimStatus`` of a pod: the scheduler made a ResourceClaim for it."""
+    """``status.extendedResourceClaimStatus`` of a pod: what a ResourceClaim supplies."""
 
     request_mappings: list[SuppliedResource] | None = None
 
