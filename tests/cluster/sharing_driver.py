@@ -191,7 +191,7 @@ class SharingDriver:
         return b"".join(
             field(
                 1,
-                field(1, result["request"])
+                field(1, result["request"].partition("/")[0])  # without the alternative
                 + field(2, result["pool"])
                 + field(3, result["device"])
                 + field(4, f"{KIND}={cdi_name(uid, result)}")

@@ -97,6 +97,22 @@ def test_an_incomplete_pool_has_none_and_old_generations_do_not_count():
     }
 
 
+def test_fields_of_other_feature_gates_change_no_device():
+    """DRAPartitionableDevices and DRADeviceTaints; from 1.35 on counters have a ResourceSlice."""
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}]
+    used = [{"counterSet": "gpu-0", "counters": {"memory": {"value": "10Gi"}}}]
+    taint = {"key": "broken", "effect": "NoSchedule", "timeAdded": None}
+    device = published("gpu-0-mig-1g", "MIG-1", consumesCounters=used, taints=[taint])
+    together = resource_slice(device)
+    together["spec"]["sharedCounters"] = counters
+    apart = resource_slice(of=2, part=1)
+    apart["spec"] |= {"sharedCounters": counters, "devices": None}
+    assert of_slices(resource_slice(device, of=2)).incomplete
+    for slices in ([together], [resource_slice(device, of=2), apart]):
+        (found,) = of_slices(*slices).devices.values()
+        assert (found.uuid, found.memory_bytes) == ("MIG-1", 10 * GIB)
+
+
 def page(*items):
     return answer({"metadata": {"resourceVersion": "5"}, "items": list(items)})
 

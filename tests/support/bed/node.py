@@ -69,10 +69,12 @@ class Node:
         *,
         containerd: str = "1.7",
         labels: Mapping[str, str] | None = None,
+        gates: Sequence[str] = (),
     ) -> None:
         """Boot it and wait until it is Ready.
 
-        ``images`` are archives to import; ``containerd`` is "1.7", or "1.6" without CDI.
+        ``images`` are archives to import; ``containerd`` is "1.7", or "1.6" without CDI. ``gates``
+        are the kubelet's feature gates that are on.
         """
         self.cluster, self._workplace = cluster, cluster.workplace
         self._number = self._workplace.take_node()
@@ -84,7 +86,7 @@ class Node:
         self._logs = self._workplace.subfolder(f"{self.name}-logs")
         self._power: Daemon | None = None
         self._daemons: list[Daemon] = []
-        self._labels = labels or {}
+        self._labels, self._gates = labels or {}, gates
         self._furnish()
         try:
             self._boot()
@@ -325,6 +327,7 @@ class Node:
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": "1s",  # how soon the Node shows what a plugin has
+            "featureGates": dict.fromkeys(self._gates, True),
         }
         network = {
             "cniVersion": "0.4.0",

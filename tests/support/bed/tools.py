@@ -24,7 +24,7 @@ import click
 from tests.support.bed.gomodules import Recipe, ToolsMissing, find_go, pinned_version
 from tests.support.bed.toolcache import Cache, Progress
 
-__all__ = ["RECIPES", "Tool", "Tools", "ToolsMissing", "ensure", "module_folder"]
+__all__ = ["RECIPES", "Tool", "Tools", "ToolsMissing", "ensure", "module_folder", "newer"]
 
 MODULES = Path(__file__).resolve().parent / "go"
 KUBERNETES = pinned_version(MODULES / "kube", "k8s.io/kubernetes")
@@ -48,15 +48,11 @@ class Tool(StrEnum):
     DRA_DRIVER = "dra-example-kubeletplugin"
 
 
-RECIPES = (
-    Recipe(
-        MODULES / "crds",
-        "github.com/prometheus-operator/prometheus-operator",
-        kept=("example/prometheus-operator-crd",),
-    ),
-    Recipe(MODULES / "kwok", "sigs.k8s.io/kwok", kept=("kustomize",)),
-    Recipe(
-        MODULES / "kube",
+def _kubernetes(folder: Path) -> Recipe:
+    """etcd and the programs of the Kubernetes that the module pins."""
+    major, minor = pinned_version(folder, "k8s.io/kubernetes").removeprefix("v").split(".")[:2]
+    return Recipe(
+        folder,
         "k8s.io/kubernetes",
         programs=(
             Tool.ETCD,
@@ -70,9 +66,22 @@ RECIPES = (
         stamps=tuple(
             f"{package}.{stamp}"
             for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-            for stamp in ("gitVersion={version}", f"gitMajor={MAJOR}", f"gitMinor={MINOR}")
+            for stamp in ("gitVersion={version}", f"gitMajor={major}", f"gitMinor={minor}")
         ),
+    )
+
+
+NEWER = _kubernetes(MODULES / "kube-1.36")
+"""A newer Kubernetes, which only thorough tests ask for: ``newer``."""
+
+RECIPES = (
+    Recipe(
+        MODULES / "crds",
+        "github.com/prometheus-operator/prometheus-operator",
+        kept=("example/prometheus-operator-crd",),
     ),
+    Recipe(MODULES / "kwok", "sigs.k8s.io/kwok", kept=("kustomize",)),
+    _kubernetes(MODULES / "kube"),
     Recipe(
         MODULES / "helm",
         "helm.sh/helm/v3",
@@ -130,6 +139,16 @@ def ensure(*wanted: str, build: bool | None = None, recipes: Sequence[Recipe] = 
     )
 
 
+def newer(tools: Tools, *, build: bool | None = None) -> Tools:
+    """The tools with the programs of ``NEWER`` in place of those of Kubernetes.
+
+    Raises:
+        ToolsMissing: as ``ensure`` does.
+    """
+    [(recipe, folder)] = _made([NEWER], build, "make cluster-tools ARGS=--newer").items()
+    return Tools({**tools.programs, **{name: folder / name for name in recipe.programs}})
+
+
 def module_folder(
     name: str, *, build: bool | None = None, recipes: Sequence[Recipe] = RECIPES
 ) -> Path:
@@ -148,13 +167,18 @@ def user_cache() -> Cache:
     return Cache(Path(base).absolute() / "vgpu-testbed" / "tools", find_go())
 
 
-def _made(recipes: Sequence[Recipe], build: bool | None) -> dict[Recipe, Path]:
-    """The folders of the recipes, those that are missing made one after the other."""
+def _made(
+    recipes: Sequence[Recipe], build: bool | None, how: str = "make cluster-tools"
+) -> dict[Recipe, Path]:
+    """The folders of the recipes, those that are missing made one after the other.
+
+    ``how`` is the command that makes them.
+    """
     cache = user_cache()
     found = {recipe: cache.find(recipe) for recipe in recipes}
     missing = [recipe for recipe, folder in found.items() if not folder]
     if missing and not (os.environ.get("CI") if build is None else build):
-        raise ToolsMissing("the cluster tools are not built: make cluster-tools")
+        raise ToolsMissing(f"the cluster tools are not built: {how}")
     for number, recipe in enumerate(missing, 1):
         progress = Progress(f"[{number}/{len(missing)}] {recipe.label}", sys.stderr)
         found[recipe] = cache.make(recipe, progress)
@@ -179,17 +203,20 @@ def _program(variable: str, folder: Path, name: str) -> Path:
 
 @click.command()
 @click.option("--prune", is_flag=True, help="Delete what other versions have left in the cache.")
-def main(prune: bool) -> None:
+@click.option("--newer", "also_newer", is_flag=True, help="Make the newer Kubernetes, too.")
+def main(prune: bool, also_newer: bool) -> None:
     """Make the programs of the test bed, unless they are there, and say where they are."""
     try:
         _made([recipe for recipe in RECIPES if recipe.kept], build=True)
         tools = ensure(build=True)
+        if also_newer:
+            newer(tools, build=True)
     except (ToolsMissing, OSError) as error:
         raise click.ClickException(str(error)) from error
     for name, path in tools.programs.items():
         print(f"{name:24} {path}")
     if prune:
-        for folder in user_cache().prune(RECIPES, Progress("prune", sys.stderr)):
+        for folder in user_cache().prune((*RECIPES, NEWER), Progress("prune", sys.stderr)):
             print(f"deleted {folder}")
 
 

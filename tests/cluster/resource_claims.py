@@ -1,0 +1,197 @@
+"""ResourceClaims on a node of the bed: drivers that need no hardware, and what is shown of them.
+
+One driver is ours and shares its GPUs, the other is Kubernetes' example driver, whose version here
+cannot.
+"""
+
+import json
+import sys
+
+from click.testing import CliRunner
+
+from tests.cluster import sharing_driver
+from tests.support.bed import objects
+from tests.support.bed.tools import Tool
+from tests.support.live import parse
+from vgpu.cli import main
+from vgpu.sources.dra_state import read_dra_state
+from vgpu.units import GIB
+
+API = "/apis/resource.k8s.io/v1"
+DRIVER = "gpu.example.com"
+SHARE = 4 * GIB
+"""Less than half of what would fill a GPU: kube-scheduler 1.34.4 has left pods unschedulable beside
+others that it was binding, although the GPU had room for all."""
+
+INFO = "vgpu_container_resource_claim_info"
+STATE = "/var/lib/kubelet/dra_manager_state"
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+
+def device_class(client, name, **spec):
+    """Make the DeviceClass of all devices of a driver, with the name of the driver."""
+    selector = {"cel": {"expression": f"device.driver == '{name}'"}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [selector]} | spec,
+    }
+    client.raw("POST", f"{API}/deviceclasses", body)
+
+
+class ExampleDriver:
+    """The driver's program on a node, as its DaemonSet would start it."""
+
+    def __init__(self, node, tools, gpus):
+        self.node, self.client, self.gpus = node, node.cluster.client, gpus
+        self._program = tools.path(Tool.DRA_DRIVER)
+        self._starts = 0
+
+    def start(self):
+        """Start it and wait until its devices can be allocated."""
+        self._starts += 1
+        env = {
+            "NODE_NAME": self.node.name,
+            "NUM_DEVICES": str(self.gpus),
+            # This version answers from its checkpoint after a reboot, and writes no CDI spec again.
+            "CDI_ROOT": "/etc/cdi",
+            "KUBECONFIG": str(self.node.cluster.kubeconfig),
+        }
+        daemon = self.node.start(f"dra-driver-{self._starts}", [self._program], env=env)
+        daemon.wait_until(self._published, "publishes its devices")
+
+    def wait_published(self):
+        """It has been waited for."""
+
+    def _published(self):
+        slices = self.client.list(f"{API}/resourceslices")
+        own = [one["spec"] for one in slices if one["spec"].get("nodeName") == self.node.name]
+        return [len(spec.get("devices", ())) for spec in own] == [self.gpus]
+
+    def stop(self):
+        """It ends with its node."""
+
+
+def resource_claim(client, namespace, name, share_of="", **more):
+    """A ResourceClaim of one GPU, or of SHARE of the shared GPU with this UUID.
+
+    ``more`` are further fields of its request.
+    """
+    exactly = {"deviceClassName": DRIVER}
+    if share_of:
+        expression = f"device.attributes['{sharing_driver.DRIVER}'].uuid == '{share_of}'"
+        exactly = {
+            "deviceClassName": sharing_driver.DRIVER,
+            "capacity": {"requests": {"memory": str(SHARE)}},
+            "selectors": [{"cel": {"expression": expression}}],
+        }
+    return make_claim(client, namespace, name, {"exactly": exactly | more})
+
+
+def make_claim(client, namespace, name, request):
+    """A ResourceClaim with one request."""
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"devices": {"requests": [{"name": "gpu"} | request]}},
+    }
+    return client.raw("POST", f"{API}/namespaces/{namespace}/resourceclaims", body).json()
+
+
+def user(client, namespace, name, claim, node, containers=("main",)):
+    """A pod whose containers use a ResourceClaim."""
+    pod = objects.pod(
+        name,
+        namespace,
+        resourceClaims=[{"name": "gpu", "resourceClaimName": claim}],
+        nodeSelector={"kubernetes.io/hostname": node.name},
+    )
+    pod["spec"]["containers"] = [
+        objects.container(container) | {"resources": {"claims": [{"name": "gpu"}]}}
+        for container in containers
+    ]
+    return client.create(pod)
+
+
+def exported(node, *flags):
+    """The exporter's page on a node: name and labels of each series, and its value."""
+    page = node.run(
+        [
+            *(sys.executable, "-m", "vgpu", "exporter", "--once"),
+            *("--no-collector.nvml", "--no-collector.xid", "--no-collector.process"),
+            f"--kubelet.pod-resources={SOCKET}",
+            *flags,
+        ]
+    )
+    series = {}
+    for at, value in parse(page).items():
+        name, _, labels = at.rstrip("}").partition("{")
+        series[name, *(tuple(pair.split("=", 1)) for pair in labels.split(",") if pair)] = value
+    return series
+
+
+def shown(node, *flags, more=()):
+    """(pod, container, ResourceClaim, device) of every series of the exporter's page."""
+    found = [dict(labels) for name, *labels in exported(node, *flags) if name == INFO]
+    names = ("pod", "container", "resource_claim", "device", *more)
+    return sorted(tuple(one[name].strip('"') for name in names) for one in found)
+
+
+def conflicts(node, kind, *flags):
+    """The number of conflicts of a type on the exporter's page; None if it does not have it."""
+    label = ("type", f'"{kind}"')
+    return exported(node, *flags).get(("vgpu_allocation_conflicts", label))
+
+
+def allocated(node, *flags):
+    """(pod, container) -> memory of every container on the exporter's page, in bytes."""
+    return {
+        (dict(labels)["pod"].strip('"'), dict(labels)["container"].strip('"')): value
+        for (name, *labels), value in exported(node, *flags).items()
+        if name == "vgpu_container_memory_allocated_bytes"
+    }
+
+
+def prepared(node):
+    """ResourceClaim -> (its pods' UIDs, its devices' names), in the kubelet's state."""
+    found = read_dra_state(str(node.path(STATE)))
+    return {one.name: (set(one.pod_uids), [d.device for d in one.devices]) for one in found}
+
+
+def result_of(client, namespace, claim):
+    path = f"{API}/namespaces/{namespace}/resourceclaims/{claim}"
+    (result,) = client.get(path)["status"]["allocation"]["devices"]["results"]
+    return result
+
+
+def check_shares(control_plane, driver, results, expected):
+    """The API server adds share IDs, sizes and UUIDs; what counts once on a GPU counts once."""
+    node = driver.node
+    kubeconfig = f"--kubeconfig={control_plane.kubeconfig}"
+    dra = ("--collector.dra", kubeconfig)
+    ids = {claim: result["shareID"] for claim, result in results.items()}
+    assert len(set(ids.values())) == len(results)
+    assert shown(node, *dra, more=("share_id",)) == [(*one, ids[one[2]]) for one in expected]
+    sizes = allocated(node, *dra)
+    assert sizes == {(pod, container): SHARE for pod, container, *_ in expected}
+    (view,) = inspected(control_plane, node)["nodes"]
+    held = {device["uuid"]: device["memoryHeldBytes"] for device in view["devices"]}
+    assert set(held) == set(driver.uuids)
+    assert sum(held.values()) == len(results) * SHARE
+    assert sum(device["sharesHeld"] for device in view["devices"]) == len(results)
+    pods = {(pod, claim) for pod, _, claim, _ in expected}
+    assert pods == {
+        (holding["pod"]["name"], claim["name"])
+        for device in view["devices"]
+        for holding in device["holdings"]
+        for claim in holding["resourceClaims"]
+    }
+
+
+def inspected(control_plane, node):
+    """The document of `vgpu inspect` about a node."""
+    command = ["inspect", "--kubeconfig", str(control_plane.kubeconfig), "-o", "json", node.name]
+    outcome = CliRunner().invoke(main, command, catch_exceptions=False)
+    return json.loads(outcome.output)
