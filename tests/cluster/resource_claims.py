@@ -139,18 +139,22 @@ def shown(node, *flags, more=()):
     return sorted(tuple(one[name].strip('"') for name in names) for one in found)
 
 
-def conflicts(node, kind, *flags):
-    """The number of conflicts of a type on the exporter's page; None if it does not have it."""
-    label = ("type", f'"{kind}"')
-    return exported(node, *flags).get(("vgpu_allocation_conflicts", label))
+def conflicts(page, kind):
+    """The number of conflicts of a type on an exporter's page; None if it does not have it."""
+    return page.get(("vgpu_allocation_conflicts", ("type", f'"{kind}"')))
 
 
-def allocated(node, *flags):
-    """(pod, container) -> memory of every container on the exporter's page, in bytes."""
+def limits(page):
+    """(pod, container) -> limit of memory on an exporter's page, in bytes."""
+    return of_containers(page, "vgpu_container_memory_limit_bytes")
+
+
+def of_containers(page, family):
+    """(pod, container) -> value of a family on an exporter's page."""
     return {
         (dict(labels)["pod"].strip('"'), dict(labels)["container"].strip('"')): value
-        for (name, *labels), value in exported(node, *flags).items()
-        if name == "vgpu_container_memory_allocated_bytes"
+        for (name, *labels), value in page.items()
+        if name == family
     }
 
 
@@ -174,7 +178,7 @@ def check_shares(control_plane, driver, results, expected):
     ids = {claim: result["shareID"] for claim, result in results.items()}
     assert len(set(ids.values())) == len(results)
     assert shown(node, *dra, more=("share_id",)) == [(*one, ids[one[2]]) for one in expected]
-    sizes = allocated(node, *dra)
+    sizes = of_containers(exported(node, *dra), "vgpu_container_memory_allocated_bytes")
     assert sizes == {(pod, container): SHARE for pod, container, *_ in expected}
     (view,) = inspected(control_plane, node)["nodes"]
     held = {device["uuid"]: device["memoryHeldBytes"] for device in view["devices"]}

@@ -4,6 +4,7 @@ Dynamic resource allocation is on by default from Kubernetes 1.34 on, shares of 
 """
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cluster import sharing_driver
 from tests.cluster.resource_claims import (
@@ -13,6 +14,8 @@ from tests.cluster.resource_claims import (
     check_shares,
     conflicts,
     device_class,
+    exported,
+    limits,
     prepared,
     resource_claim,
     result_of,
@@ -21,6 +24,7 @@ from tests.cluster.resource_claims import (
 )
 from tests.support.bed import objects
 from tests.support.dra import driver_checkpoint
+from tests.support.regions import a_region, write
 from tests.support.waiting import WAIT_SECONDS, wait_until
 
 GPUS = 8
@@ -93,7 +97,7 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
     if shares:
         check_shares(control_plane, driver, results, expected)
         check_missing_spec(driver, claims[0])
-        check_left_by_driver(control_plane, driver, claims[0], results)
+        check_without_state(control_plane, driver, claims[2], results)
     found = prepared(node)
     assert found["claim-0"][0] == {pods[0]["metadata"]["uid"], pods[-1]["metadata"]["uid"]}
     assert {name: own for name, (_, (own,)) in found.items()} == devices
@@ -119,7 +123,7 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
     if shares:
         driver.wait_published()
         check_shares(control_plane, driver, results, expected)
-        assert conflicts(node, "cdi_spec_missing", *SPECS) == 0  # /run was empty
+        assert conflicts(exported(node, *SPECS), "cdi_spec_missing") == 0  # /run was empty
 
     for pod in pods:
         client.delete(pod)
@@ -134,22 +138,35 @@ def check_missing_spec(driver, claim):
     content = spec.read_text()
     spec.unlink()
     for flags in ((), (WITHOUT_STATE,)):
-        assert conflicts(node, kind, *SPECS, *flags) == 1
+        assert conflicts(exported(node, *SPECS, *flags), kind) == 1
     spec.write_text(content)
 
 
-def check_left_by_driver(control_plane, driver, claim, results):
-    """A ResourceClaim of the driver's checkpoint that the API server lacks, without the state."""
+def check_without_state(control_plane, driver, claim, results):
+    """What pod-resources and the API server show without the kubelet's state.
+
+    A ResourceClaim of the driver's checkpoint that the API server lacks, and whose region it is
+    that HAMi's driver makes for a ResourceClaim.
+    """
     node, kind = driver.node, "resource_claim_left"
     of_api = ("--collector.dra", f"--kubeconfig={control_plane.kubeconfig}")
     result = results[claim["name"]]
-    uuid = {result["device"]: driver.uuids[0]}
+    uuid = {result["device"]: driver.uuids[int(result["device"].removeprefix("gpu-"))]}
     exists = (claim["uid"], claim["namespace"], claim["name"], [result], uuid)
     left = ("no-such-uid", claim["namespace"], claim["name"], [result], uuid)
     checkpoint = node.path(f"{sharing_driver.FOLDER}/checkpoint.json")
     checkpoint.write_bytes(driver_checkpoint(exists, left))
-    assert conflicts(node, kind, WITHOUT_STATE, *of_api) == 1
+    regions = f"/usr/local/vgpu/claims/{claim['uid']}"
+    node.run(["mkdir", "-p", regions])
+    region = a_region("v1.2", devices=1)
+    (limited,) = (replace(device, uuid=uuid[result["device"]]) for device in region.devices)
+    write(node.path(f"{regions}/share.cache"), replace(region, devices=(limited,)))
+    page = exported(node, WITHOUT_STATE, *of_api)
+    assert conflicts(page, kind) == 1
+    assert limits(page) == {("pod-2", "main"): limited.memory_limit_bytes}
+    assert limits(exported(node)) == limits(page)  # by the state, without the API server
     checkpoint.unlink()
+    node.run(["rm", "-r", regions])
 
 
 @pytest.mark.thorough("plugin")

@@ -40,6 +40,23 @@ def test_a_resource_claim_has_its_results_its_pods_and_its_node():
     assert (claim.uid, claim.node, claim.reserved_otherwise) == ("uid-train", "gpu-1", False)
 
 
+@pytest.mark.parametrize(
+    ("driver", "consumed", "memory", "cores"),
+    [
+        ("gpu.nvidia.com", {"memory": "4Gi"}, 4 * GIB, None),
+        ("gpu.nvidia.com", {"shares": "1"}, None, None),  # --consumable-shares=<N>
+        ("gpu.nvidia.com", {"memory": "0"}, 0, None),  # --consumable-shares=unlimited
+        ("hami-core-gpu.project-hami.io", {"memory": "4Gi", "cores": "30"}, 4 * GIB, 300),
+        ("gpu.example.com", {"memory": "1Gi", "compute": "25"}, GIB, 250),
+        ("other.example.com", {"memory": "1Gi", "cores": "25", "compute": "25"}, GIB, None),
+    ],
+)
+def test_each_driver_has_its_own_names_of_capacities(driver, consumed, memory, cores):
+    share = result(driver=driver, consumedCapacity=consumed, shareID="s1")
+    (found,) = claimed(resource_claim("c", share)).results
+    assert (found.share_id, found.memory_bytes, found.cores_milli) == ("s1", memory, cores)
+
+
 def test_only_pods_of_the_core_group_are_pods():
     item = resource_claim("c", result(), pods=[("a", "u1")])
     item["status"]["reservedFor"].append({"apiGroup": "x.example", "resource": "pods", "uid": "u"})
