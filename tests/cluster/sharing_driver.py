@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
+from contextlib import suppress
 from typing import Self
 
 import grpc
@@ -108,14 +109,18 @@ class SharingDriver:
         self._servers = []
 
     def wait_published(self) -> None:
-        """Until the scheduler can see the devices of this boot."""
-        wait_until(
-            lambda: (
-                [s["spec"]["pool"]["generation"] for s in self._slices()] == [self._generation]
-                and self._generation > 0
-            ),
-            "the driver's devices are published",
-        )
+        """Until the scheduler can see the devices of this boot.
+
+        A kubelet that starts may delete them after they were published: then they are once more.
+        """
+        wait_until(self._is_published, "the driver's devices are published")
+
+    def _is_published(self) -> bool:
+        with self._lock:
+            generations = [one["spec"]["pool"]["generation"] for one in self._slices()]
+            if self._generation > 0 and not generations:
+                self._publish()
+            return self._generation > 0 and generations == [self._generation]
 
     # ------------------------------------------------------------ the kubelet's calls
 
@@ -218,7 +223,8 @@ class SharingDriver:
 
     def _publish(self) -> None:
         for old in self._slices():
-            self.client.raw("DELETE", f"{API}/resourceslices/{old['metadata']['name']}")
+            with suppress(Refused):  # a kubelet that starts deletes them as well
+                self.client.raw("DELETE", f"{API}/resourceslices/{old['metadata']['name']}")
         node = self.node.object()["metadata"]
         owner = {"apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}
         body = {
