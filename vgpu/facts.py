@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from vgpu.model import ClaimedDevice, PodRef, ResourceClaim, Scheme
+from vgpu.model import PodRef, ResourceClaim, ResourceClaimDevice, Scheme
 from vgpu.reasons import Rejection
 
 # ---------------------------------------------------------------- the driver
@@ -165,14 +165,15 @@ class Region(msgspec.Struct, frozen=True, gc=False):
 class RegionFile(msgspec.Struct, frozen=True, gc=False):
     """A region with its path; pod and container come from the folder's name.
 
-    The folder of a ResourceClaim has its UID instead, ``claim_uid``; pod and container are "" then.
+    The folder of a ResourceClaim has its UID instead, ``resource_claim_uid``; pod and container are
+    "" then.
     """
 
     path: str
     pod_uid: str
     container: str
     region: Region
-    claim_uid: str = ""
+    resource_claim_uid: str = ""
 
 
 class ShimSample(msgspec.Struct, frozen=True, dict=True):
@@ -293,11 +294,11 @@ class PreparedResourceClaim(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     name: str
     pod_uids: tuple[str, ...]
-    devices: tuple[ClaimedDevice, ...]
+    devices: tuple[ResourceClaimDevice, ...]
     cdi: tuple[CdiDevice, ...] = ()
 
 
-class DriverClaim(msgspec.Struct, frozen=True, gc=False):
+class DriverResourceClaim(msgspec.Struct, frozen=True, gc=False):
     """A ResourceClaim that a DRA driver has prepared, by the driver's own checkpoint.
 
     ``uuids`` has the UUID of each device, by the driver's name of the device.
@@ -318,7 +319,7 @@ class HeldResourceClaim(msgspec.Struct, frozen=True, gc=False):
     pod: str
     container: str
     claim: str
-    devices: tuple[ClaimedDevice, ...]
+    devices: tuple[ResourceClaimDevice, ...]
     cdi: tuple[CdiDevice, ...] = ()
 
 
@@ -337,12 +338,12 @@ class KubeletSample(msgspec.Struct, frozen=True):
         containers: container id -> names, from log links.
         grants: the checkpoint's entries.
         held: pod-resources' answer: holder -> device IDs.
-        held_claims: pod-resources' answer: the ResourceClaims of containers.
+        held_resource_claims: pod-resources' answer: the ResourceClaims of containers.
         resource_claims: the prepared ResourceClaims; None if the kubelet keeps a list of them that
             could not be read.
         dra_state_known: whether ``resource_claims`` are all that the kubelet has; False without its
             state, which only some processes may read.
-        driver_claims: what DRA drivers have prepared, by their own checkpoints.
+        driver_resource_claims: what DRA drivers have prepared, by their own checkpoints.
         missing_cdi: the CDI devices of ResourceClaims that no CDI spec of the node has; none where
             the specs are not read, or not all of them.
         named: whether a pod that is not in ``pods`` has no name here; False where the log folders
@@ -356,10 +357,10 @@ class KubeletSample(msgspec.Struct, frozen=True):
     rejections: tuple[Rejection, ...] = ()
     held: Mapping[HeldDevices, frozenset[str]] | None = None
     named: bool = True
-    held_claims: tuple[HeldResourceClaim, ...] = ()
+    held_resource_claims: tuple[HeldResourceClaim, ...] = ()
     resource_claims: tuple[PreparedResourceClaim, ...] | None = ()
     replicas: Mapping[str, int] = {}
-    driver_claims: tuple[DriverClaim, ...] = ()
+    driver_resource_claims: tuple[DriverResourceClaim, ...] = ()
     dra_state_known: bool = True
     missing_cdi: frozenset[str] = frozenset()
 

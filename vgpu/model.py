@@ -111,17 +111,17 @@ class ContainerKind(StrEnum):
     EPHEMERAL = "ephemeral"  # added to a running pod by kubectl debug: has no devices of its own
 
 
-class ClaimedDevice(msgspec.Struct, frozen=True, gc=False, order=True):
+class ResourceClaimDevice(msgspec.Struct, frozen=True, gc=False, order=True):
     """One device that a ResourceClaim has: a result of its allocation.
 
     Attributes:
-        claim_uid, claim: the ResourceClaim; its namespace is that of its pods.
+        resource_claim_uid, claim: the ResourceClaim; its namespace is that of its pods.
         driver, pool, device: the device, as the driver names it.
         share_id: which share of a device that allows several; "" if it is whole, or not known.
         requests: names of the requests that it is for, sorted.
     """
 
-    claim_uid: str
+    resource_claim_uid: str
     claim: str
     driver: str
     pool: str

@@ -15,9 +15,9 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
-from reconciler.rules.claim_use import more_than_consumed
 from reconciler.rules.evidence_text import MOST_NAMED, PodIndex, of_holding, of_statements
 from reconciler.rules.findings import evict
+from reconciler.rules.resource_claim_use import more_than_consumed
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.usage import Usage, is_over

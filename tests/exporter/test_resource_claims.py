@@ -3,11 +3,11 @@
 from tests.exporter.test_ledger import GPUS, NODE, WEB, kernel, named, observation, series
 from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim
 from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
-from vgpu.model import ClaimedDevice
+from vgpu.model import ResourceClaimDevice
 
 INFO = "vgpu_container_resource_claim_info"
 READ = 'vgpu_allocation_source_read{source="dra-manager-state"}'
-DEVICE = ClaimedDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", "s1", ("gpu",))
+DEVICE = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", "s1", ("gpu",))
 CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,))
 
 
@@ -25,7 +25,7 @@ def page(**changes):
 
 def test_each_device_of_a_resource_claim_has_a_series():
     held = HeldResourceClaim("ml", "web", "main", "train", (DEVICE,))
-    found = page(resource_claims=(CLAIM,), held_claims=(held,))
+    found = page(resource_claims=(CLAIM,), held_resource_claims=(held,))
     assert named(found, INFO) == {
         f'{INFO}{{container="main",device="gpu-0",driver="gpu.nvidia.com",namespace="ml",'
         f'pod="web",pod_uid="{WEB.uid}",pool="{NODE}",request="gpu",resource_claim="train",'

@@ -98,5 +98,5 @@ def test_it_is_looked_for_beside_the_kubelets_state(tmp_path):
     source = KubeletSource(
         str(tmp_path / "pods"), None, dra_state=str(tmp_path / "dra_manager_state")
     )
-    (one,) = source.sample(0.0).driver_claims
+    (one,) = source.sample(0.0).driver_resource_claims
     assert one.uuids == {"gpu-0": GPU}

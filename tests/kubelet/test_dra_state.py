@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.dra import dra_state
 from tests.support.environment import GOLDEN_FILES
 from vgpu.facts import CdiDevice, PreparedResourceClaim
-from vgpu.model import ClaimedDevice
+from vgpu.model import ResourceClaimDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.dra_state import parse_dra_state
 from vgpu.sources.kubelet import KubeletSource
@@ -27,7 +27,7 @@ def refused(content):
 
 
 def test_a_resource_claim_has_its_pods_and_devices():
-    device = ClaimedDevice(CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",))
+    device = ResourceClaimDevice(CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",))
     cdi = CdiDevice("gpu.nvidia.com", "node-1", "gpu-0", "k8s.example/gpu=gpu-0")
     assert parse_dra_state(dra_state(TWO_PODS)) == (
         PreparedResourceClaim(CLAIM, "ml", "train", (POD, OTHER), (device,), (cdi,)),

@@ -12,7 +12,7 @@ from tests.support.environment import ROOT
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import CdiDevice, Grant, HeldDevices, HeldResourceClaim, HeldResources
-from vgpu.model import ClaimedDevice, PodRef
+from vgpu.model import PodRef, ResourceClaimDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import podresources_pb2 as pb
 from vgpu.sources import podresources
@@ -227,7 +227,7 @@ def test_the_devices_of_a_resource_claim_are_known_by_their_names(kubelet, sourc
     claim.claim_resources[1].share_id = "s1"
     kubelet.answer = lambda: answer
     first, second, shared = (
-        ClaimedDevice("", "two", "gpu.nvidia.com", "node-1", device, share_id)
+        ResourceClaimDevice("", "two", "gpu.nvidia.com", "node-1", device, share_id)
         for device, share_id in (("gpu-0", ""), ("gpu-1", ""), ("gpu-1", "s1"))
     )
     assert source.sample().resource_claims == (

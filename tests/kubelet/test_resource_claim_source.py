@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import dra
 from tests.support.answering_server import answer, serving, status
-from vgpu.facts import DriverClaim, HeldResourceClaim, KubeletSample, PreparedResourceClaim
+from vgpu.facts import DriverResourceClaim, HeldResourceClaim, KubeletSample, PreparedResourceClaim
 from vgpu.kube.kinds import RESOURCE_CLAIMS
 from vgpu.model import PodRef, ResourceClaim
 from vgpu.reasons import Reason, SourceError
@@ -86,7 +86,7 @@ def test_each_resource_claim_is_read_once_and_the_slices_of_the_node_once(readin
 
 
 def test_pod_resources_alone_names_them_too(reading):
-    seen = kubelet(held_claims=(HELD,), dra_state_known=False)
+    seen = kubelet(held_resource_claims=(HELD,), dra_state_known=False)
     assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims == (decoded(TRAIN),)
 
 
@@ -133,13 +133,13 @@ def test_without_the_slices_the_source_fails_and_is_asked_again(reading):
     assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims
 
 
-LEFT = DriverClaim(ResourceClaim("uid-train", "ml", "train", ()), "gpu.nvidia.com", {})
+LEFT = DriverResourceClaim(ResourceClaim("uid-train", "ml", "train", ()), "gpu.nvidia.com", {})
 WITHOUT_STATE = {"dra_state_known": False}
 
 
 @pytest.mark.parametrize("fields", [{}, WITHOUT_STATE])
 def test_what_only_a_driver_has_is_read_again_until_it_is_gone(reading, fields):
-    seen = kubelet(driver_claims=(LEFT,), **fields)
+    seen = kubelet(driver_resource_claims=(LEFT,), **fields)
     assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).gone == frozenset()
     assert reading.sample(seen, after=AGAIN_SECONDS, answers=[NOT_FOUND]).gone == {"uid-train"}
 
@@ -147,8 +147,8 @@ def test_what_only_a_driver_has_is_read_again_until_it_is_gone(reading, fields):
 @pytest.mark.parametrize(
     "seen",
     [
-        kubelet(prepared(), driver_claims=(LEFT,)),
-        kubelet(held_claims=(HELD,), driver_claims=(LEFT,), **WITHOUT_STATE),
+        kubelet(prepared(), driver_resource_claims=(LEFT,)),
+        kubelet(held_resource_claims=(HELD,), driver_resource_claims=(LEFT,), **WITHOUT_STATE),
     ],
 )
 def test_what_the_kubelet_has_too_is_read_once_whether_it_exists_or_not(reading, seen):
@@ -158,8 +158,8 @@ def test_what_the_kubelet_has_too_is_read_once_whether_it_exists_or_not(reading,
 
 def test_the_old_one_of_two_resource_claims_of_a_name_is_gone(reading):
     """The driver has not released a ResourceClaim, and a pod uses a new one of that name."""
-    old = DriverClaim(ResourceClaim("older", "ml", "train", ()), "gpu.nvidia.com", {})
-    seen = kubelet(held_claims=(HELD,), driver_claims=(old,), **WITHOUT_STATE)
+    old = DriverResourceClaim(ResourceClaim("older", "ml", "train", ()), "gpu.nvidia.com", {})
+    seen = kubelet(held_resource_claims=(HELD,), driver_resource_claims=(old,), **WITHOUT_STATE)
     sample = reading.sample(seen, answers=[OF_NODE, answer(TRAIN)])
     assert (sample.gone, sample.claims) == ({"older"}, (decoded(TRAIN),))
 
@@ -167,8 +167,8 @@ def test_the_old_one_of_two_resource_claims_of_a_name_is_gone(reading):
 def test_without_the_kubelets_state_other_pods_are_a_reason_to_read_again(reading):
     """Its users are in a ResourceClaim, and they say whose region of HAMi's driver it is."""
     web, new = PodRef("u1", "ml", "web"), PodRef("u2", "ml", "web")
-    seen = KubeletSample({"u1": web}, {}, held_claims=(HELD,), **WITHOUT_STATE)
+    seen = KubeletSample({"u1": web}, {}, held_resource_claims=(HELD,), **WITHOUT_STATE)
     reading.sample(seen, answers=[OF_NODE, answer(TRAIN)])
     assert reading.sample(seen, after=AGAIN_SECONDS).claims
-    replaced = KubeletSample({"u2": new}, {}, held_claims=(HELD,), **WITHOUT_STATE)
+    replaced = KubeletSample({"u2": new}, {}, held_resource_claims=(HELD,), **WITHOUT_STATE)
     assert reading.sample(replaced, answers=[answer(TRAIN)]).claims

@@ -6,7 +6,7 @@ from msgspec import structs
 from tests.ledger.ledger_values import NODE, A, B, evidence, kinds, pod, where
 from vgpu.facts import (
     CdiDevice,
-    DriverClaim,
+    DriverResourceClaim,
     Gpu,
     GpuSample,
     Grant,
@@ -22,9 +22,9 @@ from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.totals import held
 from vgpu.model import (
     AllocatedDevice,
-    ClaimedDevice,
     PodRef,
     ResourceClaim,
+    ResourceClaimDevice,
     Scheme,
     Share,
     Source,
@@ -34,18 +34,18 @@ from vgpu.units import GIB
 UUID = "GPU-cccccccc-0000-0000-0000-000000000000"
 POD = PodRef("u1", "ml", "web-0")
 OTHER = PodRef("u2", "ml", "web-1")
-DEVICE = ClaimedDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", requests=("gpu",))
+DEVICE = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", requests=("gpu",))
 CLAIM = PreparedResourceClaim("c1", "ml", "train", ("u1",), (DEVICE,))
 
 
 def use(pod=POD, container="main", claim="train", device="gpu-0"):
     """What pod-resources reports: it knows neither UIDs nor requests."""
-    claimed = ClaimedDevice("", claim, "gpu.nvidia.com", NODE, device)
+    claimed = ResourceClaimDevice("", claim, "gpu.nvidia.com", NODE, device)
     return HeldResourceClaim(pod.namespace, pod.name, container, claim, (claimed,))
 
 
-def statements(prepared, held_claims=(), pods=(POD, OTHER)):
-    return list(resource_claim_statements(prepared, held_claims, pods))
+def statements(prepared, held_resource_claims=(), pods=(POD, OTHER)):
+    return list(resource_claim_statements(prepared, held_resource_claims, pods))
 
 
 def places(found):
@@ -86,7 +86,7 @@ def test_pod_resources_alone_names_the_pod_only_if_its_name_is_unique():
 
 def ledger(
     prepared,
-    held_claims=(),
+    held_resource_claims=(),
     live=("u1", "u2"),
     pods=(POD, OTHER),
     drivers=(),
@@ -101,8 +101,8 @@ def ledger(
         {pod.uid: pod for pod in pods},
         {},
         grants=tuple(grants),
-        driver_claims=tuple(drivers),
-        held_claims=tuple(held_claims),
+        driver_resource_claims=tuple(drivers),
+        held_resource_claims=tuple(held_resource_claims),
         resource_claims=prepared if prepared is None else tuple(prepared),
         dra_state_known=state_known,
         missing_cdi=frozenset(missing_cdi),
@@ -147,7 +147,7 @@ def test_a_state_that_could_not_be_read_is_no_evidence():
 
 def claimed(uid, device, gib, *, claim="c1", share_id="", container="main", cores=None):
     """A statement of the state about one device of a ResourceClaim, as with a known size."""
-    part = ClaimedDevice(claim, claim, "gpu.nvidia.com", NODE, "gpu-0", share_id)
+    part = ResourceClaimDevice(claim, claim, "gpu.nvidia.com", NODE, "gpu-0", share_id)
     return Statement(
         source=Source.DRA_STATE,
         pod=PodRef(uid, "ml", f"pod-{uid}"),
@@ -213,7 +213,7 @@ WHOLE = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", cores_milli=1000
 def driver(*results, uid="c1", name="train", uuids=None):
     """What NVIDIA's driver has prepared."""
     claim = ResourceClaim(uid, "ml", name, results or (WHOLE,))
-    return DriverClaim(claim, "gpu.nvidia.com", {"gpu-0": A} if uuids is None else uuids)
+    return DriverResourceClaim(claim, "gpu.nvidia.com", {"gpu-0": A} if uuids is None else uuids)
 
 
 def of_device(found, device=A):
@@ -263,7 +263,7 @@ def test_admin_access_holds_nothing():
     assert found.conflicts == ()
 
 
-SECOND = ClaimedDevice("c2", "more", "gpu.nvidia.com", NODE, "gpu-1", requests=("gpu",))
+SECOND = ResourceClaimDevice("c2", "more", "gpu.nvidia.com", NODE, "gpu-1", requests=("gpu",))
 MORE = PreparedResourceClaim("c2", "ml", "more", ("u1",), (SECOND,))
 
 

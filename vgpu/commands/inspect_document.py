@@ -297,7 +297,7 @@ def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocu
             resource_claims=[
                 ResourceClaimDocument(
                     name=part.claimed.claim,
-                    uid=part.claimed.claim_uid,
+                    uid=part.claimed.resource_claim_uid,
                     requests=list(part.claimed.requests),
                     driver=part.claimed.driver,
                     pool=part.claimed.pool,

@@ -125,7 +125,7 @@ def by_no_container(statements: Iterable[Statement], registry: Registry) -> Iter
 def of_resource_claims(evidence: Evidence, registry: Registry) -> Iterator[Conflict]:
     """ResourceClaims that only a driver has, and those whose CDI spec is missing."""
     found = {
-        ConflictKind.RESOURCE_CLAIM_LEFT: evidence.left_claims,
+        ConflictKind.RESOURCE_CLAIM_LEFT: evidence.left_resource_claims,
         ConflictKind.CDI_SPEC_MISSING: evidence.missing_specs,
     }
     for kind, devices in found.items():

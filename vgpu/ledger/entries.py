@@ -7,13 +7,22 @@ import msgspec
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.conflicts import Conflict
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import ClaimedDevice, ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.model import (
+    ContainerKind,
+    Device,
+    Phase,
+    PodRef,
+    ResourceClaimDevice,
+    Scheme,
+    Share,
+    Source,
+)
 
 
-class ClaimedShare(msgspec.Struct, frozen=True, gc=False):
+class ResourceClaimShare(msgspec.Struct, frozen=True, gc=False):
     """A part of a holding that is a ResourceClaim's, which may have more pods and containers."""
 
-    claimed: ClaimedDevice
+    claimed: ResourceClaimDevice
     memory_bytes: int | None
     cores_milli: int | None
 
@@ -52,7 +61,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
     order: int = 0
     sized_by: Source | None = None
-    claimed: tuple[ClaimedShare, ...] = ()
+    claimed: tuple[ResourceClaimShare, ...] = ()
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ import msgspec
 
 from vgpu.facts import (
     CdiDevice,
-    DriverClaim,
+    DriverResourceClaim,
     HeldResourceClaim,
     KubeletSample,
     PreparedResourceClaim,
@@ -20,9 +20,9 @@ from vgpu.facts import (
 from vgpu.ledger.statements import Statement
 from vgpu.model import (
     AllocatedDevice,
-    ClaimedDevice,
     PodRef,
     ResourceClaim,
+    ResourceClaimDevice,
     Scheme,
     Share,
     Source,
@@ -32,38 +32,40 @@ _Place = tuple[str, str, str]
 """Namespace, pod and ResourceClaim, by name."""
 
 
-class ClaimDetails:
+class ResourceClaimDetails:
     """What is known of ResourceClaims beyond the names of their devices: UUIDs and sizes."""
 
     def __init__(
-        self, drivers: Iterable[DriverClaim] = (), api: ResourceClaimSample | None = None
+        self, drivers: Iterable[DriverResourceClaim] = (), api: ResourceClaimSample | None = None
     ) -> None:
         """``drivers`` are from the checkpoints of drivers, ``api`` is from the API server."""
-        driver_claims = tuple(drivers)
+        driver_resource_claims = tuple(drivers)
         self._claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], ResourceClaim] = {}
-        claims = [one.claim for one in driver_claims]
+        claims = [one.claim for one in driver_resource_claims]
         for claim in (*claims, *(api.claims if api else ())):
             self._claims[claim.uid] = claim
             self._by_name[claim.namespace, claim.name] = claim
         self._published = api.uuids if api else {}
         self._uuids = {
             (one.claim.uid, one.driver, device): uuid
-            for one in driver_claims
+            for one in driver_resource_claims
             for device, uuid in one.uuids.items()
         }
 
-    def parts(self, namespace: str, device: ClaimedDevice) -> Iterator[tuple[ClaimedDevice, Share]]:
+    def parts(
+        self, namespace: str, device: ResourceClaimDevice
+    ) -> Iterator[tuple[ResourceClaimDevice, Share]]:
         """The device with its share of it: several if it has several results, none if it observes.
 
         The size is unknown if no source has the status of the ResourceClaim.
         """
-        claim = self._claims.get(device.claim_uid)
-        if not device.claim_uid:  # of pod-resources alone
+        claim = self._claims.get(device.resource_claim_uid)
+        if not device.resource_claim_uid:  # of pod-resources alone
             claim = self._by_name.get((namespace, device.claim))
         results = [result for result in (claim.results if claim else ()) if _is(result, device)]
-        if claim and not device.claim_uid:
-            device = msgspec.structs.replace(device, claim_uid=claim.uid)
+        if claim and not device.resource_claim_uid:
+            device = msgspec.structs.replace(device, resource_claim_uid=claim.uid)
         name = self.uuid(device) or device.name
         if not results:
             yield device, Share(name)
@@ -73,13 +75,13 @@ class ClaimDetails:
                 known = msgspec.structs.replace(device, share_id=result.share_id, requests=requests)
                 yield known, Share(name, result.memory_bytes, result.cores_milli)
 
-    def uuid(self, device: ClaimedDevice) -> str:
+    def uuid(self, device: ResourceClaimDevice) -> str:
         """The UUID of the device; "" if it is not known."""
-        own = self._uuids.get((device.claim_uid, device.driver, device.device), "")
+        own = self._uuids.get((device.resource_claim_uid, device.driver, device.device), "")
         return own or self._published.get((device.driver, device.pool, device.device), "")
 
 
-def _is(result: AllocatedDevice, device: ClaimedDevice) -> bool:
+def _is(result: AllocatedDevice, device: ResourceClaimDevice) -> bool:
     """Whether the result is about the device; an older kubelet does not know the share ID."""
     if (result.driver, result.pool, result.device) != (device.driver, device.pool, device.device):
         return False
@@ -93,7 +95,7 @@ def resource_claim_statements(
     prepared: Iterable[PreparedResourceClaim],
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
-    details: ClaimDetails | None = None,
+    details: ResourceClaimDetails | None = None,
 ) -> Iterator[Statement]:
     """A statement for each source and container; ``pods`` are the node's.
 
@@ -103,7 +105,7 @@ def resource_claim_statements(
     ResourceClaim where the state has it, is left out.
     """
     by_container: dict[tuple[Source, str, str], list[Statement]] = {}
-    for statement in _of_each_claim(prepared, held, pods, details or ClaimDetails()):
+    for statement in _of_each_claim(prepared, held, pods, details or ResourceClaimDetails()):
         place = statement.source, statement.pod.uid, statement.container
         by_container.setdefault(place, []).append(statement)
     for statements in by_container.values():
@@ -119,7 +121,7 @@ def _of_each_claim(
     prepared: Iterable[PreparedResourceClaim],
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
-    known: ClaimDetails,
+    known: ResourceClaimDetails,
 ) -> Iterator[Statement]:
     """A statement for each source, container and ResourceClaim."""
     known_pods = tuple(pods)
@@ -158,18 +160,20 @@ def _of_each_claim(
                 yield _statement(Source.POD_RESOURCES, refs[uid], use.container, parts, where)
 
 
-_Parts = tuple[tuple[ClaimedDevice, Share], ...]
+_Parts = tuple[tuple[ResourceClaimDevice, Share], ...]
 
 
-def _parts(details: ClaimDetails, namespace: str, devices: Iterable[ClaimedDevice]) -> _Parts:
+def _parts(
+    details: ResourceClaimDetails, namespace: str, devices: Iterable[ResourceClaimDevice]
+) -> _Parts:
     return tuple(part for device in devices for part in details.parts(namespace, device))
 
 
 def _as_in_state(
-    devices: tuple[ClaimedDevice, ...], prepared: PreparedResourceClaim | None
-) -> tuple[ClaimedDevice, ...]:
+    devices: tuple[ResourceClaimDevice, ...], prepared: PreparedResourceClaim | None
+) -> tuple[ResourceClaimDevice, ...]:
     """The devices with the UID and requests that the state has for them."""
-    by_name: dict[tuple[str, str], list[ClaimedDevice]] = {}
+    by_name: dict[tuple[str, str], list[ResourceClaimDevice]] = {}
     for device in prepared.devices if prepared else ():
         by_name.setdefault((device.name, device.share_id), []).append(device)
     return tuple(
@@ -191,7 +195,7 @@ def _statement(source: Source, pod: PodRef, container: str, parts: _Parts, where
     )
 
 
-def left_claims(
+def left_resource_claims(
     kubelet: KubeletSample, api: ResourceClaimSample | None = None
 ) -> Iterator[tuple[str, str]]:
     """The devices of ResourceClaims that a driver has and the kubelet or the API server has not.
@@ -202,7 +206,7 @@ def left_claims(
     """
     prepared = kubelet.resource_claims if kubelet.dra_state_known else None
     uids = None if prepared is None else {resource_claim.uid for resource_claim in prepared}
-    for one in kubelet.driver_claims:
+    for one in kubelet.driver_resource_claims:
         is_gone = api is not None and one.claim.uid in api.gone
         if is_gone or (uids is not None and one.claim.uid not in uids):
             where = f"ResourceClaim {one.claim.namespace}/{one.claim.name} of {one.driver}"
@@ -212,7 +216,9 @@ def left_claims(
                 yield uuid, f"{where}, {device}"
 
 
-def missing_specs(kubelet: KubeletSample, details: ClaimDetails) -> Iterator[tuple[str, str]]:
+def missing_specs(
+    kubelet: KubeletSample, details: ResourceClaimDetails
+) -> Iterator[tuple[str, str]]:
     """The devices of prepared ResourceClaims of which a CDI device is in no spec of the node.
 
     Those of pod-resources count only without the kubelet's state.
@@ -220,11 +226,11 @@ def missing_specs(kubelet: KubeletSample, details: ClaimDetails) -> Iterator[tup
     promised: Iterable[tuple[str, str, str, tuple[CdiDevice, ...]]] = (
         ((one.namespace, one.name, one.uid, one.cdi) for one in kubelet.resource_claims or ())
         if kubelet.dra_state_known
-        else ((one.namespace, one.claim, "", one.cdi) for one in kubelet.held_claims)
+        else ((one.namespace, one.claim, "", one.cdi) for one in kubelet.held_resource_claims)
     )
     for namespace, name, uid, cdi_devices in promised if kubelet.missing_cdi else ():
         for cdi in cdi_devices:
             if cdi.name in kubelet.missing_cdi:
-                device = ClaimedDevice(uid, name, cdi.driver, cdi.pool, cdi.device)
+                device = ResourceClaimDevice(uid, name, cdi.driver, cdi.pool, cdi.device)
                 where = f"ResourceClaim {namespace}/{name} of {cdi.driver}, {cdi.device}"
                 yield details.uuid(device) or device.name, f"{where}: no CDI spec has {cdi.name}"

@@ -16,10 +16,10 @@ from vgpu.ledger.from_api import only_container
 from vgpu.ledger.statements import Statement
 from vgpu.model import (
     AllocatedDevice,
-    ClaimedDevice,
     Device,
     PodRef,
     ResourceClaim,
+    ResourceClaimDevice,
     ResourceSlice,
     Scheme,
     Share,
@@ -107,7 +107,7 @@ def _statement(
     results: Iterable[AllocatedDevice],
     published: PublishedDevices,
 ) -> Statement:
-    parts = [(claimed_device(claim, result), result) for result in results]
+    parts = [(resource_claim_device(claim, result), result) for result in results]
     return Statement(
         source=Source.RESOURCE_CLAIM,
         pod=pod,
@@ -124,9 +124,9 @@ def _statement(
     )
 
 
-def claimed_device(claim: ResourceClaim, result: AllocatedDevice) -> ClaimedDevice:
+def resource_claim_device(claim: ResourceClaim, result: AllocatedDevice) -> ResourceClaimDevice:
     """The result as the device of its ResourceClaim."""
-    return ClaimedDevice(
+    return ResourceClaimDevice(
         claim.uid,
         claim.name,
         result.driver,
@@ -137,7 +137,7 @@ def claimed_device(claim: ResourceClaim, result: AllocatedDevice) -> ClaimedDevi
     )
 
 
-def _uuid(claimed: ClaimedDevice, published: PublishedDevices) -> str:
+def _uuid(claimed: ResourceClaimDevice, published: PublishedDevices) -> str:
     device = published.devices.get((claimed.driver, claimed.pool, claimed.device))
     return device.uuid if device else ""
 

@@ -18,8 +18,8 @@ from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_dra import (
-    ClaimDetails,
-    left_claims,
+    ResourceClaimDetails,
+    left_resource_claims,
     missing_specs,
     resource_claim_statements,
 )
@@ -121,8 +121,10 @@ def node_evidence(
     incomplete = set(samples.incomplete)
     if kubelet and kubelet.resource_claims is None:
         incomplete.add(Source.DRA_STATE)
-    details = ClaimDetails(kubelet.driver_claims if kubelet else (), samples.resource_claims)
-    if kubelet and (kubelet.resource_claims or kubelet.held_claims):
+    details = ResourceClaimDetails(
+        kubelet.driver_resource_claims if kubelet else (), samples.resource_claims
+    )
+    if kubelet and (kubelet.resource_claims or kubelet.held_resource_claims):
         by_source |= _of_resource_claims(kubelet, refs.values(), by_source, details)
     if gpu and owners is not None:
         servers = _mps_servers(limits)
@@ -159,7 +161,9 @@ def node_evidence(
         read=frozenset(by_source),
         incomplete=frozenset(incomplete),
         bounds=bounded,
-        left_claims=tuple(left_claims(kubelet, samples.resource_claims)) if kubelet else (),
+        left_resource_claims=tuple(left_resource_claims(kubelet, samples.resource_claims))
+        if kubelet
+        else (),
         missing_specs=tuple(missing_specs(kubelet, details)) if kubelet else (),
     )
 
@@ -168,12 +172,14 @@ def _of_resource_claims(
     kubelet: KubeletSample,
     pods: Iterable[PodRef],
     by_source: Mapping[Source, Iterable[Statement]],
-    details: ClaimDetails,
+    details: ResourceClaimDetails,
 ) -> dict[Source, Iterable[Statement]]:
     """The statements about ResourceClaims by source, after those that pod-resources has already."""
     found: dict[Source, Iterable[Statement]] = {}
     prepared = kubelet.resource_claims or ()
-    for statement in resource_claim_statements(prepared, kubelet.held_claims, pods, details):
+    for statement in resource_claim_statements(
+        prepared, kubelet.held_resource_claims, pods, details
+    ):
         found[statement.source] = (
             *found.get(statement.source, by_source.get(statement.source, ())),
             statement,

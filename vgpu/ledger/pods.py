@@ -6,7 +6,7 @@ import msgspec
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
-from vgpu.ledger.entries import ClaimedShare, Holding
+from vgpu.ledger.entries import Holding, ResourceClaimShare
 from vgpu.ledger.liveness import NORMAL_LEFTOVERS, Liveness, proves_liveness
 from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
@@ -219,14 +219,14 @@ def _with_claimed(
     What is on no known device is at the first holder.
     """
     claiming = [statement for statement in statements if statement.claimed]
-    parts: dict[str, dict[ClaimedShare, None]] = {}
+    parts: dict[str, dict[ResourceClaimShare, None]] = {}
     for statement in claiming:
         if statement.source is claiming[0].source:
             for device, share, claimed in zip(
                 registry.gpus(statement), statement.shares, statement.claimed, strict=True
             ):
                 size = registry.size(device, share.memory_bytes, share.cores_milli)
-                part = ClaimedShare(claimed, size.memory_bytes, size.cores_milli)
+                part = ResourceClaimShare(claimed, size.memory_bytes, size.cores_milli)
                 parts.setdefault(device, {})[part] = None
     unplaced = parts.pop("", {})
     result = []

@@ -12,12 +12,12 @@ import msgspec
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.model import (
-    ClaimedDevice,
     ContainerKind,
     Device,
     Phase,
     PodRef,
     Request,
+    ResourceClaimDevice,
     Scheme,
     Share,
     Sharing,
@@ -96,7 +96,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     where: str = ""
     kind: ContainerKind = ContainerKind.APP
     limits: tuple[int | None, ...] = ()
-    claimed: tuple[ClaimedDevice, ...] = ()
+    claimed: tuple[ResourceClaimDevice, ...] = ()
     sharing: tuple[Sharing, ...] = ()
 
 
@@ -158,8 +158,8 @@ class Evidence(msgspec.Struct, frozen=True):
         read: the sources that answered, even without statements.
         bounds: how much memory of a device a container can have.
         incomplete: sources that answered only in part: a missing statement is no evidence.
-        left_claims: (device, where a person can read it) of each device that a DRA driver has
-            prepared for a ResourceClaim that the kubelet or the API server does not have.
+        left_resource_claims: (device, where a person can read it) of each device that a DRA driver
+            has prepared for a ResourceClaim that the kubelet or the API server does not have.
         missing_specs: likewise each device of a ResourceClaim whose CDI spec is missing.
     """
 
@@ -177,5 +177,5 @@ class Evidence(msgspec.Struct, frozen=True):
     read: frozenset[Source] = frozenset()
     incomplete: frozenset[Source] = frozenset()
     bounds: Bounds = UNREGISTERED
-    left_claims: tuple[tuple[str, str], ...] = ()
+    left_resource_claims: tuple[tuple[str, str], ...] = ()
     missing_specs: tuple[tuple[str, str], ...] = ()

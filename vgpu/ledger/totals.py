@@ -6,8 +6,8 @@ from operator import attrgetter
 import msgspec
 
 from vgpu.effective import effective
-from vgpu.ledger.entries import ClaimedShare, Holding, HoldingSum
-from vgpu.model import ClaimedDevice, ContainerKind, Device, Share
+from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
+from vgpu.model import ContainerKind, Device, ResourceClaimDevice, Share
 from vgpu.units import exact_size, percentage
 
 Amount = Callable[[Holding], int]
@@ -42,7 +42,7 @@ def held(holdings: Sequence[Holding]) -> HoldingSum:
 
 def _each_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
     """The holdings, without what a holding before has of the same ResourceClaim."""
-    counted: set[ClaimedDevice] = set()
+    counted: set[ResourceClaimDevice] = set()
     all_holdings = []
     for holding in holdings:
         repeated = [part for part in holding.claimed if part.claimed in counted]
@@ -51,7 +51,7 @@ def _each_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
     return all_holdings
 
 
-def _without(holding: Holding, parts: Sequence[ClaimedShare]) -> Holding:
+def _without(holding: Holding, parts: Sequence[ResourceClaimShare]) -> Holding:
     share = holding.share
     memory = (share.memory_bytes or 0) - sum(part.memory_bytes or 0 for part in parts)
     cores = (share.cores_milli or 0) - sum(part.cores_milli or 0 for part in parts)

@@ -176,9 +176,9 @@ class SchemeRegistry:
         return tuple(chain.from_iterable(row.evidence.region_roots for row in self.rows))
 
     @cached_property
-    def claim_roots(self) -> tuple[str, ...]:
+    def resource_claim_roots(self) -> tuple[str, ...]:
         """Folders in which regions of ResourceClaims may be."""
-        return tuple(chain.from_iterable(row.evidence.claim_roots for row in self.rows))
+        return tuple(chain.from_iterable(row.evidence.resource_claim_roots for row in self.rows))
 
     @cached_property
     def limit_files(self) -> Mapping[str, LimitFiles]:

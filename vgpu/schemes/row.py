@@ -99,14 +99,15 @@ class NodeEvidence(msgspec.Struct, frozen=True):
     """What a system leaves on a node beside the kubelet's files.
 
     Attributes:
-        claim_roots: folders with a folder ``<UID>`` for each ResourceClaim, with the same regions.
+        resource_claim_roots: folders with a folder ``<UID>`` for each ResourceClaim, with the same
+            regions.
         region_roots: folders with a folder ``<podUID>_<container>`` for each container, in which
             the library's shared-memory region is.
         limits: its limit files.
     """
 
     region_roots: tuple[str, ...] = ()
-    claim_roots: tuple[str, ...] = ()
+    resource_claim_roots: tuple[str, ...] = ()
     limits: LimitFiles | None = None
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import DriverClaim
+from vgpu.facts import DriverResourceClaim
 from vgpu.kube.resource_claims import allocated_devices
 from vgpu.kube.wire import ClaimStatus
 from vgpu.model import ResourceClaim
@@ -79,7 +79,7 @@ class _Checkpoint(_Camel):
 _DECODER: Final = msgspec.json.Decoder(_Checkpoint)
 
 
-def parse_driver_checkpoint(content: bytes, object_name: str) -> tuple[DriverClaim, ...]:
+def parse_driver_checkpoint(content: bytes, object_name: str) -> tuple[DriverResourceClaim, ...]:
     """The ResourceClaims that the driver has prepared.
 
     Raises SourceError MALFORMED, also for a version without the status of ResourceClaims.
@@ -91,7 +91,7 @@ def parse_driver_checkpoint(content: bytes, object_name: str) -> tuple[DriverCla
     if version is None:
         raise SourceError(Reason.MALFORMED, object_name, "it has no second version (v2)")
     return tuple(
-        DriverClaim(
+        DriverResourceClaim(
             ResourceClaim(uid, claim.namespace, claim.name, tuple(allocated_devices(claim.status))),
             DRIVER,
             dict(_uuids(claim)),
@@ -112,6 +112,6 @@ def _uuids(claim: _Claim) -> Iterator[tuple[str, str]]:
                 yield part.device.device, uuid
 
 
-def read_driver_checkpoint(path: str) -> tuple[DriverClaim, ...]:
+def read_driver_checkpoint(path: str) -> tuple[DriverResourceClaim, ...]:
     """What is in the file. Raises SourceError."""
     return parse_driver_checkpoint(read_file(path, LIMIT), printable(path))

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from vgpu.facts import CdiDevice, PreparedResourceClaim
-from vgpu.model import ClaimedDevice
+from vgpu.model import ResourceClaimDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import printable, read_file
 
@@ -92,10 +92,10 @@ def parse_dra_state(
     )
 
 
-def _devices(entry: _Entry, drivers: Mapping[str, _Driver]) -> list[ClaimedDevice]:
+def _devices(entry: _Entry, drivers: Mapping[str, _Driver]) -> list[ResourceClaimDevice]:
     """The devices, each once: when a kubelet prepares again, 1.34 adds them a second time."""
     devices = {
-        ClaimedDevice(
+        ResourceClaimDevice(
             entry.uid,
             entry.name,
             driver,

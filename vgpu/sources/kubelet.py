@@ -200,7 +200,7 @@ class KubeletSource:
             self._sample = msgspec.structs.replace(
                 self._joined(folders, links, checkpoint, held, failures),
                 resource_claims=prepared,
-                driver_claims=drivers or (),
+                driver_resource_claims=drivers or (),
                 dra_state_known=state is not None,
                 missing_cdi=missing,
             )

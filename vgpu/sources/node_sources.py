@@ -107,7 +107,7 @@ class NodeSources(msgspec.Struct, frozen=True):
         """
         living = living_pods(paths.cgroupfs, paths.log_dir)
         roots = paths.shim_roots or registry().region_roots
-        claim_roots = () if paths.shim_roots else registry().claim_roots
+        resource_claim_roots = () if paths.shim_roots else registry().resource_claim_roots
         kubelet = (
             paths.log_dir,
             paths.checkpoint,
@@ -116,7 +116,12 @@ class NodeSources(msgspec.Struct, frozen=True):
             paths.dra_state,
         )
         return cls(
-            ShimSource(roots, required=roots_required, living=living, claim_roots=claim_roots)
+            ShimSource(
+                roots,
+                required=roots_required,
+                living=living,
+                resource_claim_roots=resource_claim_roots,
+            )
             if SHIM in names
             else None,
             KubeletSource(*kubelet, cdi_dirs=paths.cdi_dirs) if KUBELET in names else None,

@@ -13,7 +13,7 @@ import msgspec
 
 from vgpu.facts import GpuSample, ShimSample
 from vgpu.sources.collector import Collector
-from vgpu.sources.samples import Observation, with_claim_users, with_names
+from vgpu.sources.samples import Observation, with_names, with_resource_claim_users
 
 
 class Collectors(msgspec.Struct):
@@ -74,7 +74,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     resource_claims = on.resource_claims.data(oldest) if on.resource_claims else None
     return Observation(
         gpu=gpu,
-        shim=with_claim_users(shim, kubelet, resource_claims),
+        shim=with_resource_claim_users(shim, kubelet, resource_claims),
         kubelet=kubelet,
         limits=on.limits.data(oldest) if on.limits else None,
         own=on.own.data(oldest) if on.own else None,

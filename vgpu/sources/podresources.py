@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 
 from vgpu.facts import CdiDevice, HeldDevices, HeldResourceClaim, HeldResources
-from vgpu.model import ClaimedDevice
+from vgpu.model import ResourceClaimDevice
 from vgpu.reasons import Reason, SourceError
 from vgpu.rpc.podresources_pb2 import (
     DynamicResource,
@@ -102,13 +102,13 @@ class PodResourcesSource:
         return SourceError(reason, printable(self._path), f"{code.name}: {detail}")
 
 
-def _claimed(resource: DynamicResource) -> tuple[ClaimedDevice, ...]:
+def _claimed(resource: DynamicResource) -> tuple[ResourceClaimDevice, ...]:
     """The devices of a ResourceClaim, each once.
 
     They are known by their names: the CDI devices of one repeat those of the devices before it.
     """
     devices = {
-        ClaimedDevice(
+        ResourceClaimDevice(
             "",
             resource.claim_name,
             claimed.driver_name,

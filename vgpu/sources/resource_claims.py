@@ -104,7 +104,7 @@ class ResourceClaimSource:
         if lacking - self._asked_for or (lacking and self._is_due(self._listed_at)):
             self._list()
         self._asked_for = lacking
-        of_drivers = {one.claim.uid for one in (kubelet.driver_claims if kubelet else ())}
+        of_drivers = {one.claim.uid for one in (kubelet.driver_resource_claims if kubelet else ())}
         gone = {key.uid for key, known in self._claims.items() if not known.claim} & of_drivers
         sample = ResourceClaimSample(
             tuple(claims.values()), frozenset(gone), self._uuids(), tuple(rejections)
@@ -157,10 +157,10 @@ def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
     if kubelet is None:
         return
     pods: dict[tuple[str, str], set[str]] = {}
-    for ref in kubelet.pods.values() if kubelet.held_claims else ():
+    for ref in kubelet.pods.values() if kubelet.held_resource_claims else ():
         pods.setdefault((ref.namespace, ref.name), set()).add(ref.uid)
     users: dict[tuple[str, str], set[str]] = {}
-    for held in kubelet.held_claims:
+    for held in kubelet.held_resource_claims:
         uses = users.setdefault((held.namespace, held.claim), set())
         uses |= pods.get((held.namespace, held.pod), set())
     uids, names = set(), set()
@@ -168,7 +168,7 @@ def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
         uids.add(prepared.uid)
         names.add((prepared.namespace, prepared.name))
         yield _Wanted(prepared.namespace, prepared.name, prepared.uid)
-    for one in kubelet.driver_claims:
+    for one in kubelet.driver_resource_claims:
         if one.claim.uid not in uids:
             name = one.claim.namespace, one.claim.name
             is_left = kubelet.dra_state_known or name not in users

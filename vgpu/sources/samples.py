@@ -200,7 +200,7 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
     )
 
 
-def with_claim_users(
+def with_resource_claim_users(
     shim: ShimSample | None, kubelet: KubeletSample | None, api: ResourceClaimSample | None = None
 ) -> ShimSample | None:
     """The regions, with those of ResourceClaims as regions of the container that uses them.
@@ -209,16 +209,16 @@ def with_claim_users(
     pod uses is left out: HAMi's driver empties the folder when it prepares a ResourceClaim. The
     region of several containers is a rejection, since nothing in it names a container.
     """
-    if shim is None or not any(file.claim_uid for file in shim.files):
+    if shim is None or not any(file.resource_claim_uid for file in shim.files):
         return shim
     files: list[RegionFile] = []
     rejections = list(shim.rejections)
-    claims = _claim_pods(kubelet, api)
+    claims = _resource_claim_pods(kubelet, api)
     for file in shim.files:
-        if not file.claim_uid:
+        if not file.resource_claim_uid:
             files.append(file)
-        elif file.claim_uid in claims and kubelet is not None:
-            places = list(_users(*claims[file.claim_uid], kubelet))
+        elif file.resource_claim_uid in claims and kubelet is not None:
+            places = list(_users(*claims[file.resource_claim_uid], kubelet))
             if len(places) > 1:
                 detail = f"{len(places)} containers use its ResourceClaim"
                 rejections.append(Rejection(file.path, Reason.AMBIGUOUS, detail))
@@ -227,13 +227,13 @@ def with_claim_users(
     return ShimSample(tuple(files), tuple(rejections))
 
 
-_ClaimPods = tuple[str, str, Collection[str]]
+_ResourceClaimPods = tuple[str, str, Collection[str]]
 """Namespace and name of a ResourceClaim, and the UIDs of its pods."""
 
 
-def _claim_pods(
+def _resource_claim_pods(
     kubelet: KubeletSample | None, api: ResourceClaimSample | None
-) -> dict[str, _ClaimPods]:
+) -> dict[str, _ResourceClaimPods]:
     """The ResourceClaims by UID; the kubelet's state decides where it is read."""
     if kubelet is not None and kubelet.dra_state_known:
         prepared = kubelet.resource_claims or ()
@@ -250,7 +250,7 @@ def _users(
     """The containers that use a ResourceClaim, by the UID of their pod."""
     for uid in pod_uids:
         pod = kubelet.pods.get(uid)
-        for held in kubelet.held_claims if pod else ():
+        for held in kubelet.held_resource_claims if pod else ():
             place = held.namespace, held.pod, held.claim
             if pod and place == (namespace, pod.name, name) and pod.namespace == namespace:
                 yield uid, held.container

@@ -100,14 +100,14 @@ class ShimSource:
         *,
         required: bool = True,
         living: Living = tuple,
-        claim_roots: Sequence[str] = (),
+        resource_claim_roots: Sequence[str] = (),
     ) -> None:
         """Take the roots; if none exists that is an error only if one is ``required``.
 
-        ``claim_roots`` have a folder for each ResourceClaim. None of them has to exist.
+        ``resource_claim_roots`` have a folder for each ResourceClaim. None of them has to exist.
         """
         self._roots = [_Root(path) for path in roots]
-        self._claim_roots = [_Root(path, of_claims=True) for path in claim_roots]
+        self._claim_roots = [_Root(path, of_claims=True) for path in resource_claim_roots]
         self._required = required
         self._living = living
         self._samples = 0

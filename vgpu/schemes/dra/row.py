@@ -27,6 +27,6 @@ DRA_ROW: Final = SchemeRow(
     codec=_codec,
     has_devices=_registers_none,
     keys=KeyPrefixes(),
-    evidence=NodeEvidence(claim_roots=("/usr/local/vgpu/claims",)),  # HAMi's driver
+    evidence=NodeEvidence(resource_claim_roots=("/usr/local/vgpu/claims",)),  # HAMi's driver
     has_allocate=False,  # the driver prepares a ResourceClaim
 )

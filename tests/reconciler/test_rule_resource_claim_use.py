@@ -11,7 +11,7 @@ from tests.reconciler.node_samples import on_node
 from tests.reconciler.samples import CODECS_IN_USE, uuid
 from vgpu.ledger import Statement
 from vgpu.ledger.usage import Usage
-from vgpu.model import ClaimedDevice, PodRef, Scheme, Share, Source
+from vgpu.model import PodRef, ResourceClaimDevice, Scheme, Share, Source
 from vgpu.units import GIB
 
 GPU = uuid("gpu-1", 0)
@@ -33,7 +33,7 @@ def holds(place, *shares, source=Source.DRA_STATE):
         scheme=Scheme.DRA,
         alive=True,
         claimed=tuple(
-            ClaimedDevice("c1", "train", "gpu.nvidia.com", "gpu-1", "gpu-0", share_id)
+            ResourceClaimDevice("c1", "train", "gpu.nvidia.com", "gpu-1", "gpu-0", share_id)
             for share_id, _ in shares
         ),
     )

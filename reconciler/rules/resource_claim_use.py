@@ -12,7 +12,7 @@ from reconciler.reasons import Cause, Rule
 from reconciler.rules.evidence_text import at_most, of_holding
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Holding, Ledger
-from vgpu.ledger.entries import ClaimedShare
+from vgpu.ledger.entries import ResourceClaimShare
 from vgpu.ledger.usage import Usage, is_over
 from vgpu.units import exact_size
 
@@ -28,7 +28,7 @@ def more_than_consumed(ledger: Ledger, usage: Sequence[Usage], policy: Policy) -
     """
     used = {(one.pod_uid, one.container, one.device): one.used_bytes or 0 for one in usage}
     for entry in ledger.devices:
-        shares: dict[ClaimedShare, _Users] = {}
+        shares: dict[ResourceClaimShare, _Users] = {}
         for holding in entry.holdings:
             if len(holding.claimed) == 1 and {holding.source, holding.sized_by} <= TRUSTED:
                 place = holding.pod.uid, holding.container, entry.device.name
@@ -40,7 +40,9 @@ def more_than_consumed(ledger: Ledger, usage: Sequence[Usage], policy: Policy) -
                 yield _finding(ledger.node, entry.device.name, share, users, policy)
 
 
-def _finding(node: str, device: str, share: ClaimedShare, users: _Users, policy: Policy) -> Finding:
+def _finding(
+    node: str, device: str, share: ResourceClaimShare, users: _Users, policy: Policy
+) -> Finding:
     claimed, consumed = share.claimed, share.memory_bytes or 0
     namespace = users[0][0].pod.namespace
     total = sum(amount for _, amount in users)
@@ -55,7 +57,11 @@ def _finding(node: str, device: str, share: ClaimedShare, users: _Users, policy:
         rule=Rule.OVER_LIMIT,
         cause=Cause.MORE_THAN_CONSUMED,
         object_ref=ObjectRef(
-            ObjectKind.RESOURCE_CLAIM, namespace, claimed.claim, claimed.claim_uid, node=node
+            ObjectKind.RESOURCE_CLAIM,
+            namespace,
+            claimed.claim,
+            claimed.resource_claim_uid,
+            node=node,
         ),
         evidence=(
             sums,

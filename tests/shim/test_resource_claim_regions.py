@@ -18,7 +18,7 @@ from vgpu.reasons import Reason
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors
-from vgpu.sources.samples import with_claim_users
+from vgpu.sources.samples import with_resource_claim_users
 from vgpu.sources.shim import ShimSource
 
 CLAIM = "0f9b2a52-1c4d-4a50-9c5e-52d1f6a7b801"
@@ -49,7 +49,7 @@ def kubelet(*uses, pods=("u1",), claim=CLAIM):
         for pod, container in uses
     )
     named = {pod.uid: pod for pod in (POD, OTHER)}
-    return KubeletSample(named, {}, resource_claims=(prepared,), held_claims=held)
+    return KubeletSample(named, {}, resource_claims=(prepared,), held_resource_claims=held)
 
 
 def test_the_region_of_a_resource_claim_is_read_beside_those_of_containers(tmp_path, claims):
@@ -58,7 +58,7 @@ def test_the_region_of_a_resource_claim_is_read_beside_those_of_containers(tmp_p
     place(root, GOOD)
     path = region_of(claims)
     (claims / "not-a-claim").mkdir()
-    sample = ShimSource([str(root)], claim_roots=[str(claims)]).sample()
+    sample = ShimSource([str(root)], resource_claim_roots=[str(claims)]).sample()
     assert len(sample.files) == 2
     assert sample.files[1] == RegionFile(str(path), "", "", GOOD, CLAIM)
     assert [one.reason for one in sample.rejections] == [Reason.BAD_DIRECTORY_NAME]
@@ -68,11 +68,14 @@ def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
     """Neither a rejection nor an error: only HAMi's DRA driver makes it."""
     none = str(tmp_path / "none")
     without = ShimSource([none], required=False).sample()
-    assert ShimSource([none], required=False, claim_roots=[f"{none}-either"]).sample() == without
+    assert (
+        ShimSource([none], required=False, resource_claim_roots=[f"{none}-either"]).sample()
+        == without
+    )
     path = region_of(claims)
-    alone = ShimSource([none], required=False, claim_roots=[str(claims)]).sample()
+    alone = ShimSource([none], required=False, resource_claim_roots=[str(claims)]).sample()
     assert [file.path for file in alone.files] == [str(path)]
-    assert registry().claim_roots == ("/usr/local/vgpu/claims",)
+    assert registry().resource_claim_roots == ("/usr/local/vgpu/claims",)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +90,20 @@ def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
 )
 def test_it_is_of_the_only_container_that_uses_the_resource_claim(claims, seen, place):
     region_of(claims)
-    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
-    found = with_claim_users(sample, seen)
+    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
+    found = with_resource_claim_users(sample, seen)
     assert [(file.pod_uid, file.container) for file in found.files] == ([place] if place else [])
     assert found.rejections == ()
 
 
 def test_of_several_containers_it_is_nobodys(claims):
     path = region_of(claims)
-    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
+    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
     for seen in (
         kubelet((POD, "main"), (POD, "side")),
         kubelet((POD, "main"), (OTHER, "main"), pods=("u1", "u2")),
     ):
-        found = with_claim_users(sample, seen)
+        found = with_resource_claim_users(sample, seen)
         assert found.files == ()
         (rejection,) = found.rejections
         assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
@@ -116,16 +119,16 @@ def without_state(*uses):
 
 def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_claim(claims):
     path = region_of(claims)
-    sample = ShimSource([], required=False, claim_roots=[str(claims)]).sample()
+    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
     alone, both = without_state((POD, "main")), without_state((POD, "main"), (OTHER, "main"))
-    (file,) = with_claim_users(sample, alone, at_api_server(POD)).files
+    (file,) = with_resource_claim_users(sample, alone, at_api_server(POD)).files
     assert (file.pod_uid, file.container) == ("u1", "main")
     for seen, api in ((alone, at_api_server(OTHER)), (alone, None), (None, at_api_server(POD))):
-        assert with_claim_users(sample, seen, api) == ShimSample(())
-    (rejection,) = with_claim_users(sample, both, at_api_server(POD, OTHER)).rejections
+        assert with_resource_claim_users(sample, seen, api) == ShimSample(())
+    (rejection,) = with_resource_claim_users(sample, both, at_api_server(POD, OTHER)).rejections
     assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
     state = kubelet((POD, "main"), claim="another")  # where it is known, the kubelet decides
-    assert with_claim_users(sample, state, at_api_server(POD)).files == ()
+    assert with_resource_claim_users(sample, state, at_api_server(POD)).files == ()
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_c
 )
 def test_an_observation_has_it_under_its_container(claims, seen, api):
     region_of(claims)
-    source = ShimSource([], required=False, claim_roots=[str(claims)])
+    source = ShimSource([], required=False, resource_claim_roots=[str(claims)])
     on = Collectors(
         shim=Collector("shim", lambda _: source.sample()),
         kubelet=Collector("kubelet", answers(seen)),
