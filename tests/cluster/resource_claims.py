@@ -21,7 +21,9 @@ API = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.example.com"
 SHARE = 4 * GIB
 """Less than half of what would fill a GPU: kube-scheduler 1.34.4 has left pods unschedulable beside
-others that it was binding, although the GPU had room for all."""
+others that it was binding, although the GPU had room for all. By its source (``dynamicresources``,
+``GatherAllocatedState``, also of 1.36.3) it adds what a ResourceClaim consumes twice while the
+allocation is both in its cache and in flight: whole devices are a set, capacities are a sum."""
 
 INFO = "vgpu_container_resource_claim_info"
 STATE = "/var/lib/kubelet/dra_manager_state"
