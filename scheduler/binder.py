@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from scheduler.cache import SchedulerCache
 from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
 from scheduler.key_locks import KeyLocks
-from scheduler.labels import NodeLabel
+from scheduler.labels import NodeLabel, missing_label
 from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
 from scheduler.promise import promise_annotations
@@ -91,6 +91,9 @@ class PodBinder:
                     pod = self._read(ref)  # an event may be old: a success needs the newest state
                 if pod.node:
                     self._bound(pod, node)
+                    label = missing_label(pod, self._cache.schemes)
+                    if label is not None:  # whoever bound the pod ended before the label
+                        self._label(label)
                     return
                 if pod.deleted_at is not None:
                     self._end_unless_lost(ref, node)

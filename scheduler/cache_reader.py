@@ -144,6 +144,11 @@ class CacheReader:
                 nodes.append(InspectedNode(name, gpus, pods, scheme.codec, scheme.unit_bytes))
             return nodes
 
+    def all_pods(self) -> list[Pod]:
+        """All pods that share GPUs."""
+        with self._lock:
+            return list(self._state.pods.values())
+
     def rejected(self, uid: str) -> RejectedPod | None:
         """What is remembered of a rejected pod."""
         with self._lock:

@@ -20,7 +20,7 @@ from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
-from scheduler.labels import NodeLabel, write_label
+from scheduler.labels import NodeLabel, recent_missing_labels, write_label
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
 from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
@@ -63,6 +63,10 @@ GATHER_SECONDS: Final = 0.005
 
 API_CONNECTIONS: Final = 72
 """Connections to the API server that are kept open: for 64 binds at a time, and for watches."""
+
+STARTED_SECONDS: Final = 300.0
+"""Maximum time to wait for the first read of the cluster before missing labels are looked for, in
+seconds."""
 
 EVENTS_SECONDS: Final = 1.0
 """Maximum time to wait at the end for events that are not written yet, in seconds."""
@@ -357,6 +361,10 @@ class Scheduler:
         return self._presence.complaint() or self._informers.complaint()
 
     def _settle(self) -> None:
+        if self._informers.wait(STARTED_SECONDS):
+            now = time.time()
+            for label in recent_missing_labels(self._cache.all_pods(), self._cache.schemes, now):
+                self._labeler.add(label)
         while not self._ending.wait(SETTLE_SECONDS):
             try:
                 self._binder.settle()

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from tests.support.waiting import item_of, wait_ended, wait_until
+from tests.support import waiting
+from tests.support.waiting import item_of, wait_emptied, wait_ended, wait_until
 
 
 def told(call, *args, **options):
@@ -44,6 +45,17 @@ def test_who_comes_late_is_asked_once_more_after_the_end():
     asked = []
     told(wait_until, lambda: asked.append(1), "there", seconds=-1.0)
     assert asked == [1]
+
+
+def test_many_things_may_go_one_by_one_however_long_that_takes(monkeypatch):
+    now = iter(range(1000))
+    monkeypatch.setattr(waiting, "monotonic", lambda: next(now))
+    left = [["a", "b", "c"]] * 4 + [["a", "b"]] * 4 + [["a"]] * 4 + [[]]
+    rest = iter(left)
+    wait_emptied(lambda: next(rest), "pods", seconds=5, pause=0)
+    rest = iter(left)
+    said = told(wait_emptied, lambda: next(rest), "pods", seconds=1, pause=0)
+    assert said == "pods: 3 are left, and none went for 1 s: ['a', 'b', 'c']"
 
 
 def test_an_item_may_be_anything():

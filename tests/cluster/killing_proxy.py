@@ -30,11 +30,15 @@ class KillingProxy:
         writes: number of writes that were answered with success since ``kill_after`` was set.
         kill: what kills the program.
         kill_after: the write after which the program is killed; 0 for none.
+        uncounted: ends of the paths whose writes do not count.
+        killed_after: method and path of each write after which the program was killed.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._target = cluster.address
         self.kill: Callable[[], None] = lambda: None
+        self.uncounted: tuple[str, ...] = ()
+        self.killed_after: list[tuple[str, str]] = []
         self._pool = urllib3.PoolManager(
             ca_certs=str(cluster.authority.ca.certificate), retries=False, maxsize=16
         )
@@ -104,8 +108,11 @@ class KillingProxy:
         )
         is_watch = "watch=" in request.path
         content = b"" if is_watch else answer.read(decode_content=False)
-        is_write = request.command in _WRITES and "/events" not in request.path
-        if is_write and answer.status < 300 and self._is_last():
+        path = request.path.partition("?")[0]
+        is_write = request.command in _WRITES and "/events" not in path
+        is_counted = is_write and answer.status < 300 and not path.endswith(self.uncounted)
+        if is_counted and self._is_last():
+            self.killed_after.append((request.command, path))
             self.kill()
             request.close_connection = True
             return

@@ -416,6 +416,11 @@ def test_kill_9_after_each_kind_of_write_loses_nothing(bed, alone, namespace):
     assert controller.daemon.stop() == 0
 
 
+KILLED_SECONDS = 300.0
+"""Maximum time to wait for what controllers do that are killed meanwhile, in seconds: two programs
+start in it, one after the other, beside whatever else the machine has to do."""
+
+
 class Killed:
     """Controllers behind a proxy that kills them after a write, and that start again at once."""
 
@@ -436,7 +441,19 @@ class Killed:
         return True
 
     def wait(self, condition, what):
-        wait_until(lambda: self.go_on() and condition(), what, failures=(AssertionError,))
+        wait_until(
+            lambda: self.go_on() and condition(),
+            what,
+            seconds=KILLED_SECONDS,
+            failures=(AssertionError,),
+            context=self.state,
+        )
+
+    def state(self):
+        """What a wait in vain is to be explained by."""
+        share_pods = self.bed.client.list("/apis/kubeshare.nthu/v1/sharepods")
+        log = self.controller.daemon.log(30)
+        return f"{self.kills} kills\n{share_pods}\n{self.bed.holders()}\n{log}"
 
 
 def way_of_three_share_pods(bed, killed, namespace):

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from scheduler.binder import PodBinder
 from scheduler.cache import SchedulerCache
+from scheduler.labels import RECENT_SECONDS, recent_missing_labels
 from scheduler.node_lock import EXPIRY_SECONDS, NodeLocker
 from scheduler.reasons import BindError, BindFailure
 from tests.scheduler.test_binder_machine import SCHEMES, ModelApi
@@ -224,3 +225,23 @@ def test_a_bound_pod_of_hami_has_its_label_and_no_other_pod_has_one(locked):
     locked.bind("a")
     expected = [(ref, "hami.io/vgpu-node", "n1")] if locked.system == "hami" else []
     assert [(label.pod, label.key, label.node) for label in locked.labels] == expected
+
+
+def test_a_label_that_was_not_written_is_written_at_the_next_bind_or_the_next_start(locked):
+    ref = locked.pod("a")
+    locked.bind("a")
+    expected = list(locked.labels)
+    locked.labels.clear()
+    locked.bind("a")
+    assert locked.labels == expected
+
+    bound = structs.replace(locked.api.pods["a"], scheduled_at=NOW)
+    others = [
+        structs.replace(bound, labels={"hami.io/vgpu-node": "n1"}),
+        structs.replace(bound, annotations={}),  # of NVIDIA's own plugin
+        structs.replace(bound, phase="Succeeded"),
+    ]
+    missing = list(recent_missing_labels([*others, bound], SCHEMES, NOW + RECENT_SECONDS))
+    assert missing == expected
+    assert [label.pod for label in missing] == [ref] * len(expected)
+    assert not [*recent_missing_labels([bound], SCHEMES, NOW + RECENT_SECONDS + 1)]

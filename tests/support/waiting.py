@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from time import monotonic, sleep  # those of now: a test may put others into the module
@@ -22,6 +22,9 @@ WAIT_SECONDS = 60.0
 
 PAUSE_SECONDS = 0.05
 """Maximum time between two looks at a condition, in seconds."""
+
+_LONGEST = 4000
+"""Maximum number of characters of an error that names many things."""
 
 
 def wait_until(
@@ -55,6 +58,28 @@ def wait_until(
             raise AssertionError(told.rstrip())
         sleep(shorter)
         shorter = min(2 * shorter, pause)
+
+
+def wait_emptied(
+    left: Callable[[], Collection[object]],
+    what: str,
+    *,
+    seconds: float = WAIT_SECONDS,
+    pause: float = PAUSE_SECONDS,
+) -> None:
+    """Wait until nothing is left of many things; ``seconds`` is the maximum time without progress.
+
+    Raises:
+        AssertionError: with what is left.
+    """
+    fewest, deadline = sys.maxsize, 0.0
+    while rest := left():
+        if len(rest) < fewest:
+            fewest, deadline = len(rest), monotonic() + seconds
+        elif monotonic() > deadline:
+            told = f"{what}: {len(rest)} are left, and none went for {seconds:g} s: {rest}"
+            raise AssertionError(told[:_LONGEST])
+        sleep(pause)
 
 
 def item_of(items: queue.SimpleQueue[T] | queue.Queue[T], what: str) -> T:

@@ -25,7 +25,7 @@ from tests.support.bed.pki import Authority, KeyPair
 from tests.support.bed.processes import Daemon, output
 from tests.support.bed.tools import Tools
 from tests.support.bed.workplace import Workplace
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_emptied, wait_until
 
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"
@@ -131,7 +131,7 @@ class Cluster:
         with suppress(Refused):  # where there are no SharePods
             self.client.raw("DELETE", f"/apis/kubeshare.nthu/v1/namespaces/{name}/sharepods")
         if self.controllers:
-            wait_until(lambda: not self.client.list(pods), f"{name}: without pods")
+            wait_emptied(lambda: self.client.list(pods), f"{name}: its pods go")
 
     def remove_node(self, name: str) -> None:
         """Forget a node that is gone, and its pods, for whose end nobody can wait."""
