@@ -11,6 +11,7 @@ Every method may be called by any thread; the lock is never held during a reques
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -248,18 +249,18 @@ class SchedulerCache(CacheReader):
 
         At most :data:`MOST_EXAMINED` nodes are examined.
         """
-        taken = 0
+        priority = demand.priority
         with self._lock:
-            lower = [
-                (name, {each.ref.uid for each in pods if each.priority < demand.priority})
+            if not self._state.has_less_important(priority):
+                return 0
+            lower = (
+                (name, {pod.ref.uid for pod in cached.pods.values() if pod.priority < priority})
                 for name in names
                 if (cached := self._state.nodes.get(name)) is not None
-                and (pods := cached.pods.values())
-                and cached.least_priority < demand.priority
-            ]
-        for name, gone in lower[:MOST_EXAMINED]:
-            taken += self.preempt(scheme, demand, name, gone) is not None
-        return taken
+                and cached.least_priority < priority
+            )
+            examined = list(islice(lower, MOST_EXAMINED))
+        return sum(self.preempt(scheme, demand, name, gone) is not None for name, gone in examined)
 
     # ------------------------------------------------------------ bind
 
@@ -394,7 +395,13 @@ class SchedulerCache(CacheReader):
         limited = namespace if self._state.quotas.quota(namespace) else ""
         over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.distinct())
         self._rejected.reject(
-            demand, shape, refused.names, now, limited=limited, over_quota=over_quota
+            demand,
+            shape,
+            refused.names,
+            now,
+            limited=limited,
+            over_quota=over_quota,
+            everywhere=len(refused.names) >= len(self._state.nodes),
         )
 
 

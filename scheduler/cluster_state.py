@@ -3,7 +3,7 @@
 The state has no requests and no decisions: :mod:`scheduler.cache` has those, and the lock.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -87,6 +87,11 @@ class ClusterState:
         self._unreadable: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._unhealthy: Mapping[str, str] = {}
+        self._priorities: Counter[int] = Counter()
+
+    def has_less_important(self, priority: int) -> bool:
+        """Whether a pod of a lower priority holds GPUs of any node."""
+        return any(each < priority and pods for each, pods in self._priorities.items())
 
     def cached(self, name: str) -> CachedNode:
         """The node of this name, which is made if nothing is known of it yet."""
@@ -222,7 +227,8 @@ class ClusterState:
     def unbound(self, before: float) -> list[tuple[str, PodReservation]]:
         """The node and the reservation of those that are older, without a bound pod."""
         older: list[tuple[str, PodReservation]] = []
-        for name, cached in self.nodes.items():
+        for name in {name for names in self._reserved.values() for name in names}:
+            cached = self.nodes[name]
             bound = {pod.ref.uid for pod in cached.pods.values()}
             older += (
                 (name, reservation)
@@ -366,7 +372,7 @@ class ClusterState:
     def _forget(self, key: str, pod: Pod) -> None:
         cached = self.nodes.get(pod.node)
         if cached is not None and key in cached.pods:
-            del cached.pods[key]
+            self._priorities[cached.pods.pop(key).priority] -= 1
             self._changed(cached)
         promised = self.nodes.get(self._promised.pop(key, ""))
         if promised is not None:
@@ -380,6 +386,7 @@ class ClusterState:
         elif pod.node:
             cached = self.cached(pod.node)
             cached.pods[key] = pod
+            self._priorities[pod.priority] += 1
             cached.change()
             self.settle(uid)
         elif uid not in self._reserved:

@@ -83,16 +83,22 @@ def node_lines(
     *,
     shares_cores: bool = True,
 ) -> Sequence[str]:
-    """A node of the page: its answer, and its GPUs with what is free of them."""
+    """A node of the page: its answer, and its GPUs with what is free of them.
+
+    A node without UUIDs has registered only the sum of its GPUs' memory.
+    """
     answer = "takes the pod" if refusal is None else refusal.cause.explanation
     if view is None:
         return (f"node {name}: {answer}",)
     detail = f" ({view.detail})" if view.detail else ""
     skipped = dict(refusal.skipped) if refusal else {}
-    gpus = (
-        _gpu_line(gpu, skipped.get(gpu.device.name), shares_cores) for gpu in view.candidate.gpus
+    gpus = view.candidate.gpus
+    is_average = len(gpus) > 1 and not any(gpu.device.uuid for gpu in gpus)
+    lines = (
+        _gpu_line(gpu, skipped.get(gpu.device.name), shares_cores, is_average=is_average)
+        for gpu in gpus
     )
-    return (f"node {name}: {answer}{detail}", *gpus)
+    return (f"node {name}: {answer}{detail}", *lines)
 
 
 def quota_lines(quota: NamespaceQuota, used: Mapping[str, Amounts]) -> Iterable[str]:
@@ -110,13 +116,16 @@ def quota_lines(quota: NamespaceQuota, used: Mapping[str, Amounts]) -> Iterable[
         yield f"  {name} is about some of the pods only: left to Kubernetes"
 
 
-def _gpu_line(gpu: UsedGpu, reason: PlacementReason | None, shares_cores: bool) -> str:
+def _gpu_line(
+    gpu: UsedGpu, reason: PlacementReason | None, shares_cores: bool, *, is_average: bool
+) -> str:
     device = gpu.device
     parts = [
         f"{rounded_size(gpu.free_bytes)} of {rounded_size(gpu.capacity_bytes)} free",
         *([f"{percentage(gpu.free_milli)} of the cores free"] if shares_cores else []),
         count(gpu.users, "share") + ("" if device.slots is None else f" of {device.slots}"),
     ]
+    parts += ["average size"] * is_average
     parts += ["unhealthy"] * (not device.healthy) + ["cordoned"] * gpu.cordoned
     why = f": {reason.explanation}" if reason else ""
     return f"  GPU {device.name}: {', '.join(parts)}{why}"

@@ -1,5 +1,6 @@
 """The informers that keep the scheduler's cache up to date: pods, nodes, and unhealthy GPUs."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -54,6 +55,8 @@ class ClusterInformers:
         self._fed: set[str] = set()
         self._gpu_admission: Mapping[str, str] | None = None
         self._changed = threading.Condition()
+        self._fresh_until = -math.inf
+        """Until then no kind can be stale, whatever happens: asked for every request."""
         self.pods: Informer[Pod] = Informer(
             list_watch.pods(server),
             "pods",
@@ -151,6 +154,9 @@ class ClusterInformers:
 
     def complaint(self) -> str:
         """Why no request can be answered; "" if the cache is complete and new enough."""
+        now = self._clock()
+        if now < self._fresh_until:
+            return ""
         if len(self._fed) < len(self._all):
             missing = ((name, self._all[name].health().failure) for name in self._all)
             failures = [f"{failure}{_hint(name, failure)}" for name, failure in missing if failure]
@@ -160,11 +166,12 @@ class ClusterInformers:
             if not health.synced or (health.failure and (health.silent or 0.0) > STALE_SECONDS):
                 age = "never" if health.silent is None else f"{health.silent:.0f} s ago"
                 return f"the last event about {name} came {age}: {health.failure or 'silence'}"
+        self._fresh_until = now + STALE_SECONDS - max(self.ages().values())
         return ""
 
     def ages(self) -> Mapping[str, float]:
         """Seconds since the last event about each kind."""
-        ages = {name: informer.health().silent for name, informer in self._all.items()}
+        ages = {name: informer.silent for name, informer in self._all.items()}
         return {name: age for name, age in ages.items() if age is not None}
 
     # ------------------------------------------------------------ on the informers' threads

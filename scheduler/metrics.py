@@ -11,17 +11,20 @@ import msgspec
 from scheduler.cache_reader import QuotaView
 from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
-from vgpu.metrics.family import Family, FamilyTable, Histogram, MetricType
+from vgpu.metrics.family import Family, FamilyTable, Histogram, HistogramCounts, MetricType
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import QuotaLimit
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
 
-NO_REQUESTS: Final = Histogram.empty(
-    (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# fmt: off
+BOUNDS: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )
-"""Bounds in seconds: from a filter that is answered from memory to what kube-scheduler gives up."""
+# fmt: on
+"""Bounds of durations in seconds: from a filter that is answered from memory to what kube-scheduler
+gives up."""
 
 
 class Verb(StrEnum):
@@ -75,15 +78,17 @@ class SchedulerMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests: dict[tuple[Verb, Outcome], Histogram] = {}
+        self._requests: dict[tuple[Verb, Outcome], HistogramCounts] = {}
         self._rejections: Counter[PlacementReason] = Counter()
         self._bind_failures: Counter[str] = Counter()
 
     def note_request(self, verb: Verb, outcome: Outcome, seconds: float) -> None:
         """Count a request that took so long."""
         with self._lock:
-            durations = self._requests.get((verb, outcome), NO_REQUESTS)
-            self._requests[verb, outcome] = durations.plus(seconds)
+            durations = self._requests.get((verb, outcome))
+            if durations is None:
+                durations = self._requests[verb, outcome] = HistogramCounts(BOUNDS)
+            durations.add(seconds)
 
     def note_rejection(self, reason: PlacementReason) -> None:
         """Count a pod that no node takes, by the reason of most nodes."""
@@ -99,7 +104,7 @@ class SchedulerMetrics:
         """The fields of :class:`SchedulerView` that are counters."""
         with self._lock:
             return {
-                "requests": dict(self._requests),
+                "requests": {key: each.histogram() for key, each in self._requests.items()},
                 "rejections": dict(self._rejections),
                 "bind_failures": dict(self._bind_failures),
             }

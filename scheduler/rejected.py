@@ -126,30 +126,38 @@ class RejectedPods:
         *,
         limited: str = "",
         over_quota: bool = False,
+        everywhere: bool = False,
     ) -> None:
-        """Remember a rejection by the nodes of these names.
+        """Remember a rejection by the nodes of these names; ``everywhere`` if these are all nodes.
 
         They add to the nodes of earlier rejections: kube-scheduler may offer other nodes each time.
         """
-        before = self._pods.get(demand.pod.uid)
+        uid = demand.pod.uid
+        before = self._pods.get(uid)
         nodes = None if before is None else before.nodes
-        if before is None:
+        if everywhere:
+            nodes = None
+        elif before is None:
             nodes = frozenset(names)
         elif nodes is not None and not nodes.issuperset(names):
             nodes = nodes.union(names)
-        self.add(
-            RejectedPod(
-                demand.pod,
-                shape,
-                demand,
-                nodes,
-                now if before is None else before.since,
-                1 if before is None else before.rejections + 1,
-                len(names),
-                limited,
-                over_quota,
-            )
+        rejected = RejectedPod(
+            demand.pod,
+            shape,
+            demand,
+            nodes,
+            now if before is None else before.since,
+            1 if before is None else before.rejections + 1,
+            len(names),
+            limited,
+            over_quota,
         )
+        if before is None or (before.group, before.over_quota) != (rejected.group, over_quota):
+            self.add(rejected)
+            return
+        self._pods[uid] = self._groups[rejected.group][uid] = rejected  # as nearly always
+        if over_quota:
+            self._over_quota[limited][uid] = rejected
 
     def add(self, rejected: RejectedPod) -> None:
         """Remember a pod, in place of what was remembered of it."""

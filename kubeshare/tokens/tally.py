@@ -1,7 +1,7 @@
 """Times that are counted by size, as a histogram of the page of metrics. Pure.
 
-:class:`vgpu.metrics.family.Histogram` is a value, and copied at each amount; a token is granted
-hundreds of times a second.
+A tally is handed over to the next daemon as it is, in whole microseconds;
+:class:`vgpu.metrics.family.HistogramCounts` counts the same in one process.
 """
 
 from bisect import bisect_left

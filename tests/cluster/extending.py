@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 import yaml
 
 from tests.cluster.api_relay import ApiRelay
+from tests.cluster.killing_proxy import KillingProxy
 from tests.support.bed.client import Object, Refused
 from tests.support.bed.cluster import Cluster
 from tests.support.bed.processes import Daemon
@@ -85,7 +86,7 @@ class Extender:
         folder: Path,
         *flags: str,
         is_locked: bool = False,
-        relay: ApiRelay | None = None,
+        relay: ApiRelay | KillingProxy | None = None,
     ) -> None:
         """``flags`` are of the command, such as ``--single``; ``relay`` is its API server.
 

@@ -111,11 +111,17 @@ class Placing:
     def state(self):
         """The end of the extender's log, and why pods wait."""
         waiting = [
-            f"{condition_message(pod)}\n{self.extender.get(explain_path(pod))[1]}"
+            f"{condition_message(pod)}\n{self._explained(pod)}"
             for pod in self.pods(self.namespace)
             if not bound(pod)
         ]
         return "\n".join([self.extender.daemon.log(20), *waiting])
+
+    def _explained(self, pod):
+        try:
+            return self.extender.get(explain_path(pod))[1]
+        except OSError as error:
+            return error
 
 
 def as_pod(obj):

@@ -578,7 +578,9 @@ def test_a_pending_pod_has_its_reason_in_an_event_and_on_a_page(bed):
         cause,
         "node gpushare-w: no GPU has enough free memory",
     ]
-    assert lines[5] == ("  GPU 0: 4.0 GiB of 16.0 GiB free, 1 share: no GPU has enough free memory")
+    assert lines[5] == (
+        "  GPU 0: 4.0 GiB of 16.0 GiB free, 1 share, average size: no GPU has enough free memory"
+    )
     assert bed.extender.get("/explain/nowhere/waits")[0] == 404
 
 

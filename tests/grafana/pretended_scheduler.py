@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from scheduler.cache_reader import QuotaView
-from scheduler.metrics import NO_REQUESTS, TABLES, Outcome, SchedulerView, Verb
+from scheduler.metrics import BOUNDS, TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
-from vgpu.metrics.family import FamilyTable
+from vgpu.metrics.family import FamilyTable, Histogram, HistogramCounts
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.declared import DeclaredLimit, UnreadableLimit
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
@@ -35,11 +35,19 @@ EXCEEDED = QuotaView(QUOTA, {"": {MEMORY: 96 * GIB}})
 """More is used than is declared, and another amount cannot be read."""
 
 
+def durations(seconds: float, requests: int) -> Histogram:
+    """Of requests that took equally long."""
+    counts = HistogramCounts(BOUNDS)
+    for _ in range(requests):
+        counts.add(seconds)
+    return counts.histogram()
+
+
 def view_of(t: float, **fields: object) -> SchedulerView:
     """A scheduler that has answered for so many seconds."""
     pods = 40 + int(t / 2)
     requests = {
-        (verb, Outcome.SUCCESS): NO_REQUESTS.plus(seconds, pods * (3 if verb is Verb.FILTER else 1))
+        (verb, Outcome.SUCCESS): durations(seconds, pods * (3 if verb is Verb.FILTER else 1))
         for verb, seconds in SECONDS.items()
     }
     return SchedulerView(
@@ -81,8 +89,8 @@ def failing(t: float) -> SchedulerView:
         ready=False,
         ages=dict.fromkeys(KINDS, 400.0 + t),
         requests={
-            (Verb.FILTER, Outcome.SUCCESS): NO_REQUESTS.plus(2.5, now),
-            (Verb.BIND, Outcome.ERROR): NO_REQUESTS.plus(3.5, now),
+            (Verb.FILTER, Outcome.SUCCESS): durations(2.5, now),
+            (Verb.BIND, Outcome.ERROR): durations(3.5, now),
         },
         bind_failures={BindFailure.REFUSED: now, BindFailure.LEASE_UNREADABLE: now},
         api_requests={("list", "0"): now, ("create", "403"): now},

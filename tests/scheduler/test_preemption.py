@@ -109,6 +109,21 @@ def test_no_pod_ends_for_one_that_is_not_more_important(bed, priority):
     assert bed.victims() is None
 
 
+def test_nodes_are_counted_that_only_pods_of_lower_priority_keep_from_taking_the_pod(bed):
+    pod = PODS.one(json.dumps(json.loads(PREEMPT)["Pod"]).encode())
+    scheme, demand = bed.cache.demand_of(pod)
+    names = ["somewhere", NODE]
+    assert bed.cache.outranked(scheme, demand, names) == 1
+    for name in ("chosen0", "chosen1", "important", "low"):
+        bed.cache.set_pod(f"ns/{name}", None)
+    for gpu, priority in enumerate((100, 101)):
+        bed.bound(f"full{gpu}", gpu, priority, gib=16)
+    assert bed.cache.outranked(scheme, demand, names) == 0
+    bed.cache.set_pod("ns/full0", None)
+    bed.bound("less", 0, 99)
+    assert bed.cache.outranked(scheme, demand, names) == 1
+
+
 def budget(allowed, namespace="ns", app="web"):
     requirements = (Requirement("app", "In", frozenset({app})),)
     return DisruptionBudget(namespace, "b", allowed, requirements)

@@ -49,6 +49,17 @@ def test_a_woken_pod_begins_with_the_nodes_of_its_next_rejection(pods):
     assert woken(pods, "n1") == set()
 
 
+def test_a_pod_that_every_node_refused_is_woken_by_any_node_and_keeps_no_names(pods):
+    reject(pods, "a", ("n1", "n2"), 1.0)
+    for moment in (2.0, 3.0):
+        reject(pods, "a", ("n1", "n2", "n3"), moment, everywhere=True)
+    known = pods.get("uid-a")
+    assert (known.since, known.rejections, known.offered) == (1.0, 3, 3)
+    assert (pods.names, len(pods)) == (0, 1)
+    assert woken(pods, "n4") == {"a"}
+    assert len(pods) == 0
+
+
 def test_equal_sets_of_nodes_are_kept_once(pods):
     names = [f"n{number}" for number in range(100)]
     for number in range(50):

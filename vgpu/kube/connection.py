@@ -41,6 +41,9 @@ tenth of a shorter time."""
 LONGEST_LINE: Final = 32 * 1024 * 1024
 """Maximum length of a stream's line, in bytes; etcd keeps no object of more than 1.5 MiB."""
 
+_READ_BYTES: Final = 64 * 1024
+"""Maximum number of bytes of a stream that are read at a time."""
+
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 _SUCCESSES: Final = range(200, 300)
@@ -162,7 +165,7 @@ class ApiConnection:
             rest = b""
             at_once = min(AT_ONCE_SECONDS, self._gather / 10)
             asked_at = time.monotonic()
-            while chunk := response.read1(decode_content=True):
+            for chunk in _chunks(response):
                 waited = time.monotonic() - asked_at
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from filter(None, lines)
@@ -229,6 +232,18 @@ class ApiConnection:
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
+
+
+def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """The content as it arrives: in chunks, as an API server sends a stream, or without any.
+
+    ``read_chunked`` costs less than half of what ``read1`` costs for each event.
+    """
+    if response.chunked:
+        yield from response.read_chunked(_READ_BYTES, decode_content=True)
+        return
+    while data := response.read1(decode_content=True):
+        yield data
 
 
 def _is_page(response: urllib3.BaseHTTPResponse) -> bool:

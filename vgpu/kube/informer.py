@@ -155,6 +155,12 @@ class Informer(Generic[_Object]):
         with self._lock:
             return self._health()
 
+    @property
+    def silent(self) -> float | None:
+        """Seconds since the server's last event; None before the first list."""
+        heard_at = self._heard_at
+        return None if heard_at is None else self._clock() - heard_at
+
     def state(self) -> InformerState[_Object]:
         """The current state. Never asks the server; copies the objects only after a change."""
         with self._lock:
@@ -170,7 +176,7 @@ class Informer(Generic[_Object]):
             )
 
     def _health(self) -> InformerHealth:
-        silent = None if self._heard_at is None else self._clock() - self._heard_at
+        silent = self.silent
         synced = silent is not None and silent <= self._stale_seconds
         return InformerHealth(silent=silent, failure=self._failure, synced=synced)
 

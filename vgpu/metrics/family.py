@@ -5,10 +5,11 @@ view, ``labels`` and ``key`` give the label names and a row's values for them, a
 ``value`` gives the row's number. Nothing here knows what is measured.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from math import inf
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -33,21 +34,29 @@ class Histogram(msgspec.Struct, frozen=True):
     buckets: Mapping[float, int]
     total: float
 
-    @classmethod
-    def empty(cls, bounds: Iterable[float]) -> Self:
-        """Nothing observed yet; ``bounds`` ascend and are finite."""
-        return cls(dict.fromkeys((*bounds, inf), 0), 0.0)
-
     @property
     def count(self) -> int:
         """Number of all amounts."""
         return sum(self.buckets.values())
 
-    def plus(self, amount: float, times: int = 1) -> "Histogram":
-        """With so many equal amounts more."""
-        bucket = next(bound for bound in self.buckets if amount <= bound)
-        buckets = {**self.buckets, bucket: self.buckets[bucket] + times}
-        return Histogram(buckets, self.total + amount * times)
+
+class HistogramCounts:
+    """Amounts that are counted one by one, for a :class:`Histogram`. Not for several threads."""
+
+    def __init__(self, bounds: Iterable[float]) -> None:
+        """``bounds`` ascend and are finite."""
+        self._bounds = (*bounds, inf)
+        self._counts = [0] * len(self._bounds)
+        self._total = 0.0
+
+    def add(self, amount: float) -> None:
+        """Count one more."""
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._total += amount
+
+    def histogram(self) -> Histogram:
+        """All of them at this moment."""
+        return Histogram(dict(zip(self._bounds, self._counts, strict=True)), self._total)
 
 
 Number = float | int
