@@ -2,6 +2,8 @@
 
     python docs/dashboards_capture.py
 
+docs/schemes/nvidia.png is the beginning of *Node* for a node with time-slicing.
+
 Real exporters on twenty simulated nodes, the real reconciler repairing one thing after the other,
 pages of device plugins with made-up counts, and Debian's Prometheus. It takes as long as it shows.
 """
@@ -14,11 +16,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from grafana.preview import pictures  # noqa: E402
+from grafana.answers import Server  # noqa: E402
+from grafana.preview import picture, pictures  # noqa: E402
+from grafana.reading import EVERYTHING, FOLDER, load, of_range  # noqa: E402
 from tests.grafana.living_cluster import LivingCluster  # noqa: E402
 
 SECONDS = 300
 WRITE_SECONDS = 1.0
+TIME_SLICED = "gpu-node-14"
+AFTER_IT = "Over time"
+"""The heading below the row about NVIDIA's own sharing."""
+
 REPAIRING = (
     "--mode=apply",
     "--max-per-cycle=1",
@@ -43,8 +51,19 @@ def main() -> None:
             time.sleep(WRITE_SECONDS)
         server = living.servers.honouring
         url = f"http://127.0.0.1:{server.port}"
+        (HERE / "schemes" / "nvidia.png").write_bytes(time_sliced(url, seconds))
         one = {"vgpu-node": {"node": "gpu-node-1"}}
         pictures(url, {}, seconds, HERE / "dashboards", one)
+
+
+def time_sliced(url: str, seconds: float) -> bytes:
+    """The first rows of *Node*, down to the one about NVIDIA's own sharing."""
+    until = time.time()
+    filling = {**EVERYTHING, **of_range(seconds), "node": TIME_SLICED}
+    page = load(FOLDER / "vgpu-node.json")
+    (end,) = (panel["gridPos"]["y"] for panel in page["panels"] if panel.get("title") == AFTER_IT)
+    first = [panel for panel in page["panels"] if panel["gridPos"]["y"] < end]
+    return picture({**page, "panels": first}, Server(url, filling, until - seconds, until))
 
 
 if __name__ == "__main__":
