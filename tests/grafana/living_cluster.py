@@ -117,7 +117,7 @@ class LivingCluster:
             controller = stack.enter_context(PretendedScheduler(working, CONTROLLER_TABLES))
             found.append(Found(controller.target, "vgpu-kubeshare-controller-0", CONTROLLERS))
             tokens = stack.enter_context(PretendedScheduler(sharing, TOKEN_TABLES))
-            found.append(Found(tokens.target, self.nodes[0].node.scenario.node, TOKENS))
+            found.append(Found(tokens.target, self.nodes[-1].node.scenario.node, TOKENS))
             pods = self.folder / "pods.json"
             tell(pods, [each.told(EXPORTERS_POD) for each in found])
             self.servers = Monitored(
