@@ -11,7 +11,6 @@ what a kubelet and our node component do with bound pods: it runs them, and repo
 import itertools
 import sys
 import threading
-from collections import defaultdict
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
@@ -28,7 +27,6 @@ from tests.support.bed.processes import Daemon
 from tests.support.deploy_objects import kinds
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_ended, wait_until
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
 from vgpu.units import GIB, MIB
 
@@ -122,6 +120,12 @@ def labelled_pod(name, namespace, milli=500, gib=1, *, annotations=None, **spec)
     return pod
 
 
+def reason_of(found, type_):
+    """The reason of one of a SharePod's or pod's conditions; "" if it has none."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((each["reason"] for each in conditions if each["type"] == type_), "")
+
+
 class Player(threading.Thread):
     """Plays the kubelets of some nodes, and the garbage collector of SharePods' pods."""
 
@@ -184,8 +188,9 @@ class Controller:
 
     numbers = itertools.count(1)
 
-    def __init__(self, kubeconfig, folder, *flags):
-        self.kubeconfig, self.folder, self.flags = kubeconfig, folder, flags
+    def __init__(self, kubeconfig, folder, *flags, image="vgpu:test"):
+        self.kubeconfig, self.folder = kubeconfig, folder
+        self.flags = (f"--holder-image={image}", *flags)
         self.port = free_port()
         self.daemon = None
 
@@ -194,7 +199,6 @@ class Controller:
             *(sys.executable, "-m", "vgpu", "kubeshare", "controller"),
             f"--kubeconfig={self.kubeconfig}",
             f"--web.listen-address=127.0.0.1:{self.port}",
-            "--holder-image=vgpu:test",
             *self.flags,
         ]
         log = self.folder / f"controller-{next(self.numbers)}.log"
@@ -209,62 +213,6 @@ class Controller:
     def kill(self):
         self.daemon.signal(SIGKILL)
         self.daemon.wait()
-
-
-class Watch:
-    """All events of SharePods and pods, with what must hold after each of them."""
-
-    def __init__(self, client, nodes):
-        self.client, self.nodes = client, nodes
-        self.share_pods, self.uuids, self.broken = {}, defaultdict(set), []
-        self.events = 0
-        path = "/apis/kubeshare.nthu/v1/sharepods"
-        self.version = client.get(path)["metadata"]["resourceVersion"]
-        self.path = path
-        self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self.ending = False
-
-    def _run(self):
-        while not self.ending:
-            query = {"resourceVersion": self.version, "timeoutSeconds": 5}
-            with suppress(urllib3.exceptions.HTTPError):
-                for kind, found in self.client.watch(self.path, **query):
-                    if kind == "ERROR":
-                        self.broken.append(found)
-                        return
-                    self.version = found["metadata"]["resourceVersion"]
-                    self._see(kind, found)
-
-    def _see(self, kind, found):
-        self.events += 1
-        uid = found["metadata"]["uid"]
-        self.share_pods[uid] = found
-        if kind == "DELETED":
-            del self.share_pods[uid]
-        by_gpu, ports = defaultdict(list), defaultdict(list)
-        for each in self.share_pods.values():
-            status, node = each.get("status") or {}, each["spec"].get("nodeName")
-            if node in self.nodes and status.get("BoundDeviceID"):
-                by_gpu[node, each["metadata"]["annotations"][GPUID]].append(each)
-                ports[node].append(status["PodManagerPort"])
-        for gpu, tenants in by_gpu.items():
-            numbers = [each["metadata"]["annotations"] for each in tenants]
-            milli = sum(round(1000 * float(each["kubeshare/gpu_request"])) for each in numbers)
-            memory = sum(int(each["kubeshare/gpu_mem"]) for each in numbers)
-            uuids = {each["status"]["BoundDeviceID"] for each in tenants}
-            if milli > 1000 or memory > CARD or len(uuids) > 1:
-                self.broken.append((gpu, milli, memory, uuids))
-        for node, used in ports.items():
-            if len(used) != len(set(used)) or not set(used) <= set(MANAGER_PORTS):
-                self.broken.append((node, used))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ending = True
-        wait_ended(self.thread, "the watch ends")
 
 
 class Bed:
@@ -305,6 +253,13 @@ class Bed:
 
     def wait_ready(self, namespace, *names):
         return [self.wait_for(namespace, name, objects.ready, "Ready") for name in names]
+
+    def wait_events(self, found, *reasons):
+        """Wait until it has an event of each reason."""
+        wait_until(
+            lambda: {each["reason"] for each in self.client.events(found)} >= set(reasons),
+            f"{found['metadata']['name']}: the events {reasons}",
+        )
 
     def holders(self):
         pods = self.client.list("/api/v1/namespaces/kube-system/pods", labelSelector=ROLE)

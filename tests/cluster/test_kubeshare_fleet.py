@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.cluster.kubesharing import CARD, CRD, RULES, Controller, Watch, share_pod
+from tests.cluster.kubeshare_watch import ShareWatch
+from tests.cluster.kubesharing import CARD, CRD, RULES, Controller, reason_of, share_pod
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
@@ -90,17 +91,12 @@ def fleet(workplace, tools):
         wait_ended(reporter, "the reporter ends")
 
 
-def condition_reason(found, type_):
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return next((each["reason"] for each in conditions if each["type"] == type_), "")
-
-
 def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
     client, cluster = fleet.client, fleet.cluster
     controller = Controller(cluster.client_for(*RULES).kubeconfig, tmp_path, "--no-leader-elect")
     controller.start()
     chance = random.Random(21)
-    with cluster.namespace() as namespace, Watch(client, fleet.cards) as watch:
+    with cluster.namespace() as namespace, ShareWatch(client, fleet.cards) as watch:
         path = f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods"
         asked = [
             share_pod(f"p{number}", namespace, chance.choice(SIZES), chance.choice((1, 2, 4)))
@@ -111,7 +107,7 @@ def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
             return client.list(path)
 
         def is_decided(found):
-            is_refused = condition_reason(found, "Scheduled") == "Unschedulable"
+            is_refused = reason_of(found, "Scheduled") == "Unschedulable"
             return objects.ready(found) or is_refused
 
         begun = time.monotonic()
@@ -148,8 +144,8 @@ def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
         wait_until(
             lambda: not client.list(f"/api/v1/namespaces/{namespace}/pods"), "no pod is left"
         )
-        figure(f"KubeShare: {watch.events} events of SharePods; {process_of(controller)}")
-    assert not watch.broken
+        watch.require_unbroken()
+        figure(f"KubeShare: {watch.events} changes of shares; {process_of(controller)}")
     assert controller.daemon.stop() == 0
 
 

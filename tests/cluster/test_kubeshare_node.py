@@ -4,12 +4,13 @@ The tests are steps of one way, in their order: upstream's tenants run; ours tak
 of ours runs; ours go again. Nobody restarts.
 """
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from tests.cluster import upstream_kubeshare as upstream
 from tests.cluster.charting import Chart, driver_for_pods, install, of_the_bed, shown, uninstall
+from tests.cluster.kubeshare_watch import ShareWatch
 from tests.cluster.kubesharing import GPUID, labelled_pod, share_pod
 from tests.cluster.test_admission_policies import only
 from tests.cluster.token_pods import Worker, install_client, token_daemon, worker
@@ -140,6 +141,7 @@ def way(control_plane, node, tools, tmp_path_factory, product_image):
     with (
         control_plane.namespace("kubeshare") as namespace,
         DevicePlugin(node, "nvidia.com/gpu", UUIDS, visible) as plugin,
+        ExitStack() as stack,
     ):
         values = {
             "exporter": {"enabled": False},
@@ -159,6 +161,7 @@ def way(control_plane, node, tools, tmp_path_factory, product_image):
         path = "/apis/kubeshare.nthu/v1/sharepods"
         wait_until(lambda: client.get(path), "SharePods are served", failures=(Refused,))
         plugin.wait_counted(2)
+        watch = stack.enter_context(ShareWatch(client, [node.name]))
         way = Way(node, namespace, chart)
         way.begin()
         way.made = install(client, [each for each in rendered if each not in crd])
@@ -167,6 +170,7 @@ def way(control_plane, node, tools, tmp_path_factory, product_image):
         for made in kinds(way.made, "DaemonSet"):
             client.wait_for(made, lambda it: it["status"].get("numberReady") == 1, "ready")
         yield way
+        watch.require_unbroken()
         for each in client.list(f"/apis/kubeshare.nthu/v1/namespaces/{namespace}/sharepods"):
             client.delete({"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", **each})
         way.leave()
