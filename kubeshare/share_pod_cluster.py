@@ -7,9 +7,9 @@ A write that the API server has answered counts at once (:meth:`SharePodCluster.
 events of earlier versions do not undo it.
 """
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,6 +29,9 @@ from vgpu.kube.objects import MalformedObject, holds_devices
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.node import holder, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID
+
+MOST_GONE: Final = 10_000
+"""Maximum number of objects that are remembered as gone."""
 
 _Object = TypeVar("_Object")
 
@@ -61,6 +64,7 @@ class SharePodCluster:
         self._of_node: dict[str, set[VirtualGpuName]] = defaultdict(set)
         self._used: dict[str, NodeAmounts] = {}
         self._last_ports: dict[str, int] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     # ------------------------------------------------------------ changes
 
@@ -71,6 +75,7 @@ class SharePodCluster:
             if _is_older(found, before):
                 return Affected()
             found = _with_binding(found, before)
+        self._note_gone(found, before)
         self._unread.pop(key, None)
         self._unanswered.discard(key)
         if isinstance(found, MalformedObject):
@@ -91,6 +96,7 @@ class SharePodCluster:
         before = self.pods.get(key)
         if pod is not None and _is_older(pod, before):
             return Affected()
+        self._note_gone(pod, before)
         with_before = self._counted(key)
         _replace(self.pods, key, pod)
         for index, name_of in ((self._users, _used_gpu), (self._holders, held_gpu)):
@@ -132,7 +138,9 @@ class SharePodCluster:
         return self.set_share_pod(key, found)
 
     def assume(self, answer: SharePod | ClusterPod) -> Affected:
-        """Count a write that the API server has answered."""
+        """Count a write that the API server has answered, unless its object is gone already."""
+        if answer.ref.uid in self._gone:
+            return Affected()
         if isinstance(answer, ClusterPod):
             return self.set_pod(f"{answer.ref.namespace}/{answer.ref.name}", answer)
         self.use_port(answer)
@@ -226,6 +234,19 @@ class SharePodCluster:
         )
 
     # ------------------------------------------------------------ indexes
+
+    def _note_gone(
+        self,
+        found: SharePod | ClusterPod | MalformedObject | None,
+        before: SharePod | ClusterPod | None,
+    ) -> None:
+        """An answer to a write may come after the event that its object is gone."""
+        if found is None and before is not None:
+            self._gone[before.ref.uid] = None
+            if len(self._gone) > MOST_GONE:
+                self._gone.popitem(last=False)
+        elif isinstance(found, SharePod | ClusterPod):
+            self._gone.pop(found.ref.uid, None)
 
     def _node_view(self, node: ClusterNode) -> PlacementNode:
         gpus = tuple(self.virtual_gpu(name) for name in sorted(self._of_node[node.name]))

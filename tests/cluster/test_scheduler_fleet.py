@@ -102,7 +102,8 @@ class Fleet:
             if pod["status"].get("phase") == "Failed" and not is_deleted(pod)
         ]
         for pod in failed:
-            assert pod["status"]["reason"] == "UnexpectedAdmissionError", pod["status"]
+            reason = pod["status"]["reason"]  # "OutOf…" while the resource is not advertised
+            assert reason.startswith(("UnexpectedAdmissionError", "OutOf")), pod["status"]
             labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
             self.client.delete(pod, grace_seconds=0)
             self.client.wait_gone(pod)

@@ -388,6 +388,22 @@ def test_a_late_event_does_not_undo_a_write():
     assert controllers.state.share_pods["ns/a"] == again
 
 
+def test_a_late_answer_does_not_bring_back_what_is_gone():
+    """Else the GPU of a SharePod that is gone stays held until the controllers start again."""
+    cluster, controllers = started(share_pod("a"))
+    state, placed = controllers.state, cluster.share_pods["ns/a"]
+    (key, pod), *_ = state.pods.items()
+    state.set_share_pod("ns/a", None)
+    state.set_pod(key, None)
+    state.assume(placed)
+    state.assume(pod)
+    assert "ns/a" not in state.share_pods
+    assert key not in state.pods
+    state.set_pod(key, pod)  # an event: it is there after all
+    state.assume(pod)
+    assert state.pods[key] == pod
+
+
 def test_a_new_process_finds_all_it_has_to_do_in_the_objects():
     """An idle holder, one without its pod, a finished SharePod, and one that waits for its bind."""
     cluster, _ = started(
