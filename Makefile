@@ -15,7 +15,7 @@ PARALLEL  = --numprocesses=$(WORKERS) $(BY_GROUP)
 PYTEST    = $(BIN)/python -m pytest --hypothesis-profile=ci
 FAST      = -m "not slow and not cluster"
 STOPWATCH = $(BIN)/python -m tests.support.stopwatch 'make $@' '$(BOUND)' --
-PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler grafana deploy docs)
+PURE      = $(addprefix tests/,schemes placement ledger metrics reconciler doctor grafana deploy docs)
 GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
 HELM      = $(BIN)/python -c \
   'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'

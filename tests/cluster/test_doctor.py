@@ -1,6 +1,7 @@
 """`vgpu doctor` at a real API server: its rights, those of components, clocks of nodes."""
 
 import json
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 
 from tests.cluster.reconciling import MANIFESTS, documents, with_rights
 from tests.support import sample_cluster as sample
+from tests.support.environment import ROOT
+from tests.support.nvml_fake import Device, FakeDriver
 from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.kube.client import ApiClient
@@ -146,3 +149,81 @@ def test_what_a_real_server_says_of_itself(api):
     (skew,) = of_reason(findings, "kubelet_skew")  # four minor versions
     assert "kubelet v1.30.0: 1 node (doctor-gpu)" in skew["evidence"]
     assert any(text.startswith("API server: v1.34.") for text in skew["evidence"])
+
+
+# ---------------------------------------------------------------- a real node
+
+
+WATCHED = """
+import json, os, sys
+
+opened = set()
+
+def hook(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename"):
+        place = arguments[0]
+    elif event == "socket.connect":
+        place = arguments[1]
+    else:
+        return
+    if isinstance(place, (str, bytes, os.PathLike)):
+        opened.add(os.fsdecode(place))
+
+from click.testing import CliRunner
+from vgpu.commands.doctor_node import command
+
+sys.addaudithook(hook)
+result = CliRunner().invoke(command, sys.argv[1:], catch_exceptions=False)
+print(json.dumps([json.loads(result.stdout)["findings"], sorted(opened), result.exit_code]))
+"""
+"""Runs the command, and prints its findings and what it has opened."""
+
+SECRET = "hunter2-s3cr3t"
+AUTH = f'\n[plugins."io.containerd.grpc.v1.cri".registry.configs."x".auth]\npassword = "{SECRET}"\n'
+CONFIG = "/var/tmp/containerd.toml"
+SECRET_PLACES = ("/etc/kubernetes", "/var/lib/kubelet/config", "pki", ".key", "~secret", "shadow")
+
+
+@pytest.fixture
+def diagnosed(node, tmp_path, host_proc):
+    """The findings of the node by this user, and what was opened for them."""
+    driver = FakeDriver(tmp_path)
+    driver.write(devices=[Device("GPU-0000-doctor")])
+    text = node.run(["cat", "/etc/containerd/config.toml"]) + AUTH
+    node.run(["sh", "-c", f"printf %s '{text}' > {CONFIG}"])
+    procfs = host_proc()
+
+    def run(*before):
+        flags = ("--containerd.config", CONFIG, "--path.procfs", procfs, "-o", "json")
+        command = [*before, sys.executable, "-c", WATCHED, *flags]
+        env = {**driver.env(), "PYTHONPATH": str(ROOT)}
+        findings, opened, status = json.loads(node.run(command, env=env))
+        assert status in (0, 3)
+        assert SECRET not in json.dumps(findings)
+        return findings, opened
+
+    yield run
+    node.run(["rm", CONFIG])
+
+
+def test_a_real_node(diagnosed):
+    """The kubelet's sockets, containerd's configuration, and the sources of the exporter."""
+    findings, opened = diagnosed()
+    reasons = {each["reason"] for each in findings}
+    assert {"driver", "runtime_config"} <= reasons
+    assert reasons.isdisjoint({"no_driver", "socket_absent", "containerd_unknown", "check_failed"})
+    (config,) = of_reason(findings, "runtime_config")
+    assert config["evidence"] == ["enable_cdi = true"]
+    assert not of_reason(findings, "source_failed"), findings
+    assert CONFIG in opened
+    assert not [path for path in opened for secret in SECRET_PLACES if secret in path]
+
+
+def test_a_real_node_without_any_capability(diagnosed):
+    """Files of root are enough: whatever needs more is a finding with its reason."""
+    findings, _ = diagnosed("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    reasons = {each["reason"] for each in findings}
+    assert {"driver", "runtime_config"} <= reasons
+    assert reasons.isdisjoint({"no_driver", "socket_absent", "check_failed"})
+    failed = of_reason(findings, "source_failed")
+    assert all(each["evidence"][0] and each["advice"] for each in failed)

@@ -88,12 +88,26 @@ def test_findings(case):
     assert {each.reason.value for each in node_findings(facts)} == expected
 
 
+def test_a_check_that_crashes_costs_itself_only():
+    class Broken(dict):
+        def items(self):
+            raise RuntimeError(SECRET)
+
+    findings = list(node_findings(changed(sockets=Broken())))
+    (failed,) = (each for each in findings if each.reason == "check_failed")
+    assert failed.about == "sockets"
+    assert SECRET not in repr(failed)
+    assert {"driver", "runtime_config"} <= {each.reason.value for each in findings}
+    assert "passed" not in {each.reason.value for each in findings}
+
+
 def test_the_driver_and_the_gpus_are_named():
     (driver,) = (each for each in node_findings(GOOD) if each.reason == "driver")
     assert driver.severity is Severity.INFO
     assert driver.evidence == ("driver 580.95.05: 2 × NVIDIA L40S",)
 
 
+SECRET = "hunter2-s3cr3t"
 RUNTIME = "io.containerd.cri.v1.runtime"
 CRI = "io.containerd.grpc.v1.cri"
 
@@ -121,9 +135,6 @@ def test_what_containerds_configuration_says_of_cdi(text, config):
 def test_what_is_no_toml():
     with pytest.raises(ValueError, match="Expected"):
         parse_containerd("[plugins")
-
-
-SECRET = "hunter2-s3cr3t"
 
 
 def test_credentials_of_registries_are_not_printed():

@@ -48,6 +48,28 @@ def workload(
     }
 
 
+def bare_pod(name, *containers, namespace="kube-system", ready=True, owner="", **labels):
+    """A pod with these containers, as in :func:`workload`; ``owner`` is the kind of its owner."""
+    template = workload("Deployment", name, *containers)["spec"]["template"]["spec"]
+    reference = {"kind": owner, "name": owner, "uid": owner, "controller": True}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "labels": labels,
+            "ownerReferences": [reference] if owner else [],
+        },
+        "spec": template,
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        },
+    }
+
+
 def with_software(node, kubelet="v1.34.4", runtime="containerd://2.1.0", labels=None):
     """A node of the sample cluster with its software."""
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}

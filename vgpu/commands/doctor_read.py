@@ -11,6 +11,7 @@ import click
 
 from vgpu.commands.doctor import DUMPED
 from vgpu.doctor.components import ComponentRole, components
+from vgpu.doctor.custom_kinds import CUSTOM_KINDS
 from vgpu.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
 from vgpu.doctor.model import DoctorCheck, Unread
 from vgpu.doctor.rights import needed
@@ -21,6 +22,7 @@ from vgpu.kube.access_review import (
     service_account_user,
 )
 from vgpu.kube.api_kind import ApiKind, unread
+from vgpu.kube.bare_pods import BARE_PODS, UNMANAGED
 from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import Keep, ObjectPage
@@ -42,6 +44,11 @@ from vgpu.schemes.registry import UnitBytes
 
 LEASES_OF_NODES: Final = "kube-node-lease"
 """The namespace of the Leases of nodes."""
+
+KUBE_SYSTEM: Final = "kube-system"
+"""The namespace of static pods, and of most components."""
+
+CUSTOM_DEFINITION: Final = "CustomResourceDefinition"
 
 _Kept = TypeVar("_Kept")
 
@@ -68,8 +75,14 @@ class _Reading:
 
     def __init__(self) -> None:
         self.parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
+        self.bare_pods: list[Workload] = []
         self.unread: list[Unread] = []
         self.malformed: list[str] = []
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """What was read of all kinds of workload."""
+        return (*self.parts["daemon_sets"], *self.parts["deployments"], *self.bare_pods)
 
     def facts(self, as_of: float, **others: Any) -> ClusterFacts:
         """The facts of the parts, and others."""
@@ -77,7 +90,7 @@ class _Reading:
         return ClusterFacts(
             as_of,
             nodes=tuple(parts["nodes"]),
-            workloads=(*parts["daemon_sets"], *parts["deployments"]),
+            workloads=self.workloads,
             webhooks=tuple(webhook for of_one in parts["webhooks"] for webhook in of_one),
             heartbeats=tuple(parts["heartbeats"]),
             unread=tuple(self.unread),
@@ -109,12 +122,13 @@ def from_server(
         for page in _tried(reading, checks, _part_text(kind, namespace), ask, right) or ():
             reading.parts[name] += page.objects
             reading.malformed += (_title(each) for each in page.malformed)
-    workloads = (*reading.parts["daemon_sets"], *reading.parts["deployments"])
-    configs = [*given, *_configs(reading, cluster, workloads)]
-    reviewed, denied = _reviews(reading, cluster, workloads)
+    _read_bare_pods(reading, cluster)
+    configs = [*given, *_configs(reading, cluster, reading.workloads)]
+    reviewed, denied = _reviews(reading, cluster, reading.workloads)
     return reading.facts(
         as_of,
         groups=groups,
+        custom_kinds=_custom_kinds(reading, cluster, groups),
         server_version=server_version or "",
         clock_ahead=cluster.clock_ahead,
         configs=tuple(configs),
@@ -147,6 +161,46 @@ def _tried(
     except SourceError as error:
         reading.unread.append(Unread(checks, what, str(error)))
     return None
+
+
+def _read_bare_pods(reading: _Reading, cluster: ApiClient) -> None:
+    """The pods without a controller in the namespaces where components are."""
+    found = {each.workload.namespace for each in components(reading.workloads)}
+    for namespace in sorted({KUBE_SYSTEM, *found}):
+
+        def ask(namespace: str = namespace) -> list[ObjectPage[Workload | None]]:
+            return list(cluster.pages(BARE_PODS, namespace=namespace, label_selector=UNMANAGED))
+
+        right = Right(BARE_PODS.group, BARE_PODS.plural, LIST.word, namespace)
+        for page in _tried(reading, (_CHECK.SYSTEMS,), f"Pods of {namespace}", ask, right) or ():
+            reading.bare_pods += filter(None, page.objects)
+            reading.malformed += (_title(each) for each in page.malformed)
+
+
+def _custom_kinds(
+    reading: _Reading, cluster: ApiClient, groups: frozenset[str] | None
+) -> frozenset[str] | None:
+    """The names of the custom resources of sharing systems; None if they are not known.
+
+    By the server's discovery, which every user may read.
+    """
+    if groups is None:
+        return None
+    wanted = {kind.group for kind in CUSTOM_KINDS}
+    names: set[str] = set()
+    for group_version in sorted(groups):
+        group = group_version.partition("/")[0]
+        if group not in wanted:
+            continue
+
+        def ask(group_version: str = group_version) -> frozenset[str]:
+            return cluster.api_resources(group_version)
+
+        plurals = _tried(reading, (_CHECK.SYSTEMS,), f"the kinds of {group_version}", ask)
+        if plurals is None:
+            return None
+        names.update(f"{plural}.{group}" for plural in plurals)
+    return frozenset(names & {kind.name for kind in CUSTOM_KINDS})
 
 
 def _configs(
@@ -222,6 +276,7 @@ def from_dumps(
     reading = _Reading()
     times: list[float] = []
     configs = list(given)
+    definitions: set[str] | None = None
     kinds = {kind.name: (name, kind, namespace) for name, (kind, namespace, _) in _PARTS.items()}
     seen: set[str] = set()
     for path in paths:
@@ -230,6 +285,9 @@ def from_dumps(
         try:
             for kind_name, about, item in items_of(content, path):
                 name, kind, namespace = kinds.get(kind_name, ("", CONFIG_MAPS, ""))
+                if kind_name == CUSTOM_DEFINITION:
+                    definitions = {*(definitions or ()), about.metadata.name}
+                    continue
                 if about.api_version not in ("", kind.api_version):
                     continue
                 try:
@@ -240,6 +298,10 @@ def from_dumps(
                         ((data, _),) = CONFIG_MAPS.kept(item, path, Keep.ALL)
                         meta = about.metadata
                         configs += _texts(f"ConfigMap {meta.namespace}/{meta.name}", dict(data))
+                    elif kind_name == BARE_PODS.name:
+                        seen.add(kind_name)
+                        pods = BARE_PODS.kept(item, path, Keep.ALL)
+                        reading.bare_pods += filter(None, pods)
                 except SourceError as error:
                     reading.malformed.append(_title(unread(kind_name, item, error)))
         except SourceError as error:
@@ -250,7 +312,13 @@ def from_dumps(
         if name not in seen:
             what = _part_text(kind, namespace)
             reading.unread.append(Unread(checks, what, "there are none in the dump"))
-    return reading.facts(min(times), is_dump=True, configs=tuple(configs), units=units)
+    return reading.facts(
+        min(times),
+        is_dump=True,
+        configs=tuple(configs),
+        units=units,
+        custom_kinds=None if definitions is None else frozenset(definitions),
+    )
 
 
 def _not_a_dump(problem: str) -> click.ClickException:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from vgpu.doctor.guard import guarded
 from vgpu.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
 from vgpu.facts import Gpu
 from vgpu.reasons import Reason
@@ -85,9 +86,18 @@ def _table(value: object) -> Mapping[str, Any]:
 
 def node_findings(facts: NodeFacts) -> Iterator[DoctorFinding]:
     """The findings of all checks of a node."""
-    found = [each for check in NODE_CHECKS for each in check(facts)]
+    found = [
+        each
+        for check in NODE_CHECKS
+        for each in guarded(_CHECK, check.__name__.removeprefix("_"), check, facts)
+    ]
     yield from found
-    bad = {DoctorReason.NO_DRIVER, DoctorReason.GPU_UNREADABLE, DoctorReason.SOURCE_FAILED}
+    bad = {
+        DoctorReason.NO_DRIVER,
+        DoctorReason.GPU_UNREADABLE,
+        DoctorReason.SOURCE_FAILED,
+        DoctorReason.CHECK_FAILED,
+    }
     if all(each.reason not in bad for each in found) and facts.collectors:
         names = ", ".join(row.name for row in facts.collectors)
         yield finding(_CHECK, DoctorReason.PASSED, "", f"what the exporter reads here: {names}")

@@ -6,7 +6,9 @@ from typing import Final
 from vgpu.doctor.check_installed import check_settings, check_systems
 from vgpu.doctor.check_nodes import check_clocks, check_kubelet, check_runtime, check_units
 from vgpu.doctor.check_schedulers import check_schedulers
+from vgpu.doctor.custom_kinds import check_custom_kinds
 from vgpu.doctor.facts import ClusterFacts, named
+from vgpu.doctor.guard import guarded
 from vgpu.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, Unread, finding
 from vgpu.units import count
 
@@ -20,8 +22,13 @@ def check_rights(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield finding(DoctorCheck.RIGHTS, reason, denied.component, evidence, denied.right.rule)
 
 
+def _check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    yield from check_systems(facts)
+    yield from check_custom_kinds(facts)
+
+
 CHECKS: Final[dict[DoctorCheck, Callable[[ClusterFacts], Iterator[DoctorFinding]]]] = {
-    DoctorCheck.SYSTEMS: check_systems,
+    DoctorCheck.SYSTEMS: _check_systems,
     DoctorCheck.SETTINGS: check_settings,
     DoctorCheck.UNITS: check_units,
     DoctorCheck.SCHEDULER: check_schedulers,
@@ -41,7 +48,7 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield finding(DoctorCheck.SYSTEMS, DoctorReason.MALFORMED, "", text)
     incomplete = {check for unread in facts.unread for check in unread.checks}
     for check, run in CHECKS.items():
-        found = list(run(facts))
+        found = guarded(check, check.value, run, facts)
         yield from found
         good = all(each.severity in (Severity.INFO, Severity.OK) for each in found)
         if good and check not in incomplete and _was_made(check, facts):

@@ -53,6 +53,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         configs: configurations of schedulers.
         groups: the API's groups with their versions, such as ``resource.k8s.io/v1``; None if they
             are not known.
+        custom_kinds: names of those CustomResourceDefinitions of sharing systems whose kinds the
+            server has; None if they are not known.
         server_version: such as ``v1.34.4``; "" if it is not known.
         clock_ahead: seconds that this machine's clock is ahead of the server's; None if unknown.
         reviewed: number of rights that were asked for.
@@ -71,6 +73,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     heartbeats: tuple[NodeHeartbeat, ...] = ()
     configs: tuple[SchedulerText, ...] = ()
     groups: frozenset[str] | None = None
+    custom_kinds: frozenset[str] | None = None
     server_version: str = ""
     clock_ahead: float | None = None
     reviewed: int = 0

@@ -47,6 +47,12 @@ class DoctorReason(Explained):
 
     # any check
     PASSED = "passed", Severity.OK, "nothing wrong was found"
+    CHECK_FAILED = (
+        "check_failed",
+        Severity.WARNING,
+        "a check ended with an error of vgpu itself; the other checks are not affected",
+        "report it, with this line; vgpu doctor -o json has the same",
+    )
     NOT_READ = (
         "not_read",
         Severity.WARNING,
@@ -62,6 +68,17 @@ class DoctorReason(Explained):
 
     # systems
     INSTALLED = "installed", Severity.INFO, "a component is installed"
+    CUSTOM_KINDS = (
+        "custom_kinds",
+        Severity.INFO,
+        "the API server has custom resources of a sharing system",
+    )
+    MISSING_KIND = (
+        "missing_kind",
+        Severity.ERROR,
+        "a component needs a custom resource that the API server does not have",
+        "apply the CustomResourceDefinitions of its release",
+    )
     NODES = "nodes", Severity.INFO, "nodes have GPUs of a sharing system"
     NOTHING_INSTALLED = (
         "nothing_installed",
@@ -91,7 +108,7 @@ class DoctorReason(Explained):
         "no_scheduler",
         Severity.WARNING,
         "nodes advertise GPUs of a sharing system, and no scheduler for its pods was found",
-        "pods that another scheduler binds get no GPU; only schedulers of Deployments are seen",
+        "pods that another scheduler binds get no GPU; a StatefulSet or renamed image is not seen",
     )
     NOTHING_ALLOCATABLE = (
         "nothing_allocatable",

@@ -179,7 +179,7 @@ class WorkloadContainer(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A Deployment or DaemonSet.
+    """A Deployment or DaemonSet, or a pod that neither these nor another controller have created.
 
     Attributes:
         kind, namespace, name: its identity.
@@ -274,22 +274,28 @@ def project_deployment(workload: WorkloadFields, _: str) -> Workload:
     """A Deployment; without ``replicas`` it has one pod."""
     desired = workload.spec.replicas
     ready = workload.status.ready_replicas or 0
-    return _workload("Deployment", workload, 1 if desired is None else desired, ready)
+    return _of_template("Deployment", workload, 1 if desired is None else desired, ready)
 
 
 def project_daemon_set(workload: WorkloadFields, _: str) -> Workload:
     """A DaemonSet."""
     status = workload.status
     desired, ready = status.desired_number_scheduled or 0, status.number_ready or 0
-    return _workload("DaemonSet", workload, desired, ready)
+    return _of_template("DaemonSet", workload, desired, ready)
 
 
-def _workload(kind: str, workload: WorkloadFields, desired: int, ready: int) -> Workload:
-    spec = workload.spec.template.spec
+def _of_template(kind: str, workload: WorkloadFields, desired: int, ready: int) -> Workload:
+    return workload_of(kind, workload.metadata, workload.spec.template.spec, desired, ready)
+
+
+def workload_of(
+    kind: str, metadata: PlainMeta, spec: TemplateSpec, desired: int, ready: int
+) -> Workload:
+    """The workload whose pods have this spec."""
     return Workload(
         kind,
-        workload.metadata.namespace,
-        workload.metadata.name,
+        metadata.namespace,
+        metadata.name,
         tuple(
             WorkloadContainer(
                 container.name,

@@ -529,3 +529,15 @@ class ApiGroups(Wire, frozen=True):
     """The answer to /apis."""
 
     groups: list[ApiGroup] | None = None
+
+
+class ApiResource(Wire, frozen=True):
+    """A kind in a version of a group; ``name`` is its plural, or that with a subresource."""
+
+    name: str = ""
+
+
+class ApiResources(Wire, frozen=True):
+    """The answer to ``/apis/<group>/<version>``."""
+
+    resources: list[ApiResource] | None = None

@@ -24,6 +24,7 @@ import msgspec
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
+from vgpu.kube.selectors import parse_selector
 from vgpu.simulator.store import Json, ObjectStore, Selector, StoreError
 
 MOST_BODY: Final = 4 * 1024 * 1024
@@ -65,11 +66,12 @@ class _Target(msgspec.Struct, frozen=True):
     @property
     def selector(self) -> Selector:
         """The selector of the request. Raises StoreError."""
-        return Selector(
-            self.namespace,
-            _equalities(self.query.get("fieldSelector", "")),
-            _equalities(self.query.get("labelSelector", "")),
-        )
+        labels = self.query.get("labelSelector", "")
+        fields = _equalities(self.query.get("fieldSelector", ""))
+        try:
+            return Selector(self.namespace, fields, *([parse_selector(labels)] if labels else ()))
+        except ValueError as error:
+            raise _bad_request(str(error)) from error
 
     def number(self, name: str, default: float = 0) -> float:
         """A number of the query. Raises StoreError."""
@@ -309,16 +311,38 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+_CUSTOM: Final[Mapping[str, tuple[str, ...]]] = {
+    "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
+    "batch.volcano.sh/v1alpha1": ("jobs",),
+}
+"""Kinds of Volcano, of which the server has the names alone."""
+
+_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    **{
+        version: tuple(kind.plural for kind in ALL_KINDS if kind.api_version == version)
+        for version in sorted({kind.api_version for kind in ALL_KINDS if kind.group})
+    },
+    **_CUSTOM,
+}
+"""The plurals of the kinds, by the versions of their groups."""
+
 _DISCOVERY: Final[Mapping[str, Json]] = {
     "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.4-simulated"},
     "/apis": {
         "kind": "APIGroupList",
         "apiVersion": "v1",
         "groups": [
-            {"name": kind.group, "versions": [{"groupVersion": kind.api_version}]}
-            for kind in ALL_KINDS
-            if kind.group
+            {"name": version.partition("/")[0], "versions": [{"groupVersion": version}]}
+            for version in _VERSIONS
         ],
+    },
+    **{
+        f"/apis/{version}": {
+            "kind": "APIResourceList",
+            "groupVersion": version,
+            "resources": [{"name": plural} for plural in plurals],
+        }
+        for version, plurals in _VERSIONS.items()
     },
 }
 """The answers about the server itself."""
@@ -343,12 +367,12 @@ def _bad_request(message: str) -> StoreError:
 
 
 def _equalities(text: str) -> dict[str, str]:
-    """``a=b,c==d`` by key. Raises StoreError for any other kind of selector."""
+    """``a=b,c==d`` by key. Raises StoreError for any other selector of fields."""
     wanted = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or key.endswith("!"):
-            raise _bad_request(f"this simulator selects by equality only, not by {part!r}")
+            raise _bad_request(f"this simulator selects fields by equality only, not by {part!r}")
         wanted[key] = value.removeprefix("=")
     return wanted
 

@@ -20,6 +20,7 @@ import msgspec
 
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import PODS
+from vgpu.kube.selectors import Selects
 from vgpu.simulator.json_patch import PatchError, patched
 
 _Kind = ApiKind[Any]
@@ -52,20 +53,19 @@ class StoreError(Exception):  # the server's answer, and no fault of its own
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """Selects the objects of a namespace ("" for all) with these fields and labels."""
+    """Selects the objects of a namespace ("" for all) with these fields, and by their labels."""
 
     namespace: str = ""
     fields: Mapping[str, str] = {}
-    labels: Mapping[str, str] = {}
+    selects: Selects = lambda _: True
 
     def chooses(self, document: Json) -> bool:
         """Whether it selects the object; a missing field is empty."""
         meta = document["metadata"]
-        labels = meta.get("labels") or {}
         return (
             self.namespace in ("", meta.get("namespace"))
             and all(_field(document, path) == text for path, text in self.fields.items())
-            and all(labels.get(key) == text for key, text in self.labels.items())
+            and self.selects(meta.get("labels") or {})
         )
 
 
