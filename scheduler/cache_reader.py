@@ -82,7 +82,10 @@ class CacheReader:
     def explain(
         self, scheme: SchedulerScheme, demand: PodDemand
     ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
-        """Every node with GPUs, by name: its view, and why it refuses the pod, or None."""
+        """Every node with GPUs, by name: its view, and why it refuses the pod, or None.
+
+        A node of another system than the pod's has no view: its pods need not be read.
+        """
         now = self._clock()
         with self._lock:
             explained = []
@@ -91,7 +94,8 @@ class CacheReader:
                 if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
                     result = self._nodes.place(name, scheme, demand, now)
                     refusal = result if isinstance(result, PlacementRefusal) else None
-                    explained.append((name, cached.view(now), refusal))
+                    view = cached.view(now) if cached.is_of(scheme) else None
+                    explained.append((name, view, refusal))
             return explained
 
     def candidate_without(

@@ -113,6 +113,11 @@ class CachedNode:
         self._least_priority = None
         self._on_change(self.name)
 
+    def is_of(self, scheme: SchedulerScheme) -> bool:
+        """Whether its GPUs are those of this sharing system."""
+        own = self.scheme
+        return not isinstance(own, PlacementReason) and own.row.name == scheme.row.name
+
     def is_alike_for(self, demand: PodDemand) -> bool:
         """Whether all pods find it as this one does: nothing is kept on it for a single pod."""
         return not (self.promises or self.held) and self.as_found_by(demand) is self
@@ -225,11 +230,12 @@ class CachedNode:
 
     def candidate(self, scheme: SchedulerScheme, now: float) -> CandidateNode | PlacementRefusal:
         """The node's GPUs in use, or why it takes no pod of the scheme at all."""
-        own, view = self.scheme, self.view(now)
-        if view is None or isinstance(own, PlacementReason):
-            reason = own if isinstance(own, PlacementReason) else PlacementReason.NO_GPUS
-            return PlacementRefusal.of(reason)
-        if own.row.name != scheme.row.name:
+        own = self.scheme
+        if isinstance(own, PlacementReason):
+            return PlacementRefusal.of(own)
+        # Before the view: it would read every pod of a node of another system.
+        view = self.view(now) if self.is_of(scheme) else None
+        if view is None:
             return PlacementRefusal.of(PlacementReason.NO_GPUS)
         if view.reason is not None:
             return PlacementRefusal.of(view.reason)

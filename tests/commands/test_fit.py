@@ -106,6 +106,13 @@ def test_with_the_policy_spread_two_pods_are_on_two_nodes(dump):
     assert packed != spread
 
 
+@pytest.mark.parametrize(("policy", "gpu"), [("binpack", 0), ("spread", 1)])
+def test_the_policy_of_gpus_chooses_the_gpu_of_a_node(dump, policy, gpu):
+    """The second pod goes to gpu-1, whose GPU 0 is in use and has room, too."""
+    _, nodes = fits(*dump, *OF_15_GB, "--pods", "2", "--gpu-policy", policy)
+    assert nodes == {"gpu-2": {0: 1}, "gpu-1": {gpu: 1}}
+
+
 def test_a_quota_of_the_namespace_limits_the_number(source):
     document, _ = fits(*source, *OF_15_GB, "--namespace", "limited")
     assert document["pods"] == 3

@@ -38,6 +38,7 @@ from vgpu.explain.rule_steps import (
 )
 from vgpu.inventory import Objects, Units, detect_schemes
 from vgpu.kube.kinds import PODS
+from vgpu.kube.objects import Namespace
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.result import PlacementRefusal
 
@@ -134,8 +135,12 @@ def test_a_rejected_pod_has_the_reasons_of_the_extender(system, data):
     sent["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
     sent["NodeNames"] = list(NAMES)
     waiting = PODS.one(json.dumps(sent["Pod"]).encode())
+    most = data.draw(st.sampled_from((None, None, 0, 1, 2, "x")))
+    declared = {} if most is None else {"vgpu.dev/quota-gpus": str(most)}
+    namespace = Namespace("ns", annotations=declared)
     served = Served()
     try:
+        served.cache.set_namespace("ns", namespace)
         for name, each in nodes.items():
             served.cache.set_node(name, each)
             for bound in pods[name]:
@@ -144,9 +149,16 @@ def test_a_rejected_pod_has_the_reasons_of_the_extender(system, data):
     finally:
         served.server.stop()
     everyone = (*(each for bound in pods.values() for each in bound), waiting)
-    evidence = ClusterEvidence(ClusterObjects(Objects(tuple(nodes.values()), everyone), NOW))
+    objects = Objects(tuple(nodes.values()), everyone)
+    evidence = ClusterEvidence(ClusterObjects(objects, NOW, (namespace,)))
     explanation = explain_pod(evidence.of_pod(waiting))
     refused = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
+    quota = step_with(explanation, WayStep.QUOTA)
+    if quota.outcome is ExplainOutcome.FAILED:  # every node has the quota's text
+        assert refused.keys() == set(NAMES)
+        assert {text in quota.evidence for text in refused.values()} == {True}
+        assert explanation.decisive is quota
+        return
     said = {
         name: group.reason.explanation
         for group in explanation.nodes

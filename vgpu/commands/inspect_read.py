@@ -180,7 +180,7 @@ def from_cluster(
             raise
         selectors = [f"spec.nodeName={node}", "spec.nodeName="]
     else:
-        node_pages, selectors = tuple(cluster.node_pages()), [""]
+        node_pages, selectors = tuple(cluster.node_pages(ahead=True)), [""]
         nodes = tuple(object_ for page in node_pages for object_ in page.objects)
         malformed += (broken for page in node_pages for broken in page.malformed)
     notes: list[str] = []
@@ -189,7 +189,9 @@ def from_cluster(
     claims, slices = ((), ()) if unread else _resource_claims(cluster, notes, malformed)
     keep = Keep.CLAIMING if claims else Keep.SHARING
     pages = [
-        page for selector in selectors for page in cluster.pods(field_selector=selector, keep=keep)
+        page
+        for selector in selectors
+        for page in cluster.pods(field_selector=selector, keep=keep, ahead=True)
     ]
     share_pages: list[ObjectPage[Pod]] = []
     try:

@@ -93,6 +93,7 @@ class ListWatch(Generic[_Object]):
             keep=self._keep,
             resource_version=self._resource_version,
             limit=PAGE_SIZE,
+            ahead=False,
             **self._selectors,
         )
 

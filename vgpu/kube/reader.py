@@ -32,6 +32,7 @@ from vgpu.kube.kinds import (
 )
 from vgpu.kube.objects import Lease, Namespace, Node, Pod
 from vgpu.kube.paths import of_object, path_of
+from vgpu.kube.read_ahead import ReadAhead, next_token
 from vgpu.kube.verbs import GET, LIST
 from vgpu.reasons import Reason, SourceError
 
@@ -46,6 +47,7 @@ _SELECTORS: Final = {"field_selector": "fieldSelector", "label_selector": "label
 
 _VERSION: Final = msgspec.json.Decoder(wire.ServerVersion)
 _GROUPS: Final = msgspec.json.Decoder(wire.ApiGroups)
+_RESOURCES: Final = msgspec.json.Decoder(wire.ApiResources)
 
 _Object = TypeVar("_Object")
 
@@ -84,28 +86,36 @@ class Reader(ApiConnection):
         keep: Keep = Keep.ALL,
         resource_version: str = "",
         limit: int = PAGE_SIZE,
+        ahead: bool = False,
         **selectors: str,
     ) -> Iterator[ObjectPage[_Object]]:
         """Every page of a list. If the token expires meanwhile, the rest has a later version.
 
-        Raises ClusterError of status 404 if the server does not have the kind.
+        With ``ahead`` a page is requested while the page before it is decoded: for lists that are
+        read to their end. Raises ClusterError of status 404 if the server does not have the kind.
         """
         path, query = _selected(kind, selectors)
         query["limit"] = str(limit)
         place = {"resourceVersion": resource_version} if resource_version else {}
-        while True:
-            try:
-                answer = self._ask(LIST, path, query | place)
-            except ExpiredError as error:
-                if not error.token or error.token == place.get("continue"):
-                    raise
-                place = {"continue": error.token}
-                continue
-            page = kind.page(answer, self.server + path, keep=keep)
-            yield page
-            if not page.continue_token:
-                return
-            place = {"continue": page.continue_token}
+        reading = ReadAhead(lambda query: self._ask(LIST, path, query))
+        try:
+            while True:
+                try:
+                    answer = reading.answer(query | place)
+                except ExpiredError as error:
+                    if not error.token or error.token == place.get("continue"):
+                        raise
+                    place = {"continue": error.token}
+                    continue
+                if ahead and (token := next_token(answer)):
+                    reading.begin(query | {"continue": token})
+                page = kind.page(answer, self.server + path, keep=keep)
+                yield page
+                if not page.continue_token:
+                    return
+                place = {"continue": page.continue_token}
+        finally:
+            reading.close()
 
     def served_pages(
         self, kind: ApiKind[_Object], *, resource_version: str = "", **selectors: str
@@ -121,6 +131,7 @@ class Reader(ApiConnection):
                     keep=Keep.ALL,
                     resource_version=resource_version,
                     limit=PAGE_SIZE,
+                    ahead=False,
                     **selectors,
                 )
                 return version, tuple(pages)
@@ -183,6 +194,12 @@ class Reader(ApiConnection):
             version.group_version for group in groups or () for version in group.versions or ()
         )
 
+    def api_resources(self, group_version: str) -> frozenset[str]:
+        """The plurals of the kinds in a version of a group, such as ``apps/v1``."""
+        path = f"/apis/{group_version}"
+        listed = decode(self._ask(GET, path), _RESOURCES, self.server + path).resources
+        return frozenset(resource.name for resource in listed or ())
+
     # ------------------------------------------------------------ lists
 
     def pods(
@@ -191,22 +208,32 @@ class Reader(ApiConnection):
         keep: Keep = Keep.SHARING,
         resource_version: str = "",
         limit: int = PAGE_SIZE,
+        ahead: bool = False,
         **selectors: str,
     ) -> Iterator[ObjectPage[Pod]]:
         """Pages of pods."""
         return self.pages(
-            PODS, keep=keep, resource_version=resource_version, limit=limit, **selectors
+            PODS,
+            keep=keep,
+            resource_version=resource_version,
+            limit=limit,
+            ahead=ahead,
+            **selectors,
         )
 
     def nodes(self, **selectors: str) -> Iterator[Node]:
         """All readable nodes that the selectors choose."""
         return (
-            node for page in self.node_pages(limit=PAGE_SIZE, **selectors) for node in page.objects
+            node
+            for page in self.node_pages(limit=PAGE_SIZE, ahead=False, **selectors)
+            for node in page.objects
         )
 
-    def node_pages(self, *, limit: int = PAGE_SIZE, **selectors: str) -> Iterator[ObjectPage[Node]]:
+    def node_pages(
+        self, *, limit: int = PAGE_SIZE, ahead: bool = False, **selectors: str
+    ) -> Iterator[ObjectPage[Node]]:
         """Pages of nodes."""
-        return self.pages(NODES, keep=Keep.ALL, limit=limit, **selectors)
+        return self.pages(NODES, keep=Keep.ALL, limit=limit, ahead=ahead, **selectors)
 
     def sharepod_pages(self) -> Iterator[ObjectPage[Pod]]:
         """Pages of SharePods; raises ClusterError of status 404 if KubeShare is not installed."""

@@ -116,17 +116,31 @@ class UsedGpu(msgspec.Struct, frozen=True):
 
         A share without memory has all of it.
         """
-        slot = mig_slot(share.device)
-        memory = self._slot_memory(slot) if slot else share.memory_bytes
-        if memory is None:
-            memory = self.capacity_bytes if share.memory_bytes is None else share.memory_bytes
+        return self.with_each(((share, groups),))
+
+    def with_each(self, shares: Iterable[tuple[Share, Iterable[str]]]) -> "UsedGpu":
+        """The GPU with more shares, each with its pod's groups."""
+        users, memory_bytes, cores_milli = self.users, self.memory_bytes, self.cores_milli
+        groups, slots_in_use = self.groups, self.mig_slots
+        for share, own_groups in shares:
+            slot = mig_slot(share.device)
+            memory = self._slot_memory(slot) if slot else share.memory_bytes
+            if memory is None:
+                memory = self.capacity_bytes if share.memory_bytes is None else share.memory_bytes
+            users += 1
+            memory_bytes += memory
+            cores_milli += share.cores_milli or 0
+            if own_groups:
+                groups = groups.union(own_groups)
+            if slot:
+                slots_in_use |= {slot}
         return structs.replace(
             self,
-            users=self.users + 1,
-            memory_bytes=self.memory_bytes + memory,
-            cores_milli=self.cores_milli + (share.cores_milli or 0),
-            groups=self.groups.union(groups),
-            mig_slots=self.mig_slots | {slot} if slot else self.mig_slots,
+            users=users,
+            memory_bytes=memory_bytes,
+            cores_milli=cores_milli,
+            groups=groups,
+            mig_slots=slots_in_use,
         )
 
     def _slot_memory(self, named: tuple[str, int]) -> int | None:
@@ -157,17 +171,28 @@ def with_shares(
     return with_all_shares(gpus, ((shares, tuple(groups)),))
 
 
+def places_of(gpus: Iterable[UsedGpu]) -> Mapping[str, int]:
+    """The place of each GPU, by every name that it has."""
+    return {name: place for place, gpu in enumerate(gpus) for name in gpu.device.names}
+
+
 def with_all_shares(
-    gpus: Iterable[UsedGpu], pods: Iterable[tuple[Iterable[Share], tuple[str, ...]]]
+    gpus: Iterable[UsedGpu],
+    pods: Iterable[tuple[Iterable[Share], tuple[str, ...]]],
+    places: Mapping[str, int] | None = None,
 ) -> tuple[UsedGpu, ...]:
-    """The GPUs with the shares of these pods in use as well, each with its pod's groups."""
+    """The GPUs with the shares of these pods in use as well, each with its pod's groups.
+
+    ``places`` are those of the GPUs, if they are known.
+    """
     in_use = list(gpus)
-    names: Mapping[str, int] = {
-        name: position for position, gpu in enumerate(in_use) for name in gpu.device.names
-    }
+    places = places_of(in_use) if places is None else places
+    added: dict[int, list[tuple[Share, tuple[str, ...]]]] = {}
     for shares, groups in pods:
         for share in shares:
-            position = names.get(physical(share.device))
-            if position is not None:
-                in_use[position] = in_use[position].with_share(share, groups)
+            place = places.get(physical(share.device))
+            if place is not None:
+                added.setdefault(place, []).append((share, groups))
+    for place, of_gpu in added.items():
+        in_use[place] = in_use[place].with_each(of_gpu)
     return tuple(in_use)

@@ -6,7 +6,7 @@ which ``binpack``, ``spread`` and ``numa`` are the order, ``mutex`` takes idle G
 ``topology-aware`` takes those that are connected best (``pkg/scheduler/policy/gpu_policy.go``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -15,6 +15,7 @@ from vgpu.effective import effective_shares
 from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
 from vgpu.placement.candidate import (
+    NO_WISHES,
     SOFTWARE,
     CandidateNode,
     PlacementWishes,
@@ -45,6 +46,21 @@ NUMA: Final = "numa"
 
 _NODE_POLICIES: Final = frozenset({BINPACK, SPREAD})
 
+_WISHES: Final = frozenset(
+    {
+        MODE,
+        USE_TYPE,
+        AVOID_TYPE,
+        USE_UUID,
+        AVOID_UUID,
+        GPU_POLICY,
+        NODE_POLICY,
+        NUMA_BIND,
+        WEIGHTS,
+    }
+)
+"""The annotations with wishes; most pods have none of them."""
+
 _REASONS: Final[Mapping[PlacementReason, str]] = {
     PlacementReason.NO_GPUS: "node unregistered",
     PlacementReason.TOO_FEW_GPUS: "NodeInsufficientDevice",
@@ -68,6 +84,8 @@ _REASONS: Final[Mapping[PlacementReason, str]] = {
 def hami_wishes(pod: Pod) -> PlacementWishes:
     """The wishes in the pod's annotations; an unknown policy is none."""
     annotations = pod.annotations
+    if _WISHES.isdisjoint(annotations):
+        return NO_WISHES
     gpu_policies = words(annotations, GPU_POLICY)
     node_policies = words(annotations, NODE_POLICY)
     return PlacementWishes(
@@ -211,13 +229,13 @@ class HamiDialect(VolcanoDialect, frozen=True):
 
         return sorted(range(len(gpus)), key=key, reverse=True)
 
-    def _checks(
+    def _flaws(
         self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
-    ) -> tuple[tuple[PlacementReason, bool], ...]:
-        """Those of Volcano, and the mode that the pod requests: HAMi looks for the GPU's in it."""
-        is_other = wishes.mode is not None and (gpu.mode or SOFTWARE) not in wishes.mode
-        checks = super()._checks(gpu, request, memory, wishes)
-        return ((PlacementReason.SHARING_MODE, is_other), *checks)
+    ) -> Iterator[PlacementReason]:
+        """The mode that the pod requests, since HAMi looks for the GPU's in it; then Volcano's."""
+        if wishes.mode is not None and (gpu.mode or SOFTWARE) not in wishes.mode:
+            yield PlacementReason.SHARING_MODE
+        yield from super()._flaws(gpu, request, memory, wishes)
 
     def preference(self, before: UsedGpu, after: UsedGpu, demand: PodDemand) -> float:  # noqa: ARG002
         """0: HAMi's score of a node does not depend on the pod."""

@@ -5,7 +5,7 @@ A node is refused as a whole while this cannot be known: a register or claim can
 on it has no GPU yet, or another scheduler's reservation for a pod that is not bound names it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,13 @@ from msgspec import structs
 from vgpu.effective import effective_shares
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Claim, ContainerKind, Device, PodRef, Share
-from vgpu.placement.candidate import CandidateNode, GpuLinks, UsedGpu, with_all_shares
+from vgpu.placement.candidate import (
+    CandidateNode,
+    GpuLinks,
+    UsedGpu,
+    places_of,
+    with_all_shares,
+)
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.codec import ClaimError
@@ -75,13 +81,15 @@ def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme
 class IdleGpus(msgspec.Struct, frozen=True):
     """A node's GPUs without any share, in the order of the register.
 
-    ``mode`` is how all of them are shared, ``links`` how well they are connected.
+    ``mode`` is how all of them are shared, ``links`` how well they are connected, ``places`` the
+    place of each GPU by its names.
     """
 
     devices: tuple[Device, ...]
     gpus: tuple[UsedGpu, ...]
     mode: str
     links: GpuLinks
+    places: Mapping[str, int]
 
 
 class HeldByPod(msgspec.Struct, frozen=True):
@@ -99,6 +107,7 @@ class ViewParts:
     def __init__(self) -> None:
         self._node: tuple[Node, str, IdleGpus] | None = None
         self._held: dict[str, tuple[Pod, HeldByPod]] = {}
+        self._most = 0
 
     def idle(self, scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
         """The GPUs without any share. Raises ClaimError."""
@@ -115,8 +124,11 @@ class ViewParts:
         self, scheme: SchedulerScheme, pods: Sequence[Pod], devices: tuple[Device, ...]
     ) -> list[HeldByPod]:
         """What each of the bound pods holds. Raises ClaimError."""
-        if len(self._held) > 2 * len(pods) + _SPARE:
+        # A view in which pods are supposed to be gone has few of them, and must not end the others.
+        self._most = max(self._most, len(pods))
+        if len(self._held) > 2 * self._most + _SPARE:
             self._held.clear()
+            self._most = len(pods)
         held = []
         for pod in pods:
             known = self._held.get(pod.ref.uid)
@@ -158,7 +170,8 @@ def node_view(
         )
     in_use = [(each.shares, each.groups) for each in held if each.shares]
     in_use += [(effective_shares(each.allocations), each.groups) for each in reservations]
-    candidate = CandidateNode(node.name, with_all_shares(idle.gpus, in_use), idle.mode, idle.links)
+    gpus = with_all_shares(idle.gpus, in_use, idle.places)
+    candidate = CandidateNode(node.name, gpus, idle.mode, idle.links)
     for pod, each in zip(bound, held, strict=True):
         if each.shares is None and scheme.is_asked(pod):
             detail = f"pod {pod.ref.namespace}/{pod.ref.name} has no GPU yet"
@@ -215,7 +228,7 @@ def _idle(scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
         is_cordoned = not cordoned.isdisjoint(device.names)
         gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
     mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
-    return IdleGpus(devices, tuple(gpus), mode, links)
+    return IdleGpus(devices, tuple(gpus), mode, links, places_of(gpus))
 
 
 def _held_back(

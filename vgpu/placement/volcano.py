@@ -5,7 +5,7 @@ follow the intent of Volcano; :data:`UPSTREAM` has them as they are: a GPU that 
 calls unhealthy is not chosen, and spread prefers nodes with idle GPUs. Init containers are ignored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -13,7 +13,13 @@ import msgspec
 
 from vgpu.kube.objects import Pod
 from vgpu.model import Request
-from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu
+from vgpu.placement.candidate import (
+    NO_WISHES,
+    CandidateNode,
+    PlacementWishes,
+    PodDemand,
+    UsedGpu,
+)
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason
 from vgpu.placement.volcano_mig import choose
@@ -28,6 +34,11 @@ USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
 AVOID_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
 GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
 GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+
+_WISHES: Final = frozenset(
+    {MODE, USE_TYPE, AVOID_TYPE, USE_UUID, AVOID_UUID, GROUP_POLICY, *GROUP_NAMES}
+)
+"""The annotations with wishes; most pods have none of them."""
 
 _BEST: Final = 100.0
 """Maximum score of a GPU."""
@@ -85,6 +96,8 @@ _MESSAGES: Final[Mapping[PlacementReason, str]] = {
 def volcano_wishes(pod: Pod) -> PlacementWishes:
     """The wishes in the pod's annotations; words are joined by commas, empty ones are ignored."""
     annotations = pod.annotations
+    if _WISHES.isdisjoint(annotations):
+        return NO_WISHES
     name = next(filter(None, map(annotations.get, GROUP_NAMES)), "")
     groups = (f"{pod.ref.namespace}/{name}",) if name else ()
     return PlacementWishes(
@@ -153,9 +166,9 @@ class VolcanoDialect(SequentialDialect, frozen=True):
         is_mig = (gpu.mode or node.mode) == MIG
         if is_mig and not gpu.geometries:
             return PlacementReason.MIG_GEOMETRY
-        for reason, applies in self._checks(gpu, request, memory or 0, demand.wishes):
-            if applies:
-                return reason
+        flaw = next(self._flaws(gpu, request, memory or 0, demand.wishes), None)
+        if flaw is not None:
+            return flaw
         if not is_mig:
             return gpu.device.uuid
         slot = choose(gpu.geometries, gpu.mig_slots, memory or 0)
@@ -189,29 +202,41 @@ class VolcanoDialect(SequentialDialect, frozen=True):
             avoid=",".join(demand.wishes.avoid_uuids),
         )
 
-    def _checks(
+    def _flaws(
         self, gpu: UsedGpu, request: Request, memory: int, wishes: PlacementWishes
-    ) -> tuple[tuple[PlacementReason, bool], ...]:
-        """Everything that can be wrong with a GPU, in the scheduler's order."""
+    ) -> Iterator[PlacementReason]:
+        """Everything that is wrong with a GPU, in the scheduler's order."""
         device, cores = gpu.device, request.cores_milli
-        type_ = (VENDOR + device.model).upper()
-        uses = any(word.upper() in type_ for word in wishes.use_types)
-        avoids = any(word.upper() in type_ for word in wishes.avoid_types)
-        excluded = bool(wishes.use_uuids) and device.uuid not in wishes.use_uuids
-        in_group = not gpu.groups.isdisjoint(wishes.apart)
-        return (
-            (PlacementReason.UUID, excluded or device.uuid in wishes.avoid_uuids),
-            (PlacementReason.UNHEALTHY, self.rules.skip_unhealthy and not device.healthy),
-            (PlacementReason.CORDONED, gpu.cordoned),
-            (PlacementReason.SLOTS, device.slots is not None and device.slots <= gpu.users),
-            (PlacementReason.EXCLUSIVE, wishes.idle_gpus and gpu.users > 0),
-            (PlacementReason.POD_GROUP, in_group),
-            (PlacementReason.MEMORY, gpu.capacity_bytes - gpu.memory_bytes < memory),
-            (PlacementReason.CORES, gpu.cores_milli + cores > device.cores_milli),
-            (PlacementReason.EXCLUSIVE, cores == WHOLE_DEVICE_MILLI and gpu.users > 0),
-            (
-                PlacementReason.EXCLUSIVELY_USED,
-                gpu.cores_milli >= device.cores_milli and cores == 0,
-            ),
-            (PlacementReason.TYPE, not uses if wishes.use_types else avoids),
-        )
+        if (wishes.use_uuids and device.uuid not in wishes.use_uuids) or (
+            device.uuid in wishes.avoid_uuids
+        ):
+            yield PlacementReason.UUID
+        if self.rules.skip_unhealthy and not device.healthy:
+            yield PlacementReason.UNHEALTHY
+        if gpu.cordoned:
+            yield PlacementReason.CORDONED
+        if device.slots is not None and device.slots <= gpu.users:
+            yield PlacementReason.SLOTS
+        if wishes.idle_gpus and gpu.users > 0:
+            yield PlacementReason.EXCLUSIVE
+        if not gpu.groups.isdisjoint(wishes.apart):
+            yield PlacementReason.POD_GROUP
+        if gpu.capacity_bytes - gpu.memory_bytes < memory:
+            yield PlacementReason.MEMORY
+        if gpu.cores_milli + cores > device.cores_milli:
+            yield PlacementReason.CORES
+        if cores == WHOLE_DEVICE_MILLI and gpu.users > 0:
+            yield PlacementReason.EXCLUSIVE
+        if gpu.cores_milli >= device.cores_milli and cores == 0:
+            yield PlacementReason.EXCLUSIVELY_USED
+        if not _is_of_type(gpu, wishes):
+            yield PlacementReason.TYPE
+
+
+def _is_of_type(gpu: UsedGpu, wishes: PlacementWishes) -> bool:
+    """Whether the pod takes GPUs of this type; if some are to be used, none is avoided."""
+    words_of_types = wishes.use_types or wishes.avoid_types
+    if not words_of_types:
+        return True
+    type_ = (VENDOR + gpu.device.model).upper()
+    return any(word.upper() in type_ for word in words_of_types) == bool(wishes.use_types)

@@ -18,11 +18,11 @@ def is_device(text: str) -> bool:
 
 def physical(device: str) -> str:
     """The GPU or MIG instance behind a device's name: what is in front of a MIG slot's bracket."""
-    match = _DEVICE.fullmatch(device)
+    match = _DEVICE.fullmatch(device) if "[" in device else None
     return match["card"] if match else device
 
 
 def mig_slot(device: str) -> tuple[str, int] | None:
     """Group and position of a MIG slot's name; None for any other device."""
-    match = _DEVICE.fullmatch(device)
+    match = _DEVICE.fullmatch(device) if "[" in device else None
     return (match["group"], int(match["position"])) if match and match["group"] else None

@@ -127,10 +127,13 @@ class SchemeRegistry:
         """Annotations of nodes that change all the time and name no GPU."""
         return frozenset(chain.from_iterable(row.keys.passing for row in self.rows))
 
+    @cached_property
+    def _share_pod_prefixes(self) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(row.keys.share_pods for row in self.rows))
+
     def uses_share_pods(self, keys: Iterable[str]) -> bool:
         """Whether one of the keys is of a system that is asked by SharePods."""
-        prefixes = tuple(chain.from_iterable(row.keys.share_pods for row in self.rows))
-        return _any_starts(keys, prefixes)
+        return _any_starts(keys, self._share_pod_prefixes)
 
     # ------------------------------------------------------------ nodes and pods
 

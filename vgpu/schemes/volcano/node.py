@@ -6,7 +6,8 @@ pod is being served.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
@@ -29,6 +30,15 @@ from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 VENDOR: Final = "NVIDIA-"
 """In front of a GPU's model in its registered type."""
+
+_REMEMBERED: Final = 8
+"""Number of nodes whose registered GPUs are remembered; an annotation has at most 256 KiB."""
+
+_ROWS: Final = 1024
+"""Number of different texts of columns that are remembered, each of at most :data:`_LONGEST`."""
+
+_LONGEST: Final = 256
+"""Maximum number of characters of the columns that are remembered."""
 
 
 class Registration(
@@ -81,7 +91,6 @@ def _word_cell(text: str) -> str | None:
 
 
 _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
-    "uuid": _word_cell,
     "index": int32,
     "slots": int32,
     "memory": int32,
@@ -91,7 +100,7 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
     "mode": _word_cell,
     "healthy": BOOLEANS.get,
 }
-"""How each column of a GPU is read; None is a malformed text."""
+"""How each column behind a GPU's UUID is read; None is a malformed text."""
 
 
 # ---------------------------------------------------------------- GPUs
@@ -100,7 +109,13 @@ _COLUMNS: Final[dict[str, Callable[[str], object]]] = {
 def registrations(node: Node, key_set: KeySet) -> tuple[Registration, ...]:
     """The GPUs in the node's annotation, of any age of it; () without one. Raises ClaimError."""
     text = node.annotations.get(key_set.register, "")
-    object_name = f"node {node.name}"
+    return _registrations(text, key_set, node.name) if text else ()
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _registrations(text: str, key_set: KeySet, node_name: str) -> tuple[Registration, ...]:
+    """Several readers ask for the same node in turn: its GPUs, their mode, their traits."""
+    object_name = f"node {node_name}"
     read = _from_json if text.startswith("[") else _from_columns
     gpus = read(text, key_set, object_name)
     uuids: set[str] = set()
@@ -142,22 +157,36 @@ def _from_columns(text: str, key_set: KeySet, object_name: str) -> tuple[Registr
     """``<column>,…:<column>,…:``; columns beyond the known ones are ignored."""
     gpus = []
     for part in filter(None, text.split(":")):
-        cells = part.split(",")
-        if len(cells) < key_set.least_columns:
-            raise ClaimError(object_name, key_set.register, part, f"{len(cells)} columns")
-        values: dict[str, object] = {"cores": WHOLE_DEVICE_PERCENT, "mode": HAMI_CORE}
-        for column, cell in zip(key_set.columns, cells, strict=False):
-            values[column] = _COLUMNS[column](cell)
-            if values[column] is None:
-                raise ClaimError(object_name, key_set.register, part, f"{column} is {cell[:40]!r}")
-        gpus.append(structs.replace(Registration(), **values))
+        uuid, _, rest = part.partition(",")
+        # All GPUs of a model have few texts behind their UUIDs.
+        read = _columns if len(rest) <= _LONGEST else _columns.__wrapped__
+        gpu, flaw = read(rest, key_set.columns, key_set.least_columns)
+        if not flaw and not is_word(uuid):
+            flaw = f"{key_set.columns[0]} is {uuid[:40]!r}"
+        if flaw:
+            raise ClaimError(object_name, key_set.register, part, flaw)
+        gpus.append(structs.replace(gpu, uuid=uuid))
     return tuple(gpus)
+
+
+@lru_cache(maxsize=_ROWS)
+def _columns(text: str, names: tuple[str, ...], least: int) -> tuple[Registration, str]:
+    """A GPU by its columns behind the UUID, which is the first of the names; what is wrong."""
+    cells = text.split(",") if text else []
+    if len(cells) + 1 < least:
+        return Registration(), f"{len(cells) + 1} columns"
+    values: dict[str, Any] = {"cores": WHOLE_DEVICE_PERCENT, "mode": HAMI_CORE}
+    for column, cell in zip(names[1:], cells, strict=False):
+        values[column] = _COLUMNS[column](cell)
+        if values[column] is None:
+            return Registration(), f"{column} is {cell[:40]!r}"
+    return Registration(**values), ""
 
 
 def _flaw(gpu: Registration) -> str:
     """What the annotation, in either form, cannot express of the GPU; "" if nothing."""
     numbers = (gpu.index or 0, gpu.slots, gpu.memory, gpu.cores, gpu.numa + 1)
-    if not all(0 <= value <= MOST for value in numbers):
+    if min(numbers) < 0 or max(numbers) > MOST:
         return f"a number outside 0..{MOST}"
     if not is_device(gpu.uuid):
         return "not a GPU's UUID"
