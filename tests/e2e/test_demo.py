@@ -67,9 +67,9 @@ def test_pods_are_placed_on_a_node_that_joins_and_one_of_them_waits(running):
     """By the real scheduler; the node's sum suffices for the last pod, but no GPU does."""
     placed = re.findall(r"^    (\S+) +\d+ GiB   (.+)$", running.printed(), re.MULTILINE)
     assert placed == [
+        ("tokenizer-0", "gpu-node-4, GPU 0"),
         ("train-0", "gpu-node-4, GPU 0"),
         ("train-1", "gpu-node-4, GPU 1"),
-        ("tokenizer", "gpu-node-4, GPU 0"),
         ("train-2", "waits: no GPU has enough free memory"),
     ]
     assert "GPU 1: 32.0 GiB of 80.0 GiB free, 1 share" in running.printed()
@@ -95,7 +95,19 @@ def test_the_exporters_page_is_that_of_the_pods_after_it(running):
 
 def test_what_it_says_to_try_can_be_tried(running, env):
     commands = re.findall(r"^    \S+ -m vgpu (.*)$", running.printed(), re.MULTILINE)
-    inspect, restore, plan = (shlex.split(command) for command in commands)
+    inspect, explain, fit, doctor, restore, plan = (
+        shlex.split(command, comments=True) for command in commands
+    )
+    assert "\nThe pod fails at step nodes: " in vgpu(*explain, env=env).stdout
+    fitting = vgpu(*fit, env=env).stdout
+    assert "Defragmentation plan: after 1 eviction 1 pod fits." in fitting
+    assert re.search(
+        r"^training/tokenizer-0 +gpu-node-4 +StatefulSet tokenizer .+ gpu-node-4$",
+        fitting,
+        re.MULTILINE,
+    )
+    diagnosed = vgpu(*doctor, env=env)
+    assert (diagnosed.returncode, "\nerror " in "\n" + diagnosed.stdout) == (3, True)
     shown = vgpu(*inspect, env=env)
     assert shown.returncode == 0
     assert all(node.node in shown.stdout for node in demo_cluster(0.0).nodes)

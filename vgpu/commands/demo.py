@@ -24,6 +24,7 @@ from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
 from exporter.view import TokenRow
+from vgpu.commands.demo_more import show_more
 from vgpu.commands.demo_repair import repair
 from vgpu.commands.demo_schedule import schedule
 from vgpu.commands.demo_tokens import DemoTokens
@@ -199,6 +200,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
             click.echo(first_summary(url, page))
             repair(str(kubeconfig))
             schedule(str(kubeconfig), node.cluster.store)
+            show_more(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own
             click.echo("  Ctrl-C ends it.\n")
 

@@ -5,7 +5,6 @@ The shown commands run in this process, with the real client.
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -20,19 +19,19 @@ _INTRODUCTION: Final = """\
 """
 
 
+def audit_of(kubeconfig: str) -> str:
+    """The file with what was repaired."""
+    return str(Path(kubeconfig).with_name("audit.jsonl"))
+
+
 def repair(kubeconfig: str) -> None:
     """Make a plan for the cluster, apply it, and make the next one."""
-    audit = str(Path(kubeconfig).with_name("audit.jsonl"))
+    audit = audit_of(kubeconfig)
     click.echo(_INTRODUCTION)
     _export(KUBECONFIG=kubeconfig)
     _export(**UNITS)
     _reconcile("apply", "--yes", f"--audit={audit}")
     _reconcile("plan")
-    click.echo("  To try more, type in another terminal the two lines with export, and then:")
-    click.echo(f"    {_ourselves()} inspect")
-    click.echo(f"    {_ourselves()} reconcile restore {audit} --audit {audit}.restored")
-    click.echo(f"    {_ourselves()} reconcile plan")
-    click.echo()
 
 
 def _export(**settings: str) -> None:
@@ -54,14 +53,3 @@ def _reconcile(*words: str) -> None:
 
 def _show(*words: str) -> None:
     click.secho(f"$ {shlex.join(words)}", bold=True)
-
-
-def _ourselves() -> str:
-    """The command line that calls this program, for the user to repeat."""
-    called = Path(sys.argv[0])
-    if called.name != "__main__.py":
-        return shlex.quote(called.name)
-    python = Path(sys.executable)
-    if python.is_relative_to(Path.cwd()):
-        python = python.relative_to(Path.cwd())
-    return f"{shlex.quote(str(python))} -m vgpu"

@@ -37,8 +37,10 @@ PAUSE_SECONDS: Final = 0.05
 
 NAMESPACE: Final = "training"
 
-PODS_IN_GIB: Final = {"train-0": 48, "train-1": 48, "tokenizer": 24, "train-2": 36}
-"""Pods and the memory that each requests. The node's sum suffices for the last one, no GPU does."""
+PODS_IN_GIB: Final = {"tokenizer-0": 24, "train-0": 40, "train-1": 48, "train-2": 36}
+"""Pods and the memory that each requests. The node's sum suffices for the last one, no GPU does; it
+fits once the first one has moved to the other GPU.
+"""
 
 _INTRODUCTION: Final = """\
   A node with two GPUs of 80 GiB joins. The scheduler is asked as kube-scheduler asks an
@@ -145,8 +147,14 @@ def _pod(name: str, gib: int) -> Json:
         "image": "registry.example/main:1.0",
         "resources": {"limits": limits, "requests": limits},
     }
+    owner, _, _ = name.rpartition("-")
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": owner}
     return {
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "ownerReferences": [reference | {"controller": True}],
+        },
         "spec": {"containers": [container]},
         "status": {"phase": "Pending"},
     }

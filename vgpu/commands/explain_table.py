@@ -33,8 +33,10 @@ def show(console: Console, explanation: Explanation) -> None:
 def _lines(explanation: Explanation, width: int) -> Iterator[Line]:
     yield [(f"{explanation.kind} {explanation.name}", BOLD)]
     for step in explanation.steps:
-        yield from _step(step, explanation.as_of, width)
-        if step.step.value == "nodes":
+        is_nodes = step.step.value == "nodes"
+        is_grouped = is_nodes and _is_refused_by_all(explanation.nodes)
+        yield from _step(step, explanation.as_of, width, is_grouped=is_grouped)
+        if is_nodes:
             for group in explanation.nodes:
                 yield from _wrapped(_group(group), width, DIM)
     for text in explanation.lines:
@@ -48,7 +50,14 @@ def _lines(explanation: Explanation, width: int) -> Iterator[Line]:
         yield from _wrapped(f"! {note}", width, DOUBTFUL, "")
 
 
-def _step(step: ExplainedStep, as_of: float, width: int) -> Iterator[Line]:
+def _is_refused_by_all(nodes: tuple[NodeGroup, ...]) -> bool:
+    return bool(nodes) and all(group.reason is not None for group in nodes)
+
+
+def _step(
+    step: ExplainedStep, as_of: float, width: int, *, is_grouped: bool = False
+) -> Iterator[Line]:
+    """The lines of a step; with ``is_grouped`` the groups of nodes have its evidence."""
     reasons = "; ".join(f"{reason.code}: {reason.explanation}" for reason in step.reasons)
     elapsed = "" if step.since is None else age(as_of - step.since)
     when = f" ({elapsed} ago)" if elapsed else ""
@@ -56,7 +65,7 @@ def _step(step: ExplainedStep, as_of: float, width: int) -> Iterator[Line]:
         (f"  {step.step.value:<12}", PLAIN),
         (f"{step.outcome.value:<8}", _STYLES[step.outcome]),
     ]
-    texts = [*filter(None, (reasons,)), *step.evidence]
+    texts = [*filter(None, (reasons,)), *(() if is_grouped else step.evidence)]
     texts += (f"remark {each.code}: {each.explanation}" for each in step.remarks)
     if not texts:
         texts = (

@@ -164,11 +164,14 @@ def _evictable_pods(
     for pod in pods:
         if pod.node not in names or not holds_devices(pod) or not scheme.is_asked(pod):
             continue
+        view = cache.view(pod.node)
+        if view is None:  # a node of several systems takes no pod, whoever leaves it
+            continue
         budget = None
         obstacle = _obstacle(pod, cache.node(pod.node), demand)
         if obstacle is None:
             budget, obstacle = covering.of(pod)
-        gpus = _gpus(scheme, pod, cache.view(pod.node))
+        gpus = _gpus(scheme, pod, view)
         own = cache.demand_of(pod)
         if obstacle is not None:
             obstacles[obstacle] += 1
@@ -192,10 +195,8 @@ def _obstacle(pod: Pod, node: Node | None, demand: PodDemand) -> Explained | Non
     return objection[0] if objection is not None else None
 
 
-def _gpus(scheme: SchedulerScheme, pod: Pod, view: CandidateView | None) -> frozenset[str] | None:
+def _gpus(scheme: SchedulerScheme, pod: Pod, view: CandidateView) -> frozenset[str] | None:
     """The names of the pod's GPUs; None if they are unknown."""
-    if view is None:
-        return None
     devices = tuple(gpu.device for gpu in view.candidate.gpus)
     try:
         shares = held_shares(scheme, pod, devices)
