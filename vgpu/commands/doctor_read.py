@@ -5,6 +5,7 @@ A part that cannot be read costs the checks that need it, and no others. Secrets
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -114,14 +115,8 @@ def from_server(
     server_version = _tried(reading, (_CHECK.KUBELET,), "the server's version", cluster.version)
     groups = _tried(reading, (_CHECK.KUBELET,), "the groups of the API", cluster.api_groups)
     for name, (kind, namespace, checks) in _PARTS.items():
-
-        def ask(kind: ApiKind[Any] = kind, namespace: str = namespace) -> list[ObjectPage[Any]]:
-            return list(cluster.pages(kind, namespace=namespace))
-
-        right = Right(kind.group, kind.plural, LIST.word, namespace)
-        for page in _tried(reading, checks, _part_text(kind, namespace), ask, right) or ():
-            reading.parts[name] += page.objects
-            reading.malformed += (_title(each) for each in page.malformed)
+        pages = partial(cluster.pages, kind, namespace=namespace)
+        reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
     _read_bare_pods(reading, cluster)
     configs = [*given, *_configs(reading, cluster, reading.workloads)]
     reviewed, denied = _reviews(reading, cluster, reading.workloads)
@@ -163,18 +158,28 @@ def _tried(
     return None
 
 
+def _listed(
+    reading: _Reading,
+    checks: tuple[DoctorCheck, ...],
+    kind: ApiKind[_Kept],
+    namespace: str,
+    pages: Callable[[], Iterable[ObjectPage[_Kept]]],
+) -> list[_Kept]:
+    """The objects of a list that can be read; what cannot is noted."""
+    right = Right(kind.group, kind.plural, LIST.word, namespace)
+    what = _part_text(kind, namespace)
+    read = _tried(reading, checks, what, lambda: list(pages()), right) or []
+    reading.malformed += (_title(each) for page in read for each in page.malformed)
+    return [each for page in read for each in page.objects]
+
+
 def _read_bare_pods(reading: _Reading, cluster: ApiClient) -> None:
     """The pods without a controller in the namespaces where components are."""
     found = {each.workload.namespace for each in components(reading.workloads)}
     for namespace in sorted({KUBE_SYSTEM, *found}):
-
-        def ask(namespace: str = namespace) -> list[ObjectPage[Workload | None]]:
-            return list(cluster.pages(BARE_PODS, namespace=namespace, label_selector=UNMANAGED))
-
-        right = Right(BARE_PODS.group, BARE_PODS.plural, LIST.word, namespace)
-        for page in _tried(reading, (_CHECK.SYSTEMS,), f"Pods of {namespace}", ask, right) or ():
-            reading.bare_pods += filter(None, page.objects)
-            reading.malformed += (_title(each) for each in page.malformed)
+        pages = partial(cluster.pages, BARE_PODS, namespace=namespace, label_selector=UNMANAGED)
+        pods = _listed(reading, (_CHECK.SYSTEMS,), BARE_PODS, namespace, pages)
+        reading.bare_pods += filter(None, pods)
 
 
 def _custom_kinds(
@@ -192,10 +197,7 @@ def _custom_kinds(
         group = group_version.partition("/")[0]
         if group not in wanted:
             continue
-
-        def ask(group_version: str = group_version) -> frozenset[str]:
-            return cluster.api_resources(group_version)
-
+        ask = partial(cluster.api_resources, group_version)
         plurals = _tried(reading, (_CHECK.SYSTEMS,), f"the kinds of {group_version}", ask)
         if plurals is None:
             return None
