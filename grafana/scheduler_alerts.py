@@ -28,9 +28,6 @@ def _rate(metric: str, which: str = "") -> str:
     return f"sum without (result) (rate({metric}{which}[15m]))"
 
 
-OF_NAMESPACE: Final = "cluster, namespace"
-"""The labels of a namespace's quota, of which each replica has its own series."""
-
 _FAILED: Final = gained(
     f'vgpu_extender_bind_failures_total{{reason=~"{any_of(BIND_FAILURES)}"}}', "1h"
 )
@@ -129,15 +126,6 @@ SCHEDULERS: Final = RuleGroup(
             f"Requests of the scheduler {THE_NODE} fail",
             f"{RATIO} of its requests to the API server. First: by code: 0 is the network, 401 and"
             " 403 are rights, 5xx the API server itself.",
-        ),
-        Alert(
-            "VgpuQuotaUnreadable",
-            WARNING,
-            f"max by ({OF_NAMESPACE}) (vgpu_extender_quota_unreadable) > 0",
-            "10m",
-            "A GPU quota of namespace {{ $labels.namespace }} cannot be read",
-            f"{COUNT} declarations: the pods that they limit get no GPU. First: vgpu inspect --by"
-            " namespace names each one, and what is wrong with it.",
         ),
         Alert(
             "VgpuPodsWaitForGpus",

@@ -5,16 +5,21 @@ They have the label ``team`` where the reconciler reports a team, so that they c
 
 from typing import Final
 
-from grafana.promql import Alert, AlertSeverity, RuleGroup
+from grafana.promql import Alert, AlertSeverity, RuleGroup, named
 from grafana.recording import QUOTA, teams
 from grafana.settings import FLAPS, QUOTA_NEAR_RATIO, UNUSED_GIB, UNUSED_RATIO
-from grafana.templates import RATIO
+from grafana.templates import COUNT, RATIO
 from vgpu.units import GIB
 
 _USED: Final = "cluster_namespace_resource_model:vgpu_quota_used:max"
 _LIMIT: Final = "cluster_namespace_resource_model:vgpu_quota_limit:max"
 _UNUSED: Final = "cluster_namespace:vgpu_container_memory_unused_bytes:sum"
 _ALLOCATED: Final = "cluster_namespace:vgpu_container_memory_allocated_bytes:sum"
+
+_UNREADABLE: Final = " or ".join(
+    named(f"vgpu_{program}_quota_unreadable", "namespace") for program in ("extender", "reconcile")
+)
+"""By every program that reads quotas: each may be there without the other."""
 
 NAMESPACE: Final = "cluster, namespace"
 
@@ -27,6 +32,16 @@ def with_team(expr: str, labels: str) -> str:
 TEAMS: Final = RuleGroup(
     "vgpu-teams",
     (
+        Alert(
+            "VgpuQuotaUnreadable",
+            AlertSeverity.WARNING,
+            with_team(f"max by ({NAMESPACE}) ({_UNREADABLE}) > 0", NAMESPACE),
+            "10m",
+            "A GPU quota of namespace {{ $labels.namespace }} cannot be read",
+            f"{COUNT} declarations: vgpu scheduler places no pod that they limit, and the"
+            " reconciler does not see who exceeds them. First: vgpu inspect --by namespace names"
+            " each one, and what is wrong with it.",
+        ),
         Alert(
             "VgpuQuotaExceeded",
             AlertSeverity.INFO,

@@ -101,15 +101,6 @@ CASES = (
         job=JOB,
     ),
     scheduler(
-        "VgpuQuotaUnreadable",
-        'vgpu_extender_quota_unreadable{namespace="ml"}',
-        2,
-        0,
-        labels={"namespace": "ml"},
-        lacks=("job", "instance"),
-        value="2",
-    ),
-    scheduler(
         "VgpuPodsWaitForGpus", "vgpu_extender_rejected_pods", 5, 0, lacks=("instance",), value="5"
     ),
 )

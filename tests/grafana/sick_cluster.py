@@ -60,6 +60,9 @@ SICK = {
 }
 UNHEARD = {"events": 0}
 
+UNREADABLE_QUOTA = {"teaching": {"metadata": {"annotations": {"vgpu.dev/quota-gpus": "a few"}}}}
+"""Only the reconcilers report it: the schedulers here are pages of :mod:`pretended_scheduler`."""
+
 
 def sick_story():
     """The demo's node without anybody that `embeddings` waits for, and a large host process."""
@@ -182,7 +185,9 @@ class SickCluster:
     def __enter__(self) -> Prometheus:
         with ExitStack() as stack:
             start = time.time()
-            simulated = SimulatedCluster(demo_cluster(start), start)
+            story = demo_cluster(start)
+            deviations = {**story.deviations, **UNREADABLE_QUOTA}
+            simulated = SimulatedCluster(structs.replace(story, deviations=deviations), start)
             api = stack.enter_context(ApiServer(simulated.store))
             ill, hung = SickNode(self._folder / "sick"), HungNode(self._folder / "hung")
             stack.enter_context(running([ill, hung]))

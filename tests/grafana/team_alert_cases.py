@@ -27,7 +27,23 @@ def memory(allocated, used):
     }
 
 
+def unreadable(program, number):
+    return {f'vgpu_{program}_quota_unreadable{{namespace="ml"}}': f"{number}x120"}
+
+
 CASES = (
+    *(
+        Case(
+            "VgpuQuotaUnreadable",
+            {**unreadable(program, 2), TEAM: "1x120"},
+            {**unreadable(program, 0), TEAM: "1x120"},
+            labels={"namespace": "ml", "team": "vision"},
+            lacks=OF_NAMESPACE,
+            value="2",
+            job=job,
+        )
+        for program, job in (("extender", SCHEDULER), ("reconcile", RECONCILER))
+    ),
     *(
         Case("VgpuQuotaExceeded", sick, quota(8, 8), labels=QUOTA, lacks=OF_NAMESPACE, job=job)
         for sick, job in (
