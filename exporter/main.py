@@ -123,8 +123,8 @@ def open_api(
     if "api" in on:
         collectors.pods = Collector("api", api.watch(server, node).sample)
     if "dra" in on and kubelet is not None:
-        claims = api.resource_claims(server, node, lambda: kubelet.newest)
-        collectors.resource_claims = Collector("dra", claims.sample)
+        resource_claims = api.resource_claims(server, node, lambda: kubelet.newest)
+        collectors.resource_claims = Collector("dra", resource_claims.sample)
 
 
 def make_sampler(

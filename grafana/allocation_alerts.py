@@ -40,7 +40,7 @@ HIGHEST: Final = (
 """The highest priority (0 is the highest) of the active containers on a GPU."""
 
 _ON_SHARE: Final = f"on ({CONTAINER}, uuid)"
-_USES_CLAIM: Final = (
+_USES_RESOURCE_CLAIM: Final = (
     'vgpu_container_resource_claim_info{share_id!=""}'
     f" unless {_ON_SHARE} vgpu_container_memory_limit_bytes"
     f" unless {_ON_SHARE}"
@@ -50,11 +50,11 @@ _USES_CLAIM: Final = (
 
 _SHARE: Final = f"{GPU}, namespace, exported_namespace, resource_claim, share_id"
 _USED_OF_SHARE: Final = (
-    f"sum by ({_SHARE}) (({_USES_CLAIM}) * {_ON_SHARE} group_left ()"
+    f"sum by ({_SHARE}) (({_USES_RESOURCE_CLAIM}) * {_ON_SHARE} group_left ()"
     " vgpu_container_memory_used_bytes)"
 )
 _CONSUMED: Final = (
-    f"max by ({_SHARE}) (({_USES_CLAIM}) * {_ON_SHARE} group_left ()"
+    f"max by ({_SHARE}) (({_USES_RESOURCE_CLAIM}) * {_ON_SHARE} group_left ()"
     " vgpu_container_memory_allocated_bytes)"
 )
 """What all containers of a share use together, and what its ResourceClaim consumes."""
@@ -197,7 +197,7 @@ ALLOCATIONS: Final = RuleGroup(
             WARNING,
             named(
                 f"{_USED_OF_SHARE} / {_CONSUMED} > {OVER_LIMIT_RATIO}"
-                f" and on ({_SHARE}) count by ({_SHARE}) ({_USES_CLAIM}) > 1",
+                f" and on ({_SHARE}) count by ({_SHARE}) ({_USES_RESOURCE_CLAIM}) > 1",
                 "namespace",
             ),
             "5m",

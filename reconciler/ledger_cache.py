@@ -34,7 +34,7 @@ class _Page(msgspec.Struct, frozen=True, gc=False):
     node: Node
     pods: tuple[Pod, ...]
     unhealthy: str
-    claims: NodeResourceClaims
+    resource_claims: NodeResourceClaims
     ledger: Ledger | None
     doubts: tuple[NodeDoubt, ...]
 
@@ -67,7 +67,9 @@ class LedgerCache:
         :func:`vgpu.ledger.cluster.cluster`. ``unit_bytes`` are the units in force.
         """
         all_pods = tuple(pods)
-        claiming = node_resource_claims(resource_claims or ClusterResourceClaims(), all_pods)
+        resource_claims_of_nodes = node_resource_claims(
+            resource_claims or ClusterResourceClaims(), all_pods
+        )
         codecs_now, units = tuple(codecs), unit_bytes or {}
         if (codecs_now, units) != (self._codecs, self._units):
             self._codecs, self._units, self._pages = codecs_now, units, {}
@@ -75,17 +77,20 @@ class LedgerCache:
         at_home = _at_home(all_pods, codecs_now)
         known = {node.name: node for node in nodes}
         before, self._pages = self._pages, {}
-        for name in (*known, *sorted((at_home.keys() | claiming.keys()) - known.keys())):
+        for name in (
+            *known,
+            *sorted((at_home.keys() | resource_claims_of_nodes.keys()) - known.keys()),
+        ):
             node = known.get(name) or Node(name)
             pods_here, text = tuple(at_home.get(name, ())), unhealthy_by_node.get(name, "")
-            claims = claiming.get(name, NO_RESOURCE_CLAIMS)
+            own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
             cached = before.get(name)
-            if cached is None or not _same(cached, node, pods_here, text, claims):
-                ledger = node_ledger(node, pods_here, codecs_now, text, claims)
+            if cached is None or not _same(cached, node, pods_here, text, own_resource_claims):
+                ledger = node_ledger(node, pods_here, codecs_now, text, own_resource_claims)
                 sizes = {name: sizes_by_scheme(ledger.holdings)}
                 doubts = doubts_of([node], sizes, registry().rows, units)
                 kept = ledger if is_notable(ledger) else None
-                cached = _Page(node, pods_here, text, claims, kept, doubts)
+                cached = _Page(node, pods_here, text, own_resource_claims, kept, doubts)
             self._pages[name] = cached
         return {
             name: cached.ledger for name, cached in self._pages.items() if cached.ledger is not None
@@ -110,10 +115,14 @@ def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, li
 
 
 def _same(
-    page: _Page, node: Node, pods: tuple[Pod, ...], unhealthy: str, claims: NodeResourceClaims
+    page: _Page,
+    node: Node,
+    pods: tuple[Pod, ...],
+    unhealthy: str,
+    resource_claims: NodeResourceClaims,
 ) -> bool:
     """Whether the ledger would be the same. Objects that did not change are identical."""
-    if page.pods != pods or page.unhealthy != unhealthy or page.claims != claims:
+    if page.pods != pods or page.unhealthy != unhealthy or page.resource_claims != resource_claims:
         return False
     return page.node is node or _lasting(page.node) == _lasting(node)
 

@@ -304,7 +304,7 @@ class DriverResourceClaim(msgspec.Struct, frozen=True, gc=False):
     ``uuids`` has the UUID of each device, by the driver's name of the device.
     """
 
-    claim: ResourceClaim
+    resource_claim: ResourceClaim
     driver: str
     uuids: Mapping[str, str]
 
@@ -318,7 +318,7 @@ class HeldResourceClaim(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     pod: str
     container: str
-    claim: str
+    resource_claim: str
     devices: tuple[ResourceClaimDevice, ...]
     cdi: tuple[CdiDevice, ...] = ()
 
@@ -381,13 +381,13 @@ class ResourceClaimSample(msgspec.Struct, frozen=True):
     """What the API server has of the ResourceClaims that a node uses.
 
     Attributes:
-        claims: the ResourceClaims with their status.
+        resource_claims: the ResourceClaims with their status.
         gone: UIDs of ResourceClaims that a driver has prepared and the API server does not have.
         uuids: the UUID of each device of this node, by driver, pool and device.
         rejections: what was refused, and why.
     """
 
-    claims: tuple[ResourceClaim, ...] = ()
+    resource_claims: tuple[ResourceClaim, ...] = ()
     gone: frozenset[str] = frozenset()
     uuids: Mapping[tuple[str, str, str], str] = {}
     rejections: tuple[Rejection, ...] = ()

@@ -115,14 +115,14 @@ class ResourceClaimDevice(msgspec.Struct, frozen=True, gc=False, order=True):
     """One device that a ResourceClaim has: a result of its allocation.
 
     Attributes:
-        resource_claim_uid, claim: the ResourceClaim; its namespace is that of its pods.
+        resource_claim_uid, resource_claim: the ResourceClaim; its namespace is that of its pods.
         driver, pool, device: the device, as the driver names it.
         share_id: which share of a device that allows several; "" if it is whole, or not known.
         requests: names of the requests that it is for, sorted.
     """
 
     resource_claim_uid: str
-    claim: str
+    resource_claim: str
     driver: str
     pool: str
     device: str

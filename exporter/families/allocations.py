@@ -97,7 +97,7 @@ RESOURCE_CLAIMS = FamilyTable(
         " allocations on `pod_uid`, `container` and `uuid`. A node without ResourceClaims has no"
         " series."
     ),
-    rows=lambda view: _claimed(view.allocations.holdings) if view.allocations else (),
+    rows=lambda view: _resource_claim_rows(view.allocations.holdings) if view.allocations else (),
     labels=(
         *CONTAINER_LABELS,
         "uuid",
@@ -121,23 +121,23 @@ RESOURCE_CLAIMS = FamilyTable(
 )
 
 
-def _claimed(holdings: Iterable[Holding]) -> Iterator[tuple[str, ...]]:
+def _resource_claim_rows(holdings: Iterable[Holding]) -> Iterator[tuple[str, ...]]:
     """The labels of each device of a ResourceClaim, by container."""
     for holding in holdings:
         pod, uuid = holding.pod, holding.share.device
-        for claimed in (part.claimed for part in holding.claimed):
+        for device in (part.resource_claim_device for part in holding.resource_claim_shares):
             yield (
                 pod.namespace,
                 pod.name,
                 holding.container,
                 pod.uid,
-                "" if uuid == claimed.name else uuid,
-                claimed.claim,
-                ",".join(claimed.requests),
-                claimed.driver,
-                claimed.pool,
-                claimed.device,
-                claimed.share_id,
+                "" if uuid == device.name else uuid,
+                device.resource_claim,
+                ",".join(device.requests),
+                device.driver,
+                device.pool,
+                device.device,
+                device.share_id,
             )
 
 

@@ -63,7 +63,7 @@ class _ClusterObserver:
         resource_claims: bool,
     ) -> None:
         self._cluster = cluster
-        self._reads_claims = resource_claims
+        self._reads_resource_claims = resource_claims
         self._reads_quotas = quotas
         self._reads_namespaces = namespaces
         self._units = units
@@ -75,19 +75,20 @@ class _ClusterObserver:
     def view(self, now: float) -> ClusterView:
         """The state of the cluster; ``now`` is unix seconds. Raises ClusterError, SourceError."""
         nodes = self._kinds.nodes()
-        claims, slices = Seen[ResourceClaim](), Seen[ResourceSlice]()
-        if self._reads_claims:
-            claims, slices = self._kinds.resource_claims(), self._kinds.resource_slices()
+        seen_resource_claims, slices = Seen[ResourceClaim](), Seen[ResourceSlice]()
+        if self._reads_resource_claims:
+            seen_resource_claims = self._kinds.resource_claims()
+            slices = self._kinds.resource_slices()
         pods = self._kinds.pods()
         share_pods = self._kinds.share_pods()
         malformed = (
             *(*nodes.malformed, *pods.malformed, *share_pods.malformed),
-            *(*claims.malformed, *slices.malformed),
+            *(*seen_resource_claims.malformed, *slices.malformed),
         )
         resource_claims = ClusterResourceClaims()
-        if self._reads_claims:
+        if self._reads_resource_claims:
             sharing, resource_claims = with_resource_claims(
-                pods.objects, claims.objects, slices.objects
+                pods.objects, seen_resource_claims.objects, slices.objects
             )
             pods = structs.replace(pods, objects=sharing)
         objects = Objects(
@@ -120,7 +121,7 @@ class _ClusterObserver:
         complete = {view for view, kind in seen.items() if kind.complete}
         if self._reads_quotas and namespaces.complete and not quota_note:
             complete.add(Coverage.QUOTAS)
-        if self._reads_claims and claims.complete:
+        if self._reads_resource_claims and seen_resource_claims.complete:
             complete.add(Coverage.RESOURCE_CLAIMS)
         return cluster_view(
             Snapshot(
@@ -138,7 +139,7 @@ class _ClusterObserver:
                         None,
                         (
                             *(kind.note for kind in seen.values()),
-                            claims.note,
+                            seen_resource_claims.note,
                             slices.note,
                             namespaces.note,
                             quota_note,
@@ -213,7 +214,7 @@ class ListingObserver(_ClusterObserver):
         super().__init__(
             cluster,
             units,
-            ListedKinds(cluster, claiming=resource_claims),
+            ListedKinds(cluster, resource_claims=resource_claims),
             continuous=False,
             namespaces=namespaces,
             quotas=quotas,

@@ -54,8 +54,10 @@ class DumpObserver:
             raise SourceError(Reason.MALFORMED, self._object_name, nothing_in_it(ignored))
         nodes = tuple({node.name: node for node in dump.nodes}.values())
         sharing, resource_claims = with_resource_claims(
-            (pod for pod in _each(dump.pods) if pod.claims or shares_gpus(pod)),
-            {claim.uid: claim for claim in dump.resource_claims}.values(),
+            (pod for pod in _each(dump.pods) if pod.uses_resource_claims or shares_gpus(pod)),
+            {
+                resource_claim.uid: resource_claim for resource_claim in dump.resource_claims
+            }.values(),
             {one.name: one for one in dump.resource_slices}.values(),
         )
         objects = Objects(

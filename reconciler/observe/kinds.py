@@ -92,10 +92,12 @@ class Kinds(Protocol):
 class ListedKinds:
     """Lists the objects at each call."""
 
-    def __init__(self, cluster: ApiClient, *, claiming: bool = False) -> None:
-        """The caller closes ``cluster``. ``claiming``: also pods that use ResourceClaims."""
+    def __init__(self, cluster: ApiClient, *, resource_claims: bool = False) -> None:
+        """The caller closes ``cluster``. ``resource_claims``: also pods that use ResourceClaims."""
         self._cluster = cluster
-        self._pods = partial(cluster.pods, keep=Keep.CLAIMING) if claiming else cluster.pods
+        self._pods = (
+            partial(cluster.pods, keep=Keep.RESOURCE_CLAIMS) if resource_claims else cluster.pods
+        )
 
     def nodes(self) -> Seen[Node]:
         """The nodes; none where RBAC forbids reading them."""
@@ -208,10 +210,12 @@ class Watched:
         """
         uid = attrgetter("ref.uid")
         self._pods = Informer(
-            list_watch.pods(cluster, keep=Keep.CLAIMING if resource_claims else Keep.SHARING),
+            list_watch.pods(
+                cluster, keep=Keep.RESOURCE_CLAIMS if resource_claims else Keep.SHARING
+            ),
             "pods",
             key=uid,
-            keep=_shares_or_claims if resource_claims else shares_gpus,
+            keep=_shares_or_uses_resource_claims if resource_claims else shares_gpus,
             stale_seconds=stale_seconds,
         )
         self._nodes = Informer(
@@ -241,8 +245,8 @@ class Watched:
         self._resource_claims = Informer(
             list_watch.resource_claims(cluster),
             "ResourceClaims",
-            key=_claim_key,
-            keep=lambda claim: bool(claim.results),
+            key=_resource_claim_key,
+            keep=lambda resource_claim: bool(resource_claim.results),
             stale_seconds=stale_seconds,
         )
         self._resource_slices = Informer(
@@ -308,9 +312,13 @@ def _quota_key(quota: ResourceQuota | MalformedObject) -> str:
     return f"{namespace}/{quota.name}"
 
 
-def _claim_key(claim: ResourceClaim | MalformedObject) -> str:
-    return claim.ref.uid if isinstance(claim, MalformedObject) else claim.uid
+def _resource_claim_key(resource_claim: ResourceClaim | MalformedObject) -> str:
+    return (
+        resource_claim.ref.uid
+        if isinstance(resource_claim, MalformedObject)
+        else resource_claim.uid
+    )
 
 
-def _shares_or_claims(pod: Pod) -> bool:
-    return pod.claims or shares_gpus(pod)
+def _shares_or_uses_resource_claims(pod: Pod) -> bool:
+    return pod.uses_resource_claims or shares_gpus(pod)

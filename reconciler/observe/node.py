@@ -96,8 +96,8 @@ class NodeObserver:
         self._collectors = sources.collectors(gpu, read_pods)
         kubelet = sources.kubelet
         if resource_claims and cluster is not None and kubelet is not None:
-            claims = ResourceClaimSource(cluster, node, lambda: kubelet.newest)
-            self._collectors.resource_claims = Collector("dra", claims.sample)
+            source = ResourceClaimSource(cluster, node, lambda: kubelet.newest)
+            self._collectors.resource_claims = Collector("dra", source.sample)
         self._folders = Collector("folders", partial(_folders, places))
         self._mapped = Collector("mapped", partial(_mapped, places))
         self._builder = LedgerBuilder((), node)

@@ -41,14 +41,18 @@ def _reservations(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Findi
     known = cluster_index.snapshot.resource_claims
     pods = {pod.ref.uid for pod in (*cluster_index.all_pods, *known.pods) if not pod.terminal}
     unread = {malformed.ref.namespace for malformed in cluster_index.malformed[ObjectKind.POD]}
-    for claim in known.claims:
-        if not claim.results or claim.reserved_otherwise or opted_out(claim):
+    for resource_claim in known.resource_claims:
+        if (
+            not resource_claim.results
+            or resource_claim.reserved_otherwise
+            or opted_out(resource_claim)
+        ):
             continue
-        if claim.namespace in unread:
+        if resource_claim.namespace in unread:
             continue
-        gone = [pod for pod in claim.reserved_for if pod.uid not in pods]
-        if gone or not claim.reserved_for:
-            living = len(gone) < len(claim.reserved_for)
+        gone = [pod for pod in resource_claim.reserved_for if pod.uid not in pods]
+        if gone or not resource_claim.reserved_for:
+            living = len(gone) < len(resource_claim.reserved_for)
             reserved = [
                 f"it is reserved for pod {pod.name} ({pod.uid}), which is gone" for pod in gone
             ]
@@ -57,21 +61,21 @@ def _reservations(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Findi
                 cause=Cause.STALE_RESERVATION if living else Cause.RESERVED_FOR_NOBODY,
                 object_ref=ObjectRef(
                     ObjectKind.RESOURCE_CLAIM,
-                    claim.namespace,
-                    claim.name,
-                    claim.uid,
-                    node=claim.node,
+                    resource_claim.namespace,
+                    resource_claim.name,
+                    resource_claim.uid,
+                    node=resource_claim.node,
                 ),
                 evidence=(
-                    _devices(claim),
+                    _devices(resource_claim),
                     *at_most(reserved or ["it is reserved for no pod"]),
                 ),
                 grace=policy.ages.orphan,
             )
 
 
-def _devices(claim: ResourceClaim) -> str:
-    names = [f"{result.driver}/{result.pool}/{result.device}" for result in claim.results]
+def _devices(resource_claim: ResourceClaim) -> str:
+    names = [f"{result.driver}/{result.pool}/{result.device}" for result in resource_claim.results]
     return f"it has {', '.join(at_most(names))}"
 
 

@@ -30,9 +30,12 @@ def more_than_consumed(ledger: Ledger, usage: Sequence[Usage], policy: Policy) -
     for entry in ledger.devices:
         shares: dict[ResourceClaimShare, _Users] = {}
         for holding in entry.holdings:
-            if len(holding.claimed) == 1 and {holding.source, holding.sized_by} <= TRUSTED:
+            if (
+                len(holding.resource_claim_shares) == 1
+                and {holding.source, holding.sized_by} <= TRUSTED
+            ):
                 place = holding.pod.uid, holding.container, entry.device.name
-                users = shares.setdefault(holding.claimed[0], [])
+                users = shares.setdefault(holding.resource_claim_shares[0], [])
                 users.append((holding, used.get(place, 0)))
         for share, users in shares.items():
             total = sum(amount for _, amount in users)
@@ -43,7 +46,7 @@ def more_than_consumed(ledger: Ledger, usage: Sequence[Usage], policy: Policy) -
 def _finding(
     node: str, device: str, share: ResourceClaimShare, users: _Users, policy: Policy
 ) -> Finding:
-    claimed, consumed = share.claimed, share.memory_bytes or 0
+    of_device, consumed = share.resource_claim_device, share.memory_bytes or 0
     namespace = users[0][0].pod.namespace
     total = sum(amount for _, amount in users)
     each = [
@@ -59,8 +62,8 @@ def _finding(
         object_ref=ObjectRef(
             ObjectKind.RESOURCE_CLAIM,
             namespace,
-            claimed.claim,
-            claimed.resource_claim_uid,
+            of_device.resource_claim,
+            of_device.resource_claim_uid,
             node=node,
         ),
         evidence=(
@@ -68,5 +71,5 @@ def _finding(
             *at_most(each),
         ),
         grace=policy.ages.over_limit,
-        part=f"{device}/{claimed.share_id}",
+        part=f"{device}/{of_device.share_id}",
     )

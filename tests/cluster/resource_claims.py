@@ -75,7 +75,7 @@ class ExampleDriver:
         """It ends with its node."""
 
 
-def resource_claim(client, namespace, name, share_of="", **more):
+def make_resource_claim(client, namespace, name, share_of="", **more):
     """A ResourceClaim of one GPU, or of SHARE of the shared GPU with this UUID.
 
     ``more`` are further fields of its request.
@@ -88,10 +88,10 @@ def resource_claim(client, namespace, name, share_of="", **more):
             "capacity": {"requests": {"memory": str(SHARE)}},
             "selectors": [{"cel": {"expression": expression}}],
         }
-    return make_claim(client, namespace, name, {"exactly": exactly | more})
+    return post_resource_claim(client, namespace, name, {"exactly": exactly | more})
 
 
-def make_claim(client, namespace, name, request):
+def post_resource_claim(client, namespace, name, request):
     """A ResourceClaim with one request."""
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -102,12 +102,12 @@ def make_claim(client, namespace, name, request):
     return client.raw("POST", f"{API}/namespaces/{namespace}/resourceclaims", body).json()
 
 
-def user(client, namespace, name, claim, node, containers=("main",)):
+def user(client, namespace, name, resource_claim, node, containers=("main",)):
     """A pod whose containers use a ResourceClaim."""
     pod = objects.pod(
         name,
         namespace,
-        resourceClaims=[{"name": "gpu", "resourceClaimName": claim}],
+        resourceClaims=[{"name": "gpu", "resourceClaimName": resource_claim}],
         nodeSelector={"kubernetes.io/hostname": node.name},
     )
     pod["spec"]["containers"] = [
@@ -166,8 +166,8 @@ def prepared(node):
     return {one.name: (set(one.pod_uids), [d.device for d in one.devices]) for one in found}
 
 
-def result_of(client, namespace, claim):
-    path = f"{API}/namespaces/{namespace}/resourceclaims/{claim}"
+def result_of(client, namespace, resource_claim):
+    path = f"{API}/namespaces/{namespace}/resourceclaims/{resource_claim}"
     (result,) = client.get(path)["status"]["allocation"]["devices"]["results"]
     return result
 
@@ -177,7 +177,7 @@ def check_shares(control_plane, driver, results, expected):
     node = driver.node
     kubeconfig = f"--kubeconfig={control_plane.kubeconfig}"
     dra = ("--collector.dra", kubeconfig)
-    ids = {claim: result["shareID"] for claim, result in results.items()}
+    ids = {resource_claim: result["shareID"] for resource_claim, result in results.items()}
     assert len(set(ids.values())) == len(results)
     assert shown(node, *dra, more=("share_id",)) == [(*one, ids[one[2]]) for one in expected]
     sizes = of_containers(exported(node, *dra), "vgpu_container_memory_allocated_bytes")
@@ -187,12 +187,12 @@ def check_shares(control_plane, driver, results, expected):
     assert set(held) == set(driver.uuids)
     assert sum(held.values()) == len(results) * SHARE
     assert sum(device["sharesHeld"] for device in view["devices"]) == len(results)
-    pods = {(pod, claim) for pod, _, claim, _ in expected}
+    pods = {(pod, resource_claim) for pod, _, resource_claim, _ in expected}
     assert pods == {
-        (holding["pod"]["name"], claim["name"])
+        (holding["pod"]["name"], resource_claim["name"])
         for device in view["devices"]
         for holding in device["holdings"]
-        for claim in holding["resourceClaims"]
+        for resource_claim in holding["resourceClaims"]
     }
 
 

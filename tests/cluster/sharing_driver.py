@@ -95,8 +95,8 @@ class SharingDriver:
         self.node.path(FOLDER).mkdir(parents=True, exist_ok=True)
         self.node.path(REGISTRY).parent.mkdir(parents=True, exist_ok=True)
         dra = {
-            "NodePrepareResources": self._each_claim(self._prepare, 2),
-            "NodeUnprepareResources": self._each_claim(self._unprepare, 1),
+            "NodePrepareResources": self._each_resource_claim(self._prepare, 2),
+            "NodeUnprepareResources": self._each_resource_claim(self._unprepare, 1),
         }
         self._serve(f"{FOLDER}/dra.sock", "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", dra)
         registration = {"GetInfo": self._info, "NotifyRegistrationStatus": self._registered}
@@ -153,15 +153,15 @@ class SharingDriver:
             self._publish()
         return b""
 
-    def _each_claim(
+    def _each_resource_claim(
         self, act: Callable[[str, str, str], bytes], error_field: int
     ) -> Callable[[bytes], bytes]:
         """A call about ResourceClaims, each of which is answered, by its UID."""
 
         def call(request: bytes) -> bytes:
             answers = b""
-            for _, claim in fields(request):
-                known = {number: content.decode() for number, content in fields(claim)}
+            for _, resource_claim in fields(request):
+                known = {number: content.decode() for number, content in fields(resource_claim)}
                 uid = known[2]
                 try:
                     answer = act(known[1], uid, known[3])
@@ -174,12 +174,12 @@ class SharingDriver:
 
     def _prepare(self, namespace: str, uid: str, name: str) -> bytes:
         """Write the CDI spec, each time: after a reboot the kubelet asks again, and it is gone."""
-        claim = self.client.get(f"{API}/namespaces/{namespace}/resourceclaims/{name}")
-        if claim["metadata"]["uid"] != uid:
+        resource_claim = self.client.get(f"{API}/namespaces/{namespace}/resourceclaims/{name}")
+        if resource_claim["metadata"]["uid"] != uid:
             raise LookupError(f"ResourceClaim {namespace}/{name} has another UID")
         results = [
             result
-            for result in claim["status"]["allocation"]["devices"]["results"]
+            for result in resource_claim["status"]["allocation"]["devices"]["results"]
             if result["driver"] == DRIVER
         ]
         devices = [

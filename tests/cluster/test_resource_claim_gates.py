@@ -16,9 +16,9 @@ from tests.cluster.resource_claims import (
     device_class,
     exported,
     inspected,
-    make_claim,
+    make_resource_claim,
     of_containers,
-    resource_claim,
+    post_resource_claim,
     result_of,
     shown,
     user,
@@ -95,14 +95,17 @@ def test_admin_access_and_an_alternative_of_a_request(control_plane, driver, nam
     client, node = control_plane.client, driver.node
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     client.patch(f"/api/v1/namespaces/{namespace}", label)
-    resource_claim(client, namespace, "eyes", driver.uuids[0], adminAccess=True)
+    make_resource_claim(client, namespace, "eyes", driver.uuids[0], adminAccess=True)
     alternatives = [
         {"name": name, "deviceClassName": sharing_driver.DRIVER}
         | {"capacity": {"requests": {"memory": memory}}}
         for name, memory in (("large", "100Gi"), ("small", "10Gi"))
     ]
-    make_claim(client, namespace, "either", {"firstAvailable": alternatives})
-    pods = [user(client, namespace, f"{claim}-user", claim, node) for claim in ("eyes", "either")]
+    post_resource_claim(client, namespace, "either", {"firstAvailable": alternatives})
+    pods = [
+        user(client, namespace, f"{resource_claim}-user", resource_claim, node)
+        for resource_claim in ("eyes", "either")
+    ]
     for pod in pods:
         client.wait_for(pod, objects.ready, "Ready")
     assert result_of(client, namespace, "eyes")["adminAccess"]

@@ -16,8 +16,8 @@ from tests.cluster.resource_claims import (
     device_class,
     exported,
     limits,
+    make_resource_claim,
     prepared,
-    resource_claim,
     result_of,
     shown,
     user,
@@ -72,8 +72,8 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
     shares = isinstance(driver, sharing_driver.SharingDriver)
     assert shown(node) == []  # nothing uses DRA yet: its state is empty, or not there
     uuids = driver.uuids if shares else [""]
-    claims = [
-        resource_claim(client, namespace, f"claim-{n}", uuids[n % len(uuids)])["metadata"]
+    resource_claims = [
+        make_resource_claim(client, namespace, f"claim-{n}", uuids[n % len(uuids)])["metadata"]
         for n in range(GPUS)
     ]
     pods = []
@@ -84,20 +84,23 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
     pods.append(user(client, namespace, "guest", "claim-0", node))  # claim-0 has two pods
     for pod in pods:
         client.wait_for(pod, objects.ready, "Ready")
-    results = {claim["name"]: result_of(client, namespace, claim["name"]) for claim in claims}
-    devices = {claim: result["device"] for claim, result in results.items()}
+    results = {
+        resource_claim["name"]: result_of(client, namespace, resource_claim["name"])
+        for resource_claim in resource_claims
+    }
+    devices = {resource_claim: result["device"] for resource_claim, result in results.items()}
     expected = sorted(
-        (pod["metadata"]["name"], container["name"], claim, devices[claim])
+        (pod["metadata"]["name"], container["name"], resource_claim, devices[resource_claim])
         for pod in pods
-        for claim in [pod["spec"]["resourceClaims"][0]["resourceClaimName"]]
+        for resource_claim in [pod["spec"]["resourceClaims"][0]["resourceClaimName"]]
         for container in pod["spec"]["containers"]
     )
     assert len(set(devices.values())) == (2 if shares else GPUS)
     assert shown(node) == expected
     if shares:
         check_shares(control_plane, driver, results, expected)
-        check_missing_spec(driver, claims[0])
-        check_without_state(control_plane, driver, claims[2], results)
+        check_missing_spec(driver, resource_claims[0])
+        check_without_state(control_plane, driver, resource_claims[2], results)
     found = prepared(node)
     assert found["claim-0"][0] == {pods[0]["metadata"]["uid"], pods[-1]["metadata"]["uid"]}
     assert {name: own for name, (_, (own,)) in found.items()} == devices
@@ -131,10 +134,10 @@ def test_resource_claims_are_shown_through_restarts_and_a_reboot(control_plane, 
     assert shown(node) == []
 
 
-def check_missing_spec(driver, claim):
+def check_missing_spec(driver, resource_claim):
     """A CDI spec that the driver has promised, and that is gone, by both sources of the kubelet."""
     node, kind = driver.node, "cdi_spec_missing"
-    spec = node.path(f"{sharing_driver.CDI}/{sharing_driver.DRIVER}-{claim['uid']}.json")
+    spec = node.path(f"{sharing_driver.CDI}/{sharing_driver.DRIVER}-{resource_claim['uid']}.json")
     content = spec.read_text()
     spec.unlink()
     for flags in ((), (WITHOUT_STATE,)):
@@ -142,7 +145,7 @@ def check_missing_spec(driver, claim):
     spec.write_text(content)
 
 
-def check_without_state(control_plane, driver, claim, results):
+def check_without_state(control_plane, driver, resource_claim, results):
     """What pod-resources and the API server show without the kubelet's state.
 
     A ResourceClaim of the driver's checkpoint that the API server lacks, and whose region it is
@@ -150,13 +153,19 @@ def check_without_state(control_plane, driver, claim, results):
     """
     node, kind = driver.node, "resource_claim_left"
     of_api = ("--collector.dra", f"--kubeconfig={control_plane.kubeconfig}")
-    result = results[claim["name"]]
+    result = results[resource_claim["name"]]
     uuid = {result["device"]: driver.uuids[int(result["device"].removeprefix("gpu-"))]}
-    exists = (claim["uid"], claim["namespace"], claim["name"], [result], uuid)
-    left = ("no-such-uid", claim["namespace"], claim["name"], [result], uuid)
+    exists = (
+        resource_claim["uid"],
+        resource_claim["namespace"],
+        resource_claim["name"],
+        [result],
+        uuid,
+    )
+    left = ("no-such-uid", resource_claim["namespace"], resource_claim["name"], [result], uuid)
     checkpoint = node.path(f"{sharing_driver.FOLDER}/checkpoint.json")
     checkpoint.write_bytes(driver_checkpoint(exists, left))
-    regions = f"/usr/local/vgpu/claims/{claim['uid']}"
+    regions = f"/usr/local/vgpu/claims/{resource_claim['uid']}"
     node.run(["mkdir", "-p", regions])
     region = a_region("v1.2", devices=1)
     (limited,) = (replace(device, uuid=uuid[result["device"]]) for device in region.devices)
@@ -180,8 +189,8 @@ def test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves(
     uuids = driver.uuids if shares else [""]
     for wave in range(5):
         names = [f"claim-{wave}-{n}" for n in range(IN_WAVE)]
-        claims = [
-            resource_claim(client, namespace, name, uuids[n % len(uuids)])
+        resource_claims = [
+            make_resource_claim(client, namespace, name, uuids[n % len(uuids)])
             for n, name in enumerate(names)
         ]
         pods = []
@@ -211,7 +220,7 @@ def test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves(
         if wave == 2:
             node.start_kubelet()
             node.wait_ready()
-        for claim in claims:
-            client.delete(claim)
+        for resource_claim in resource_claims:
+            client.delete(resource_claim)
         wait_until(lambda: prepared(node) == {}, "released", seconds=RETRIED_SECONDS)
         assert shown(node) == []

@@ -6,7 +6,14 @@ there, so no gate is set.
 
 import pytest
 
-from tests.cluster.resource_claims import STATE, prepared, resource_claim, result_of, shown, user
+from tests.cluster.resource_claims import (
+    STATE,
+    make_resource_claim,
+    prepared,
+    result_of,
+    shown,
+    user,
+)
 from tests.cluster.test_resource_claims import (
     WITHOUT_STATE,
     driver,
@@ -45,7 +52,7 @@ def test_the_kubelet_itself_knows_the_shares_of_a_device(control_plane, driver, 
     assert version == bed_tools.NEWER.version
     names = ("first", "second")
     for name in names:  # two shares of one GPU
-        resource_claim(client, namespace, name, driver.uuids[0])
+        make_resource_claim(client, namespace, name, driver.uuids[0])
     pods = [user(client, namespace, name, name, node) for name in names]
     for pod in pods:
         client.wait_for(pod, objects.ready, "Ready")
@@ -54,7 +61,9 @@ def test_the_kubelet_itself_knows_the_shares_of_a_device(control_plane, driver, 
     for flags in ((), (WITHOUT_STATE,)):
         assert shown(node, *flags, more=("share_id",)) == expected
     state = read_dra_state(str(node.path(STATE)))
-    assert {claim.name: claim.devices[0].share_id for claim in state} == ids
+    assert {
+        resource_claim.name: resource_claim.devices[0].share_id for resource_claim in state
+    } == ids
     for pod in pods:
         client.delete(pod)
     wait_until(lambda: prepared(node) == {}, "released")

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
 from tests.support.answering_server import answer, serving, status
-from tests.support.dra import published, resource_claim, resource_slice, result
+from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.cli import main
 from vgpu.commands.inspect_read import from_cluster
 
@@ -31,9 +31,9 @@ ITEMS = (
     pod("left"),
     pod("right"),
     pod("watcher"),
-    resource_claim("train", result(consumed="4Gi"), pods=users("left", "right")),
-    resource_claim("eyes", result(adminAccess=True), pods=users("watcher")),
-    resource_claim("odd", OTHER("fpga-3"), pods=users("watcher")),
+    resource_claim_json("train", result(consumed="4Gi"), pods=users("left", "right")),
+    resource_claim_json("eyes", result(adminAccess=True), pods=users("watcher")),
+    resource_claim_json("odd", OTHER("fpga-3"), pods=users("watcher")),
     resource_slice(published("gpu-0", UUID)),
 )
 
@@ -63,8 +63,8 @@ def test_the_document_names_the_resource_claims(source):
     (node,) = json.loads(run(*source, "-o", "json"))["nodes"]
     (device,) = node["devices"]
     assert (device["memoryHeldBytes"], device["sharesHeld"]) == (4 * 1024**3, 1)
-    (claim,) = device["holdings"][0]["resourceClaims"]
-    assert claim == {
+    (resource_claim,) = device["holdings"][0]["resourceClaims"]
+    assert resource_claim == {
         "name": "train",
         "uid": "uid-train",
         "requests": ["gpu"],
@@ -129,10 +129,10 @@ def test_what_a_resource_claim_supplies_is_no_request_to_a_device_plugin(tmp_pat
         "resourceClaimName": name,
         "requestMappings": [mapping],
     }
-    claim = resource_claim(name, result(), pods=users("left"))
+    resource_claim = resource_claim_json(name, result(), pods=users("left"))
     plain = sample.pod("right", "gpu-1", limits={"nvidia.com/gpu": "1"})
     dump = tmp_path / "dump.json"
-    items = [sample.node("gpu-1"), supplied, plain, claim, ITEMS[-1]]
+    items = [sample.node("gpu-1"), supplied, plain, resource_claim, ITEMS[-1]]
     dump.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
     document = json.loads(run("--from", str(dump), "-o", "json"))
     (node,) = document["nodes"]

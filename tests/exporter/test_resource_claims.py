@@ -8,10 +8,10 @@ from vgpu.model import ResourceClaimDevice
 INFO = "vgpu_container_resource_claim_info"
 READ = 'vgpu_allocation_source_read{source="dra-manager-state"}'
 DEVICE = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", "s1", ("gpu",))
-CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,))
+RESOURCE_CLAIM = PreparedResourceClaim("c1", "ml", "train", (WEB.uid,), (DEVICE,))
 
 
-OF_CLAIMS = {kind.value for kind in OF_RESOURCE_CLAIMS}
+RESOURCE_CLAIM_CONFLICTS = {kind.value for kind in OF_RESOURCE_CLAIMS}
 
 
 def conflicts_of(found):
@@ -25,14 +25,14 @@ def page(**changes):
 
 def test_each_device_of_a_resource_claim_has_a_series():
     held = HeldResourceClaim("ml", "web", "main", "train", (DEVICE,))
-    found = page(resource_claims=(CLAIM,), held_resource_claims=(held,))
+    found = page(resource_claims=(RESOURCE_CLAIM,), held_resource_claims=(held,))
     assert named(found, INFO) == {
         f'{INFO}{{container="main",device="gpu-0",driver="gpu.nvidia.com",namespace="ml",'
         f'pod="web",pod_uid="{WEB.uid}",pool="{NODE}",request="gpu",resource_claim="train",'
         'share_id="s1"}': 1
     }
     assert found[READ] == 1
-    assert conflicts_of(found) >= OF_CLAIMS
+    assert conflicts_of(found) >= RESOURCE_CLAIM_CONFLICTS
 
 
 def test_a_node_without_resource_claims_has_no_series_of_them():
@@ -40,4 +40,4 @@ def test_a_node_without_resource_claims_has_no_series_of_them():
         found = page(**without)
         assert not named(found, INFO)
         assert READ not in found
-        assert not OF_CLAIMS & conflicts_of(found)
+        assert not RESOURCE_CLAIM_CONFLICTS & conflicts_of(found)

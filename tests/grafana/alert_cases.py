@@ -85,7 +85,7 @@ def replicas(used, other_used, gpu_used, shares=(25, 25)):
     }
 
 
-def claimed(used, *, share="s1", limit=None, who=WHO):
+def resource_claim_use(used, *, share="s1", limit=None, who=WHO):
     """A container with a ResourceClaim of 25 of a GPU's memory."""
     labels = f'{who},{UUID},resource_claim="c",share_id="{share}"'
     limits = {} if limit is None else {f"vgpu_container_memory_limit_bytes{{{who},{UUID}}}": limit}
@@ -97,9 +97,9 @@ def claimed(used, *, share="s1", limit=None, who=WHO):
     }
 
 
-def claim_of_two(used, other_used, **other):
+def resource_claim_of_two(used, other_used, **other):
     """A ResourceClaim of 25 of a GPU's memory, which two containers use."""
-    return claimed(used) | claimed(other_used, who=OTHER, **other)
+    return resource_claim_use(used) | resource_claim_use(other_used, who=OTHER, **other)
 
 
 def gap(unattributed):
@@ -351,15 +351,15 @@ CASES = (
     ),
     Case(
         "VgpuResourceClaimExceeded",
-        claimed(50),
-        claimed(26),
+        resource_claim_use(50),
+        resource_claim_use(26),
         labels=CONTAINER | DEVICE,
         value="200%",
     ),
     Case(
         "VgpuSharedResourceClaimExceeded",
-        claim_of_two(20, 20),
-        claim_of_two(20, 6),
+        resource_claim_of_two(20, 20),
+        resource_claim_of_two(20, 6),
         labels=DEVICE | {"namespace": "team", "resource_claim": "c", "share_id": "s1"},
         value="160%",
     ),
@@ -580,15 +580,25 @@ QUIET = (
     Quiet("VgpuShimUnreadable", "its container starts", {refused("initializing"): "1x120"}),
     Quiet("VgpuShimUnreadable", "another collector's", {refused("unreadable", "kubelet"): "1x120"}),
     Quiet("VgpuOvercommitPressure", "there is room", gpu(60, 150)),
-    Quiet("VgpuResourceClaimExceeded", "the device is its own", claimed(50, share="")),
-    Quiet("VgpuResourceClaimExceeded", "a library limits it", claimed(50, limit="25x120")),
-    Quiet("VgpuSharedResourceClaimExceeded", "one container: another alert", claimed(50)),
-    Quiet("VgpuSharedResourceClaimExceeded", "two shares", claim_of_two(20, 20, share="s2")),
-    Quiet("VgpuSharedResourceClaimExceeded", "a library", claim_of_two(20, 20, limit="25x120")),
+    Quiet("VgpuResourceClaimExceeded", "the device is its own", resource_claim_use(50, share="")),
+    Quiet(
+        "VgpuResourceClaimExceeded", "a library limits it", resource_claim_use(50, limit="25x120")
+    ),
+    Quiet(
+        "VgpuSharedResourceClaimExceeded", "one container: another alert", resource_claim_use(50)
+    ),
+    Quiet(
+        "VgpuSharedResourceClaimExceeded", "two shares", resource_claim_of_two(20, 20, share="s2")
+    ),
+    Quiet(
+        "VgpuSharedResourceClaimExceeded",
+        "a library",
+        resource_claim_of_two(20, 20, limit="25x120"),
+    ),
     Quiet(
         "VgpuSharedResourceClaimExceeded",
         "one of them has more of the GPU",
-        claim_of_two(20, 20)
+        resource_claim_of_two(20, 20)
         | {f'vgpu_container_resource_claim_info{{{OTHER},{UUID},resource_claim="d"}}': "1x120"},
     ),
     Quiet("VgpuFairShareExceeded", "there is room", replicas(80, 10, 90)),

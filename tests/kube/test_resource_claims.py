@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.answering_server import answer, serving, status
-from tests.support.dra import published, resource_claim, resource_slice, result
+from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump
 from vgpu.kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -18,7 +18,7 @@ UUID = "GPU-00000001-0000-4000-8000-000000000001"
 NOT_FOUND = status(404, "NotFound")
 
 
-def claimed(item):
+def decoded_resource_claim(item):
     return RESOURCE_CLAIMS.one(json.dumps(item).encode())
 
 
@@ -27,17 +27,21 @@ def of_slices(*slices):
 
 
 def test_a_resource_claim_has_its_results_its_pods_and_its_node():
-    claim = claimed(
-        resource_claim(
+    resource_claim = decoded_resource_claim(
+        resource_claim_json(
             "train", result(consumed="4Gi"), result("gpu-1"), pods=[("a", "u1"), ("b", "u2")]
         )
     )
-    assert claim.results == (
+    assert resource_claim.results == (
         AllocatedDevice("gpu", "gpu.nvidia.com", "gpu-1", "gpu-0", "share-of-4Gi", 4 * GIB),
         AllocatedDevice("gpu", "gpu.nvidia.com", "gpu-1", "gpu-1", cores_milli=1000),
     )
-    assert claim.reserved_for == (PodRef("u1", "ml", "a"), PodRef("u2", "ml", "b"))
-    assert (claim.uid, claim.node, claim.reserved_otherwise) == ("uid-train", "gpu-1", False)
+    assert resource_claim.reserved_for == (PodRef("u1", "ml", "a"), PodRef("u2", "ml", "b"))
+    assert (resource_claim.uid, resource_claim.node, resource_claim.reserved_otherwise) == (
+        "uid-train",
+        "gpu-1",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,21 +57,21 @@ def test_a_resource_claim_has_its_results_its_pods_and_its_node():
 )
 def test_each_driver_has_its_own_names_of_capacities(driver, consumed, memory, cores):
     share = result(driver=driver, consumedCapacity=consumed, shareID="s1")
-    (found,) = claimed(resource_claim("c", share)).results
+    (found,) = decoded_resource_claim(resource_claim_json("c", share)).results
     assert (found.share_id, found.memory_bytes, found.cores_milli) == ("s1", memory, cores)
 
 
 def test_only_pods_of_the_core_group_are_pods():
-    item = resource_claim("c", result(), pods=[("a", "u1")])
+    item = resource_claim_json("c", result(), pods=[("a", "u1")])
     item["status"]["reservedFor"].append({"apiGroup": "x.example", "resource": "pods", "uid": "u"})
-    claim = claimed(item)
-    assert claim.reserved_for == (PodRef("u1", "ml", "a"),)
-    assert claim.reserved_otherwise
+    resource_claim = decoded_resource_claim(item)
+    assert resource_claim.reserved_for == (PodRef("u1", "ml", "a"),)
+    assert resource_claim.reserved_otherwise
 
 
 @pytest.mark.parametrize("change", ["two names", "labels", "nothing"])
 def test_an_allocation_of_no_single_node_has_none(change):
-    item = resource_claim("c", result())
+    item = resource_claim_json("c", result())
     selector = item["status"]["allocation"]["nodeSelector"]
     match change:
         case "two names":
@@ -76,7 +80,7 @@ def test_an_allocation_of_no_single_node_has_none(change):
             selector["nodeSelectorTerms"] = [{"matchExpressions": [{"key": "zone"}]}]
         case "nothing":
             del item["status"]["allocation"]["nodeSelector"]
-    assert claimed(item).node == ""
+    assert decoded_resource_claim(item).node == ""
 
 
 def test_a_complete_pool_has_its_devices():
@@ -135,7 +139,7 @@ def page(*items):
 
 
 def test_a_server_is_asked_for_the_newest_version_that_it_has():
-    old = resource_claim("c", result(), version="resource.k8s.io/v1beta2")
+    old = resource_claim_json("c", result(), version="resource.k8s.io/v1beta2")
     with serving(NOT_FOUND, page(old), NOT_FOUND, page(old)) as (cluster, server):
         (listed,) = cluster.optional_pages(RESOURCE_CLAIMS)
         watched = ListWatch(cluster, RESOURCE_CLAIMS)
@@ -160,27 +164,34 @@ def pod(name, **spec):
 
 
 def test_pods_with_resource_claims_are_kept_where_they_are_wanted():
-    claiming = pod("claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "train"}])
-    content = json.dumps({"metadata": {}, "items": [claiming, pod("plain")]}).encode()
+    resource_claim_pod = pod(
+        "claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "train"}]
+    )
+    content = json.dumps({"metadata": {}, "items": [resource_claim_pod, pod("plain")]}).encode()
     assert PODS.page(content).objects == ()
-    (kept,) = PODS.page(content, keep=Keep.CLAIMING).objects
-    assert (kept.ref.name, kept.claims) == ("claiming", True)
+    (kept,) = PODS.page(content, keep=Keep.RESOURCE_CLAIMS).objects
+    assert (kept.ref.name, kept.uses_resource_claims) == ("claiming", True)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
 def test_a_dump_has_them_in_any_version(version):
-    items = [resource_claim("c", result(), version=f"resource.k8s.io/{version}"), resource_slice()]
-    other = resource_claim("x", version="resource.example/v1")
+    items = [
+        resource_claim_json("c", result(), version=f"resource.k8s.io/{version}"),
+        resource_slice(),
+    ]
+    other = resource_claim_json("x", version="resource.example/v1")
     dump = decode_dump(json.dumps({"kind": "List", "items": [*items, other]}).encode())
-    assert [claim.name for claim in dump.resource_claims] == ["c"]
+    assert [resource_claim.name for resource_claim in dump.resource_claims] == ["c"]
     assert len(dump.resource_slices) == 1
     assert dump.others == {"ResourceClaim": 1}
 
 
 def test_an_object_that_cannot_be_read_costs_itself_only():
-    bad = resource_claim("bad")
+    bad = resource_claim_json("bad")
     bad["status"]["reservedFor"] = 7
-    content = json.dumps({"metadata": {}, "items": [resource_claim("c", result()), bad]}).encode()
+    content = json.dumps(
+        {"metadata": {}, "items": [resource_claim_json("c", result()), bad]}
+    ).encode()
     listed = RESOURCE_CLAIMS.page(content)
-    assert [claim.name for claim in listed.objects] == ["c"]
+    assert [resource_claim.name for resource_claim in listed.objects] == ["c"]
     assert [broken.title for broken in listed.malformed] == ["ResourceClaim ml/bad"]

@@ -124,8 +124,8 @@ def test_the_kubelets_data_has_what_is_missing_of_prepared_resource_claims(folde
     places = (str(tmp_path / "pods"), None, None, 0.0, str(state))
     name = "k8s.example/gpu=gpu-0"
     sample = KubeletSource(*places, cdi_dirs=[str(folder)]).sample(time.time())
-    (claim,) = sample.resource_claims
-    assert claim.cdi == (CdiDevice("gpu.nvidia.com", "node-1", "gpu-0", name),)
+    (resource_claim,) = sample.resource_claims
+    assert resource_claim.cdi == (CdiDevice("gpu.nvidia.com", "node-1", "gpu-0", name),)
     assert sample.missing_cdi == {name}
     assert KubeletSource(*places).sample(time.time()).missing_cdi == frozenset()
     (folder / "other.json").symlink_to("/etc/hostname")

@@ -19,15 +19,21 @@ MIG = "MIG-bbbbbbbb-0000-0000-0000-000000000000"
 WHOLE = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}
 
 
-def parsed(*claims, **changes):
-    return parse_driver_checkpoint(driver_checkpoint(*claims, **changes), "checkpoint.json")
+def parsed(*resource_claims, **changes):
+    return parse_driver_checkpoint(
+        driver_checkpoint(*resource_claims, **changes), "checkpoint.json"
+    )
 
 
 def test_a_whole_device_has_its_uuid_and_all_of_its_cores():
     (one,) = parsed(("c1", "ml", "train", [WHOLE], {"gpu-0": GPU}))
-    assert (one.claim.uid, one.claim.namespace, one.claim.name) == ("c1", "ml", "train")
+    assert (one.resource_claim.uid, one.resource_claim.namespace, one.resource_claim.name) == (
+        "c1",
+        "ml",
+        "train",
+    )
     assert one.uuids == {"gpu-0": GPU}
-    assert one.claim.results == (
+    assert one.resource_claim.results == (
         AllocatedDevice("gpu", "gpu.nvidia.com", "node-1", "gpu-0", cores_milli=1000),
     )
 
@@ -35,7 +41,7 @@ def test_a_whole_device_has_its_uuid_and_all_of_its_cores():
 def test_a_share_has_the_memory_that_the_scheduler_counted():
     share = WHOLE | {"shareID": "s1", "consumedCapacity": {"memory": "4Gi"}}
     (one,) = parsed(("c1", "ml", "train", [share], {"gpu-0": GPU}))
-    (result,) = one.claim.results
+    (result,) = one.resource_claim.results
     assert (result.share_id, result.memory_bytes, result.cores_milli) == ("s1", 4 * GIB, None)
 
 
@@ -52,20 +58,20 @@ def test_a_share_has_the_memory_that_the_scheduler_counted():
 def test_a_capacity_without_a_domain_is_the_drivers_own(consumed, memory):
     share = WHOLE | {"shareID": "s1", "consumedCapacity": consumed}
     (one,) = parsed(("c1", "ml", "train", [share], {}))
-    assert one.claim.results[0].memory_bytes == memory
+    assert one.resource_claim.results[0].memory_bytes == memory
 
 
 def test_admin_access_is_kept():
     (one,) = parsed(("c1", "ml", "watch", [WHOLE | {"adminAccess": True}], {"gpu-0": GPU}))
-    assert one.claim.results[0].admin
+    assert one.resource_claim.results[0].admin
 
 
 def test_a_mig_device_has_the_uuid_of_its_instance_in_both_forms():
     content = json.loads(driver_checkpoint(("c1", "ml", "train", [WHOLE], {"gpu-0": GPU})))
     for about in ({"info": {"uuid": MIG}}, {"concrete": {"migUUID": MIG, "parentUUID": GPU}}):
         part = {"mig": about | {"device": {"DeviceName": "gpu-0-mig-1g.10gb-19-0"}}}
-        claim = content["v2"]["preparedClaims"]["c1"]
-        claim["preparedDevices"] = [{"devices": [part], "configState": {}}]
+        resource_claim = content["v2"]["preparedClaims"]["c1"]
+        resource_claim["preparedDevices"] = [{"devices": [part], "configState": {}}]
         (one,) = parse_driver_checkpoint(json.dumps(content).encode(), "x")
         assert one.uuids == {"gpu-0-mig-1g.10gb-19-0": MIG}
 

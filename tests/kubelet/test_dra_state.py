@@ -16,8 +16,14 @@ from vgpu.reasons import Reason, SourceError
 from vgpu.sources.dra_state import parse_dra_state
 from vgpu.sources.kubelet import KubeletSource
 
-CLAIM, POD, OTHER = "c1", "p1", "p2"
-TWO_PODS = (CLAIM, "ml", "train", {POD, OTHER}, {"gpu.nvidia.com": [("node-1", "gpu-0", ["gpu"])]})
+RESOURCE_CLAIM, POD, OTHER = "c1", "p1", "p2"
+TWO_PODS = (
+    RESOURCE_CLAIM,
+    "ml",
+    "train",
+    {POD, OTHER},
+    {"gpu.nvidia.com": [("node-1", "gpu-0", ["gpu"])]},
+)
 
 
 def refused(content):
@@ -27,17 +33,21 @@ def refused(content):
 
 
 def test_a_resource_claim_has_its_pods_and_devices():
-    device = ResourceClaimDevice(CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",))
+    device = ResourceClaimDevice(
+        RESOURCE_CLAIM, "train", "gpu.nvidia.com", "node-1", "gpu-0", "", ("gpu",)
+    )
     cdi = CdiDevice("gpu.nvidia.com", "node-1", "gpu-0", "k8s.example/gpu=gpu-0")
     assert parse_dra_state(dra_state(TWO_PODS)) == (
-        PreparedResourceClaim(CLAIM, "ml", "train", (POD, OTHER), (device,), (cdi,)),
+        PreparedResourceClaim(RESOURCE_CLAIM, "ml", "train", (POD, OTHER), (device,), (cdi,)),
     )
 
 
 def test_the_share_of_a_device_is_there_from_kubernetes_1_35_on():
     devices = [("node-1", "gpu-0", ["a"], "s1"), ("node-1", "gpu-0", ["b"], "s2")]
-    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": devices})))
-    assert [(one.share_id, one.requests) for one in claim.devices] == [
+    (resource_claim,) = parse_dra_state(
+        dra_state((RESOURCE_CLAIM, "ml", "train", {POD}, {"d": devices}))
+    )
+    assert [(one.share_id, one.requests) for one in resource_claim.devices] == [
         ("s1", ("a",)),
         ("s2", ("b",)),
     ]
@@ -46,13 +56,17 @@ def test_the_share_of_a_device_is_there_from_kubernetes_1_35_on():
 def test_a_device_that_was_prepared_again_is_one_device():
     """After a reboot the kubelet of Kubernetes 1.34 adds the devices a second time."""
     devices = [("node-1", "gpu-0", ["gpu"])] * 2
-    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": devices})))
-    assert [device.device for device in claim.devices] == ["gpu-0"]
+    (resource_claim,) = parse_dra_state(
+        dra_state((RESOURCE_CLAIM, "ml", "train", {POD}, {"d": devices}))
+    )
+    assert [device.device for device in resource_claim.devices] == ["gpu-0"]
 
 
 def test_before_its_driver_has_answered_a_resource_claim_has_no_devices():
-    (claim,) = parse_dra_state(dra_state((CLAIM, "ml", "train", {POD}, {"d": []})))
-    assert claim.devices == ()
+    (resource_claim,) = parse_dra_state(
+        dra_state((RESOURCE_CLAIM, "ml", "train", {POD}, {"d": []}))
+    )
+    assert resource_claim.devices == ()
 
 
 def test_a_state_without_resource_claims_is_empty():
@@ -111,7 +125,9 @@ def test_an_unreadable_file_is_reported_and_is_no_empty_one(tmp_path):
     assert damaged.resource_claims is None
     assert [rejection.reason for rejection in damaged.rejections] == [Reason.MALFORMED]
     path.write_bytes(dra_state(TWO_PODS))
-    assert [claim.name for claim in sample(path).resource_claims or ()] == ["train"]
+    assert [resource_claim.name for resource_claim in sample(path).resource_claims or ()] == [
+        "train"
+    ]
 
 
 # ---------------------------------------------------------------- a kubelet's own file
@@ -120,12 +136,16 @@ def test_an_unreadable_file_is_reported_and_is_no_empty_one(tmp_path):
 def test_the_file_of_a_kubelet_is_read_and_its_checksum_agrees():
     """Kubernetes 1.34.4 with its example driver: eight ResourceClaims, the first of two pods."""
     content = (GOLDEN_FILES / "dra-manager-state" / "kubernetes-1.34.json").read_bytes()
-    claims = {claim.name: claim for claim in parse_dra_state(content)}
-    assert sorted(claims) == [f"claim-{n}" for n in range(8)]
-    assert {name: len(claim.pod_uids) for name, claim in claims.items()} == {
-        f"claim-{n}": 2 if n == 0 else 1 for n in range(8)
+    resource_claims = {
+        resource_claim.name: resource_claim for resource_claim in parse_dra_state(content)
     }
-    devices = [device for claim in claims.values() for device in claim.devices]
+    assert sorted(resource_claims) == [f"claim-{n}" for n in range(8)]
+    assert {
+        name: len(resource_claim.pod_uids) for name, resource_claim in resource_claims.items()
+    } == {f"claim-{n}": 2 if n == 0 else 1 for n in range(8)}
+    devices = [
+        device for resource_claim in resource_claims.values() for device in resource_claim.devices
+    ]
     assert {device.driver for device in devices} == {"gpu.example.com"}
     assert sorted(device.device for device in devices) == [f"gpu-{n}" for n in range(8)]
     assert {(device.share_id, device.requests) for device in devices} == {("", ("gpu",))}

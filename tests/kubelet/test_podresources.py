@@ -219,12 +219,12 @@ def test_the_devices_of_a_resource_claim_are_known_by_their_names(kubelet, sourc
     answer = pb.ListPodResourcesResponse()
     main = answer.pod_resources.add(name="web-0", namespace="ml").containers.add(name="main")
     for _ in range(2):
-        claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
+        resource_claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
         for device in ("gpu-0", "gpu-1"):
-            claim.claim_resources.add(
+            resource_claim.claim_resources.add(
                 driver_name="gpu.nvidia.com", pool_name="node-1", device_name=device
             )
-    claim.claim_resources[1].share_id = "s1"
+    resource_claim.claim_resources[1].share_id = "s1"
     kubelet.answer = lambda: answer
     first, second, shared = (
         ResourceClaimDevice("", "two", "gpu.nvidia.com", "node-1", device, share_id)
@@ -243,12 +243,14 @@ def test_a_cdi_device_is_of_the_first_device_that_has_it(kubelet, source):
     """Within one driver the kubelet repeats the CDI devices of the devices before."""
     answer = pb.ListPodResourcesResponse()
     main = answer.pod_resources.add(name="web-0", namespace="ml").containers.add(name="main")
-    claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
+    resource_claim = main.dynamic_resources.add(claim_name="two", claim_namespace="ml")
     devices = (("a", "gpu-0", ["x"]), ("a", "gpu-1", ["x", "y"]), ("b", "nic-0", ["z"]))
     for driver, device, names in devices:
-        claimed = claim.claim_resources.add(driver_name=driver, pool_name="n", device_name=device)
+        claim_resource = resource_claim.claim_resources.add(
+            driver_name=driver, pool_name="n", device_name=device
+        )
         for name in names:
-            claimed.cdi_devices.add(name=name)
+            claim_resource.cdi_devices.add(name=name)
     kubelet.answer = lambda: answer
     (held,) = source.sample().resource_claims
     assert held.cdi == (

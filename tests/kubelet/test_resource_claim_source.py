@@ -16,7 +16,7 @@ UUID = "GPU-00000001-0000-4000-8000-000000000001"
 GPU = ("gpu.nvidia.com", "gpu-1", "gpu-0")
 NOT_FOUND = status(404, "NotFound")
 FORBIDDEN = status(403, "Forbidden", "no right")
-TRAIN = dra.resource_claim("train", dra.result(consumed="4Gi"))
+TRAIN = dra.resource_claim_json("train", dra.result(consumed="4Gi"))
 HELD = HeldResourceClaim("ml", "web", "main", "train", ())
 
 
@@ -24,8 +24,8 @@ def prepared(name="train", uid=None):
     return PreparedResourceClaim(uid or f"uid-{name}", "ml", name, ("u1",), ())
 
 
-def kubelet(*claims, **fields):
-    return KubeletSample({}, {}, resource_claims=claims, **fields)
+def kubelet(*resource_claims, **fields):
+    return KubeletSample({}, {}, resource_claims=resource_claims, **fields)
 
 
 def decoded(item):
@@ -69,30 +69,32 @@ def reading():
 
 
 def test_a_node_without_resource_claims_asks_for_nothing(reading):
-    assert reading.sample(None).claims == ()
-    assert reading.sample(kubelet()).claims == ()
+    assert reading.sample(None).resource_claims == ()
+    assert reading.sample(kubelet()).resource_claims == ()
     assert reading.requests == []
 
 
 def test_each_resource_claim_is_read_once_and_the_slices_of_the_node_once(reading):
     sample = reading.sample(kubelet(prepared()), answers=[OF_NODE, answer(TRAIN)])
-    assert sample.claims == (decoded(TRAIN),)
+    assert sample.resource_claims == (decoded(TRAIN),)
     assert sample.uuids == {GPU: UUID}
     assert reading.sample(kubelet(prepared()), after=10 * AGAIN_SECONDS) is sample
     assert reading.requests == ["v1/resourceslices", "v1/namespaces/ml/resourceclaims/train"]
     (query, *_) = [query for _, _, query, _ in reading.server.requests]
     assert query["fieldSelector"] == ["spec.nodeName=gpu-1"]
-    assert reading.sample(kubelet()).claims == ()  # no pod uses it any more
+    assert reading.sample(kubelet()).resource_claims == ()  # no pod uses it any more
 
 
 def test_pod_resources_alone_names_them_too(reading):
     seen = kubelet(held_resource_claims=(HELD,), dra_state_known=False)
-    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims == (decoded(TRAIN),)
+    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).resource_claims == (
+        decoded(TRAIN),
+    )
 
 
 def test_another_resource_claim_of_that_name_is_not_it(reading):
     other = kubelet(prepared(uid="older"))
-    assert reading.sample(other, answers=[OF_NODE, answer(TRAIN)]).claims == ()
+    assert reading.sample(other, answers=[OF_NODE, answer(TRAIN)]).resource_claims == ()
 
 
 def test_a_device_that_is_published_later_is_found_later(reading):
@@ -109,8 +111,8 @@ def test_a_server_of_an_older_version_is_asked_in_that_version(reading):
 
 def test_a_server_without_them_is_no_error_and_is_asked_rarely(reading):
     seen = kubelet(prepared())
-    assert reading.sample(seen, answers=[NOT_FOUND] * 3).claims == ()
-    assert reading.sample(seen, after=AGAIN_SECONDS - 1).claims == ()
+    assert reading.sample(seen, answers=[NOT_FOUND] * 3).resource_claims == ()
+    assert reading.sample(seen, after=AGAIN_SECONDS - 1).resource_claims == ()
     reading.sample(seen, after=1, answers=[NOT_FOUND] * 3)
 
 
@@ -123,14 +125,14 @@ def test_a_failure_of_one_is_a_rejection_and_is_tried_again(reading):
         Reason.FORBIDDEN,
     )
     again = reading.sample(seen, answers=[answer(TRAIN)])
-    assert (again.claims, again.rejections) == ((decoded(TRAIN),), ())
+    assert (again.resource_claims, again.rejections) == ((decoded(TRAIN),), ())
 
 
 def test_without_the_slices_the_source_fails_and_is_asked_again(reading):
     seen = kubelet(prepared())
     with pytest.raises(SourceError, match="no right"):
         reading.sample(seen, answers=[FORBIDDEN])
-    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).claims
+    assert reading.sample(seen, answers=[OF_NODE, answer(TRAIN)]).resource_claims
 
 
 LEFT = DriverResourceClaim(ResourceClaim("uid-train", "ml", "train", ()), "gpu.nvidia.com", {})
@@ -161,7 +163,7 @@ def test_the_old_one_of_two_resource_claims_of_a_name_is_gone(reading):
     old = DriverResourceClaim(ResourceClaim("older", "ml", "train", ()), "gpu.nvidia.com", {})
     seen = kubelet(held_resource_claims=(HELD,), driver_resource_claims=(old,), **WITHOUT_STATE)
     sample = reading.sample(seen, answers=[OF_NODE, answer(TRAIN)])
-    assert (sample.gone, sample.claims) == ({"older"}, (decoded(TRAIN),))
+    assert (sample.gone, sample.resource_claims) == ({"older"}, (decoded(TRAIN),))
 
 
 def test_without_the_kubelets_state_other_pods_are_a_reason_to_read_again(reading):
@@ -169,6 +171,6 @@ def test_without_the_kubelets_state_other_pods_are_a_reason_to_read_again(readin
     web, new = PodRef("u1", "ml", "web"), PodRef("u2", "ml", "web")
     seen = KubeletSample({"u1": web}, {}, held_resource_claims=(HELD,), **WITHOUT_STATE)
     reading.sample(seen, answers=[OF_NODE, answer(TRAIN)])
-    assert reading.sample(seen, after=AGAIN_SECONDS).claims
+    assert reading.sample(seen, after=AGAIN_SECONDS).resource_claims
     replaced = KubeletSample({"u2": new}, {}, held_resource_claims=(HELD,), **WITHOUT_STATE)
-    assert reading.sample(replaced, answers=[answer(TRAIN)]).claims
+    assert reading.sample(replaced, answers=[answer(TRAIN)]).resource_claims

@@ -35,13 +35,15 @@ UUID = "GPU-cccccccc-0000-0000-0000-000000000000"
 POD = PodRef("u1", "ml", "web-0")
 OTHER = PodRef("u2", "ml", "web-1")
 DEVICE = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", NODE, "gpu-0", requests=("gpu",))
-CLAIM = PreparedResourceClaim("c1", "ml", "train", ("u1",), (DEVICE,))
+RESOURCE_CLAIM = PreparedResourceClaim("c1", "ml", "train", ("u1",), (DEVICE,))
 
 
-def use(pod=POD, container="main", claim="train", device="gpu-0"):
+def use(pod=POD, container="main", resource_claim="train", device="gpu-0"):
     """What pod-resources reports: it knows neither UIDs nor requests."""
-    claimed = ResourceClaimDevice("", claim, "gpu.nvidia.com", NODE, device)
-    return HeldResourceClaim(pod.namespace, pod.name, container, claim, (claimed,))
+    resource_claim_device = ResourceClaimDevice("", resource_claim, "gpu.nvidia.com", NODE, device)
+    return HeldResourceClaim(
+        pod.namespace, pod.name, container, resource_claim, (resource_claim_device,)
+    )
 
 
 def statements(prepared, held_resource_claims=(), pods=(POD, OTHER)):
@@ -56,28 +58,30 @@ def places(found):
 
 
 def test_the_state_alone_names_the_pod():
-    (only,) = statements([CLAIM])
+    (only,) = statements([RESOURCE_CLAIM])
     assert (only.source, only.pod, only.container) == (Source.DRA_STATE, POD, "")
-    assert only.claimed == (DEVICE,)
+    assert only.resource_claim_devices == (DEVICE,)
     assert only.scheme is Scheme.DRA
 
 
 def test_pod_resources_names_the_containers_and_gets_uids_from_the_state():
-    found = statements([CLAIM], [use(), use(container="side")])
+    found = statements([RESOURCE_CLAIM], [use(), use(container="side")])
     assert places(found) == [
         (Source.DRA_STATE, "u1", "main"),
         (Source.DRA_STATE, "u1", "side"),
         (Source.POD_RESOURCES, "u1", "main"),
         (Source.POD_RESOURCES, "u1", "side"),
     ]
-    assert {one.claimed for one in found} == {(DEVICE,)}
+    assert {one.resource_claim_devices for one in found} == {(DEVICE,)}
 
 
 def test_pod_resources_alone_names_the_pod_only_if_its_name_is_unique():
     assert places(statements([], [use()])) == [(Source.POD_RESOURCES, "u1", "main")]
     twin = PodRef("u9", POD.namespace, POD.name)
     assert statements([], [use()], (POD, twin)) == []
-    found = statements([CLAIM], [use()], (POD, twin))  # the state knows which of the two it is
+    found = statements(
+        [RESOURCE_CLAIM], [use()], (POD, twin)
+    )  # the state knows which of the two it is
     assert places(found)[-1] == (Source.POD_RESOURCES, "u1", "main")
 
 
@@ -119,20 +123,20 @@ def ledger(
 
 
 def test_a_holder_is_shown_without_a_uuid_if_no_source_knows_it():
-    (holding,) = ledger([CLAIM], [use()]).holdings
+    (holding,) = ledger([RESOURCE_CLAIM], [use()]).holdings
     assert (holding.pod, holding.container, holding.scheme) == (POD, "main", Scheme.DRA)
     assert holding.share == Share("gpu.nvidia.com/node-0/gpu-0")
-    assert [part.claimed for part in holding.claimed] == [DEVICE]
+    assert [part.resource_claim_device for part in holding.resource_claim_shares] == [DEVICE]
 
 
 def test_a_list_of_pods_that_request_shares_has_no_pods_of_resource_claims():
-    found = ledger([CLAIM], [use()], pods_complete=True)
+    found = ledger([RESOURCE_CLAIM], [use()], pods_complete=True)
     assert [holding.pod for holding in found.holdings] == [POD]
     assert not found.conflicts
 
 
 def test_a_pod_that_is_gone_and_still_in_the_state_is_a_conflict():
-    found = ledger([CLAIM], live=())
+    found = ledger([RESOURCE_CLAIM], live=())
     assert not list(found.holdings)
     assert kinds(found) == [ConflictKind.HELD_BY_NOBODY_ALIVE]
 
@@ -145,9 +149,13 @@ def test_a_state_that_could_not_be_read_is_no_evidence():
     assert Source.DRA_STATE not in found.read
 
 
-def claimed(uid, device, gib, *, claim="c1", share_id="", container="main", cores=None):
+def resource_claim_statement(
+    uid, device, gib, *, resource_claim="c1", share_id="", container="main", cores=None
+):
     """A statement of the state about one device of a ResourceClaim, as with a known size."""
-    part = ResourceClaimDevice(claim, claim, "gpu.nvidia.com", NODE, "gpu-0", share_id)
+    part = ResourceClaimDevice(
+        resource_claim, resource_claim, "gpu.nvidia.com", NODE, "gpu-0", share_id
+    )
     return Statement(
         source=Source.DRA_STATE,
         pod=PodRef(uid, "ml", f"pod-{uid}"),
@@ -155,7 +163,7 @@ def claimed(uid, device, gib, *, claim="c1", share_id="", container="main", core
         shares=(Share(device, None if gib is None else gib * GIB, cores),),
         scheme=Scheme.DRA,
         alive=True,
-        claimed=(part,),
+        resource_claim_devices=(part,),
     )
 
 
@@ -167,7 +175,9 @@ def total(*given):
 
 def test_a_resource_claim_of_several_pods_counts_once():
     found, held_sum = total(
-        claimed("u1", A, 6), claimed("u2", A, 6), claimed("u2", A, 6, container="side")
+        resource_claim_statement("u1", A, 6),
+        resource_claim_statement("u2", A, 6),
+        resource_claim_statement("u2", A, 6, container="side"),
     )
     assert len(list(found.holdings)) == 3
     assert (held_sum.memory_bytes, held_sum.slots) == (6 * GIB, 1)
@@ -175,30 +185,47 @@ def test_a_resource_claim_of_several_pods_counts_once():
 
 
 def test_two_shares_of_a_device_count_twice_even_of_one_resource_claim():
-    first, second = claimed("u1", A, 4, share_id="s1"), claimed("u1", A, 5, share_id="s2")
+    first, second = (
+        resource_claim_statement("u1", A, 4, share_id="s1"),
+        resource_claim_statement("u1", A, 5, share_id="s2"),
+    )
     both = msgspec.structs.replace(
-        first, shares=first.shares + second.shares, claimed=first.claimed + second.claimed
+        first,
+        shares=first.shares + second.shares,
+        resource_claim_devices=first.resource_claim_devices + second.resource_claim_devices,
     )
     _, held_sum = total(both)
     assert (held_sum.memory_bytes, held_sum.slots) == (9 * GIB, 2)
 
 
 def test_different_resource_claims_of_more_than_the_device_are_a_conflict():
-    found, held_sum = total(claimed("u1", A, 6), claimed("u2", A, 6, claim="c2"))
+    found, held_sum = total(
+        resource_claim_statement("u1", A, 6),
+        resource_claim_statement("u2", A, 6, resource_claim="c2"),
+    )
     assert held_sum.memory_bytes == 12 * GIB
     assert kinds(found) == [ConflictKind.OVERCOMMITTED]
 
 
 def test_a_share_of_another_scheme_beside_it_counts_in_full():
     plain = msgspec.structs.replace(
-        claimed("u3", A, 2), source=Source.CHECKPOINT, scheme=Scheme.VOLCANO, claimed=()
+        resource_claim_statement("u3", A, 2),
+        source=Source.CHECKPOINT,
+        scheme=Scheme.VOLCANO,
+        resource_claim_devices=(),
     )
-    _, held_sum = total(claimed("u1", A, 3), claimed("u2", A, 3), plain)
+    _, held_sum = total(
+        resource_claim_statement("u1", A, 3), resource_claim_statement("u2", A, 3), plain
+    )
     assert held_sum.memory_bytes == 5 * GIB
 
 
 def test_the_sum_does_not_depend_on_the_order():
-    found, _ = total(claimed("u1", A, 6), claimed("u2", A, 6), claimed("u1", B, 1, claim="c2"))
+    found, _ = total(
+        resource_claim_statement("u1", A, 6),
+        resource_claim_statement("u2", A, 6),
+        resource_claim_statement("u1", B, 1, resource_claim="c2"),
+    )
     (entry,) = (entry for entry in found.devices if entry.device.uuid == A)
     assert held(entry.holdings) == held(tuple(reversed(entry.holdings)))
     assert where(found)["u1", "main"] == [A, B]
@@ -212,8 +239,10 @@ WHOLE = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", cores_milli=1000
 
 def driver(*results, uid="c1", name="train", uuids=None):
     """What NVIDIA's driver has prepared."""
-    claim = ResourceClaim(uid, "ml", name, results or (WHOLE,))
-    return DriverResourceClaim(claim, "gpu.nvidia.com", {"gpu-0": A} if uuids is None else uuids)
+    resource_claim = ResourceClaim(uid, "ml", name, results or (WHOLE,))
+    return DriverResourceClaim(
+        resource_claim, "gpu.nvidia.com", {"gpu-0": A} if uuids is None else uuids
+    )
 
 
 def of_device(found, device=A):
@@ -222,7 +251,7 @@ def of_device(found, device=A):
 
 
 def test_a_device_without_a_share_id_is_held_as_a_whole():
-    entry = of_device(ledger([CLAIM], [use()], drivers=[driver()]))
+    entry = of_device(ledger([RESOURCE_CLAIM], [use()], drivers=[driver()]))
     (holding,) = entry.holdings
     assert (holding.pod, holding.container) == (POD, "main")
     assert holding.share == Share(A, 10 * GIB, 1000)
@@ -236,10 +265,13 @@ def test_two_shares_of_a_device_are_told_apart_by_their_requests():
         for request, share_id, gib in (("a", "s1", 2), ("b/small", "s2", 3))
     )
     devices = tuple(msgspec.structs.replace(DEVICE, requests=(name,)) for name in "ab")
-    claim = msgspec.structs.replace(CLAIM, devices=devices)
-    entry = of_device(ledger([claim], drivers=[driver(first, second)]))
+    resource_claim = msgspec.structs.replace(RESOURCE_CLAIM, devices=devices)
+    entry = of_device(ledger([resource_claim], drivers=[driver(first, second)]))
     (holding,) = entry.holdings
-    assert [(part.claimed.share_id, part.memory_bytes) for part in holding.claimed] == [
+    assert [
+        (part.resource_claim_device.share_id, part.memory_bytes)
+        for part in holding.resource_claim_shares
+    ] == [
         ("s1", 2 * GIB),
         ("s2", 3 * GIB),
     ]
@@ -248,8 +280,8 @@ def test_two_shares_of_a_device_are_told_apart_by_their_requests():
 
 def test_a_resource_claim_of_two_pods_has_two_holders_and_one_size():
     share = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", "s1", 4 * GIB)
-    claim = msgspec.structs.replace(CLAIM, pod_uids=("u1", "u2"))
-    found = ledger([claim], [use(), use(OTHER)], drivers=[driver(share)])
+    resource_claim = msgspec.structs.replace(RESOURCE_CLAIM, pod_uids=("u1", "u2"))
+    found = ledger([resource_claim], [use(), use(OTHER)], drivers=[driver(share)])
     entry = of_device(found)
     assert [holding.pod for holding in entry.holdings] == [POD, OTHER]
     assert (entry.held.memory_bytes, entry.held.slots) == (4 * GIB, 1)
@@ -258,7 +290,7 @@ def test_a_resource_claim_of_two_pods_has_two_holders_and_one_size():
 
 def test_admin_access_holds_nothing():
     observed = msgspec.structs.replace(WHOLE, admin=True)
-    found = ledger([CLAIM], [use()], drivers=[driver(observed)])
+    found = ledger([RESOURCE_CLAIM], [use()], drivers=[driver(observed)])
     assert not list(found.holdings)
     assert found.conflicts == ()
 
@@ -270,8 +302,8 @@ MORE = PreparedResourceClaim("c2", "ml", "more", ("u1",), (SECOND,))
 def test_a_container_may_have_two_resource_claims_on_two_gpus():
     other = msgspec.structs.replace(WHOLE, device="gpu-1")
     drivers = [driver(), driver(other, uid="c2", name="more", uuids={"gpu-1": B})]
-    uses = [use(), use(claim="more", device="gpu-1")]
-    found = ledger([CLAIM, MORE], uses, drivers=drivers)
+    uses = [use(), use(resource_claim="more", device="gpu-1")]
+    found = ledger([RESOURCE_CLAIM, MORE], uses, drivers=drivers)
     assert where(found) == {("u1", "main"): [A, B]}
     assert found.conflicts == ()
     assert [of_device(found, uuid).held.memory_bytes for uuid in (A, B)] == [10 * GIB] * 2
@@ -284,7 +316,7 @@ def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
     ]
     more = msgspec.structs.replace(MORE, devices=(msgspec.structs.replace(SECOND, device="gpu-0"),))
     drivers = [driver(shares[0]), driver(shares[1], uid="c2", name="more")]
-    found = ledger([CLAIM, more], [use(), use(claim="more")], drivers=drivers)
+    found = ledger([RESOURCE_CLAIM, more], [use(), use(resource_claim="more")], drivers=drivers)
     assert found.conflicts == ()
     entry = of_device(found)
     assert (entry.held.memory_bytes, entry.held.slots) == (5 * GIB, 2)
@@ -294,23 +326,23 @@ def test_two_resource_claims_of_a_container_on_one_gpu_add_up():
 
 
 def at_api_server(*results, uuids=None, **fields):
-    claim = ResourceClaim("c1", "ml", "train", results)
+    resource_claim = ResourceClaim("c1", "ml", "train", results)
     published = {("gpu.nvidia.com", NODE, "gpu-0"): A} if uuids is None else uuids
-    return ResourceClaimSample((claim,), uuids=published, **fields)
+    return ResourceClaimSample((resource_claim,), uuids=published, **fields)
 
 
 def test_sizes_and_uuids_of_any_driver_are_those_of_the_api_server():
     share = AllocatedDevice("gpu", "gpu.nvidia.com", NODE, "gpu-0", "s1", 4 * GIB)
-    for prepared in ([CLAIM], []):  # with and without the kubelet's state
+    for prepared in ([RESOURCE_CLAIM], []):  # with and without the kubelet's state
         entry = of_device(ledger(prepared, [use()], api=at_api_server(share)))
         (holding,) = entry.holdings
-        assert holding.claimed[0].claimed.share_id == "s1"
+        assert holding.resource_claim_shares[0].resource_claim_device.share_id == "s1"
         assert entry.held.memory_bytes == 4 * GIB
 
 
 def test_admin_access_is_known_from_the_api_server():
     observed = msgspec.structs.replace(WHOLE, admin=True)
-    assert not list(ledger([CLAIM], [use()], api=at_api_server(observed)).holdings)
+    assert not list(ledger([RESOURCE_CLAIM], [use()], api=at_api_server(observed)).holdings)
 
 
 # ---------------------------------------------------------------- conflicts
@@ -332,7 +364,9 @@ def test_what_is_left_and_does_not_exist_says_so():
 def test_what_does_not_exist_is_left_whatever_the_kubelet_has():
     api = ResourceClaimSample(gone=frozenset({"c1"}))
     for fields in ({"state_known": False}, {}):  # without its state, and with the ResourceClaim
-        found = ledger([CLAIM] if not fields else [], drivers=[driver()], api=api, **fields)
+        found = ledger(
+            [RESOURCE_CLAIM] if not fields else [], drivers=[driver()], api=api, **fields
+        )
         assert kinds(found) == [ConflictKind.RESOURCE_CLAIM_LEFT]
     assert (
         ledger([], drivers=[driver()], api=ResourceClaimSample(), state_known=False).conflicts == ()
@@ -340,7 +374,9 @@ def test_what_does_not_exist_is_left_whatever_the_kubelet_has():
 
 
 def test_a_resource_claim_that_only_the_driver_has_is_a_conflict():
-    found = ledger([CLAIM], drivers=[driver(), driver(uid="old", name="old", uuids={"gpu-1": B})])
+    found = ledger(
+        [RESOURCE_CLAIM], drivers=[driver(), driver(uid="old", name="old", uuids={"gpu-1": B})]
+    )
     (conflict,) = found.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.RESOURCE_CLAIM_LEFT, B)
     assert conflict.detail == "ResourceClaim ml/old of gpu.nvidia.com, gpu-1"
@@ -355,14 +391,14 @@ CDI = (CdiDevice("gpu.nvidia.com", NODE, "gpu-0", SPEC),)
 
 
 def test_a_prepared_resource_claim_without_its_cdi_spec_is_a_conflict():
-    claim = msgspec.structs.replace(CLAIM, cdi=CDI)
-    found = ledger([claim], [use()], drivers=[driver()], missing_cdi={SPEC})
+    resource_claim = msgspec.structs.replace(RESOURCE_CLAIM, cdi=CDI)
+    found = ledger([resource_claim], [use()], drivers=[driver()], missing_cdi={SPEC})
     (conflict,) = found.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, A)
     where = "ResourceClaim ml/train of gpu.nvidia.com, gpu-0"
     assert conflict.detail == f"{where}: no CDI spec has {SPEC}"
     assert len(list(found.holdings)) == 1  # it still holds its device
-    other = ledger([claim], [use()], missing_cdi={"k8s.gpu.nvidia.com/claim=c2-gpu-0"})
+    other = ledger([resource_claim], [use()], missing_cdi={"k8s.gpu.nvidia.com/claim=c2-gpu-0"})
     assert other.conflicts == ()
 
 
@@ -373,15 +409,17 @@ def test_without_the_kubelets_state_pod_resources_names_what_is_missing():
         found = ledger([], both, state_known=False, missing_cdi={SPEC}, **fields)
         (conflict,) = found.conflicts
         assert (conflict.kind, conflict.device) == (ConflictKind.CDI_SPEC_MISSING, device)
-    with_state = ledger([CLAIM], both, missing_cdi={SPEC})
+    with_state = ledger([RESOURCE_CLAIM], both, missing_cdi={SPEC})
     assert with_state.conflicts == ()  # the state has another CDI device
 
 
 def test_a_gpu_of_a_resource_claim_and_of_a_device_plugin_is_a_conflict():
     plain = Grant(OTHER.uid, "main", "nvidia.com/gpu", (UUID,), {"NVIDIA_VISIBLE_DEVICES": UUID})
-    found = ledger([CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], grants=[plain], gpus=(UUID,))
+    found = ledger(
+        [RESOURCE_CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], grants=[plain], gpus=(UUID,)
+    )
     (conflict,) = (one for one in found.conflicts if one.kind is ConflictKind.DOUBLE_BOOKED)
     assert conflict.device == UUID
     assert "dra, nvidia" in conflict.detail
-    alone = ledger([CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], gpus=(UUID,))
+    alone = ledger([RESOURCE_CLAIM], drivers=[driver(uuids={"gpu-0": UUID})], gpus=(UUID,))
     assert alone.conflicts == ()

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.dra import published, resource_claim, resource_slice, result
+from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.ledger import ConflictKind
@@ -17,7 +17,11 @@ SLICE = resource_slice(published("gpu-0", A), published("gpu-1", B))
 
 
 def pod(name, **fields):
-    fields = {"containers": (Container("main"),), "node": "gpu-1", "claims": True} | fields
+    fields = {
+        "containers": (Container("main"),),
+        "node": "gpu-1",
+        "uses_resource_claims": True,
+    } | fields
     return Pod(PodRef(f"uid-{name}", "ml", name), **fields)
 
 
@@ -28,12 +32,12 @@ def users(*names):
     return [(name, f"uid-{name}") for name in names]
 
 
-def ledger(*claims, slices=(SLICE,), pods=PODS, node="gpu-1"):
+def ledger(*resource_claims, slices=(SLICE,), pods=PODS, node="gpu-1"):
     def decoded(kind, items):
         return tuple(kind.one(json.dumps(item).encode()) for item in items)
 
     known = ClusterResourceClaims(
-        decoded(RESOURCE_CLAIMS, claims), decoded(RESOURCE_SLICES, slices), tuple(pods)
+        decoded(RESOURCE_CLAIMS, resource_claims), decoded(RESOURCE_SLICES, slices), tuple(pods)
     )
     ledgers = cluster([Node("gpu-1", ready=True)], (), (), resource_claims=known).ledgers
     return ledgers[node]
@@ -45,7 +49,7 @@ def of(found, uuid):
 
 
 def test_a_resource_claim_holds_its_device_as_a_whole():
-    found = ledger(resource_claim("train", result(), pods=users("a")))
+    found = ledger(resource_claim_json("train", result(), pods=users("a")))
     (holding,) = of(found, A).holdings
     assert (holding.pod, holding.container) == (PODS[0].ref, "main")
     assert (holding.scheme, holding.sources) == (Scheme.DRA, (Source.RESOURCE_CLAIM,))
@@ -55,7 +59,7 @@ def test_a_resource_claim_holds_its_device_as_a_whole():
 
 
 def test_a_shared_resource_claim_has_its_pods_and_counts_once():
-    found = ledger(resource_claim("c", result(consumed="4Gi"), pods=users("a", "b")))
+    found = ledger(resource_claim_json("c", result(consumed="4Gi"), pods=users("a", "b")))
     entry = of(found, A)
     assert [holding.pod.name for holding in entry.holdings] == ["a", "b"]
     assert (entry.held.memory_bytes, entry.held.slots) == (4 * GIB, 1)
@@ -63,33 +67,35 @@ def test_a_shared_resource_claim_has_its_pods_and_counts_once():
 
 def test_resource_claims_that_consume_more_than_the_device_are_a_conflict():
     found = ledger(
-        resource_claim("c", result(consumed="6Gi"), pods=users("a")),
-        resource_claim("d", result(consumed="5Gi"), pods=users("b")),
+        resource_claim_json("c", result(consumed="6Gi"), pods=users("a")),
+        resource_claim_json("d", result(consumed="5Gi"), pods=users("b")),
     )
     (conflict,) = found.conflicts
     assert (conflict.kind, conflict.device) == (ConflictKind.OVERCOMMITTED, A)
 
 
 def test_admin_access_holds_nothing():
-    found = ledger(resource_claim("c", result(adminAccess=True), pods=users("a")))
+    found = ledger(resource_claim_json("c", result(adminAccess=True), pods=users("a")))
     assert not list(found.holdings)
 
 
 def test_a_device_without_a_uuid_or_of_an_incomplete_pool_is_a_holder_all_the_same():
-    claim = resource_claim("c", result(), result("x", driver="x.example"), pods=users("a"))
+    resource_claim = resource_claim_json(
+        "c", result(), result("x", driver="x.example"), pods=users("a")
+    )
     for slices in ((), (resource_slice(published("gpu-0", A), of=2),)):
-        (holding,) = ledger(claim, slices=slices).unplaced
+        (holding,) = ledger(resource_claim, slices=slices).unplaced
         assert holding.slots == 2
-        assert {part.claimed.name for part in holding.claimed} == {
+        assert {part.resource_claim_device.name for part in holding.resource_claim_shares} == {
             "gpu.nvidia.com/gpu-1/gpu-0",
             "x.example/gpu-1/x",
         }
-    found = ledger(claim)
+    found = ledger(resource_claim)
     assert of(found, A).holdings
 
 
 def test_a_pod_that_is_gone_holds_nothing_and_is_a_conflict():
-    found = ledger(resource_claim("c", result(), pods=users("gone")))
+    found = ledger(resource_claim_json("c", result(), pods=users("gone")))
     assert not list(found.holdings)
     (conflict,) = found.conflicts
     assert (conflict.kind, conflict.pod.name) == (ConflictKind.HELD_BY_NOBODY_ALIVE, "gone")
@@ -97,26 +103,26 @@ def test_a_pod_that_is_gone_holds_nothing_and_is_a_conflict():
 
 def test_a_pod_that_has_ended_holds_nothing_and_is_normal():
     ended = pod("a", phase="Succeeded")
-    found = ledger(resource_claim("c", result(), pods=users("a")), pods=[ended])
+    found = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[ended])
     assert (list(found.holdings), found.conflicts) == ([], ())
 
 
 def test_a_container_is_named_where_there_is_no_other():
     two = pod("a", containers=(Container("main"), Container("side")))
-    found = ledger(resource_claim("c", result(), pods=users("a")), pods=[two])
+    found = ledger(resource_claim_json("c", result(), pods=users("a")), pods=[two])
     (holding,) = found.holdings
     assert holding.container == ""
 
 
 def test_devices_of_no_single_node_are_where_the_pod_is():
     found = ledger(
-        resource_claim("c", result(driver="x.example", pool="p"), pods=users("a"), node=""),
+        resource_claim_json("c", result(driver="x.example", pool="p"), pods=users("a"), node=""),
     )
     (holding,) = found.unplaced
     assert holding.share.device == "x.example/p/gpu-0"
 
 
 def test_a_node_that_only_resource_claims_name_has_a_ledger():
-    claim = resource_claim("c", result(), pods=users("z"), node="gpu-9")
-    found = ledger(claim, slices=(), pods=[pod("z", node="gpu-9")], node="gpu-9")
+    resource_claim = resource_claim_json("c", result(), pods=users("z"), node="gpu-9")
+    found = ledger(resource_claim, slices=(), pods=[pod("z", node="gpu-9")], node="gpu-9")
     assert [holding.pod.name for holding in found.unplaced] == ["z"]

@@ -113,8 +113,8 @@ WHAT_IS_WRONG = {
 def test_all_four_systems_are_read_alike_and_agree(samples):
     ledger = merge(node_evidence(CODECS, NodeSamples(**samples)))
     assert held(ledger) == running(demo())
-    without_claims = {Scheme.NONE, Scheme.DRA}  # the simulated node has no ResourceClaims
-    assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - without_claims
+    without_resource_claims = {Scheme.NONE, Scheme.DRA}  # the simulated node has no ResourceClaims
+    assert {holding.scheme for holding in ledger.holdings} == set(Scheme) - without_resource_claims
     assert {holding.phase for holding in ledger.holdings} == {Phase.ASSIGNED}
     assert set(kinds(ledger)) == WHAT_IS_WRONG
     assert ledger.read == set(Source) - {Source.OWN_CHECKPOINT} - DRA_SOURCES

@@ -14,7 +14,7 @@ from reconciler.rules.conflicts import double_booked
 from reconciler.rules.resource_claim import resource_claim as rule
 from tests.reconciler.samples import CODECS_IN_USE, NOW, replace, snapshot
 from tests.support import sample_cluster as sample
-from tests.support.dra import published, resource_claim, resource_slice, result
+from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.inventory import Units
 from vgpu.kube.access import Access
 from vgpu.kube.client import ApiClient
@@ -31,25 +31,27 @@ COMPLETE = frozenset({Coverage.PODS, Coverage.RESOURCE_CLAIMS})
 
 
 def pod(name, **fields):
-    return Pod(PodRef(f"uid-{name}", "ml", name), node="gpu-1", claims=True, **fields)
+    return Pod(PodRef(f"uid-{name}", "ml", name), node="gpu-1", uses_resource_claims=True, **fields)
 
 
-def found(*claims, pods=(), complete=COMPLETE, **fields):
+def found(*resource_claims, pods=(), complete=COMPLETE, **fields):
     known = ClusterResourceClaims(
-        tuple(RESOURCE_CLAIMS.one(json.dumps(item).encode()) for item in claims), (), tuple(pods)
+        tuple(RESOURCE_CLAIMS.one(json.dumps(item).encode()) for item in resource_claims),
+        (),
+        tuple(pods),
     )
     seen = replace(snapshot(**fields), complete=complete, resource_claims=known)
     return list(rule(ClusterIndex(seen, CODECS_IN_USE), Policy()))
 
 
 def test_a_resource_claim_whose_pods_exist_is_no_finding():
-    claim = resource_claim("train", result(), pods=USERS)
-    assert not found(claim, pods=[pod("a"), pod("b")])
-    assert not found(resource_claim("waits", pods=USERS[:1]))  # it has no device
+    resource_claim = resource_claim_json("train", result(), pods=USERS)
+    assert not found(resource_claim, pods=[pod("a"), pod("b")])
+    assert not found(resource_claim_json("waits", pods=USERS[:1]))  # it has no device
 
 
 def test_a_resource_claim_without_any_pod_keeps_its_devices():
-    (finding,) = found(resource_claim("train", result(), result("gpu-1"), pods=USERS))
+    (finding,) = found(resource_claim_json("train", result(), result("gpu-1"), pods=USERS))
     assert (finding.rule, finding.cause) == (Rule.RESOURCE_CLAIM, Cause.RESERVED_FOR_NOBODY)
     about = finding.object_ref
     assert (about.kind, about.name, about.node) == (ObjectKind.RESOURCE_CLAIM, "train", "gpu-1")
@@ -59,33 +61,33 @@ def test_a_resource_claim_without_any_pod_keeps_its_devices():
         "it is reserved for pod b (uid-b), which is gone",
     )
     assert finding.action is None
-    (alone,) = found(resource_claim("train", result()))
+    (alone,) = found(resource_claim_json("train", result()))
     assert alone.evidence[-1] == "it is reserved for no pod"
 
 
 def test_a_pod_that_is_gone_beside_one_that_lives():
-    claim = resource_claim("train", result(), pods=USERS)
-    (finding,) = found(claim, pods=[pod("a")])
+    resource_claim = resource_claim_json("train", result(), pods=USERS)
+    (finding,) = found(resource_claim, pods=[pod("a")])
     assert finding.cause is Cause.STALE_RESERVATION
     assert finding.evidence[1:] == ("it is reserved for pod b (uid-b), which is gone",)
-    (finding,) = found(claim, pods=[pod("a"), pod("b", phase="Failed")])
+    (finding,) = found(resource_claim, pods=[pod("a"), pod("b", phase="Failed")])
     assert finding.cause is Cause.STALE_RESERVATION
 
 
 def test_what_is_not_known_for_certain_is_no_finding():
-    claim = resource_claim("train", result(), pods=USERS)
+    resource_claim = resource_claim_json("train", result(), pods=USERS)
     for missing in COMPLETE:
-        assert not found(claim, complete=COMPLETE - {missing})
+        assert not found(resource_claim, complete=COMPLETE - {missing})
     unread = MalformedObject("Pod", PodRef("uid-x", "ml", "x"), "bad")
-    assert not found(claim, malformed=(unread,))
-    claim["status"]["reservedFor"].append({"apiGroup": "x.example", "resource": "gangs"})
-    assert not found(claim)
+    assert not found(resource_claim, malformed=(unread,))
+    resource_claim["status"]["reservedFor"].append({"apiGroup": "x.example", "resource": "gangs"})
+    assert not found(resource_claim)
 
 
 def test_a_resource_claim_may_opt_out():
-    claim = resource_claim("train", result(), pods=USERS)
-    claim["metadata"]["annotations"] = {"vgpu.dev/reconcile": "false"}
-    assert not found(claim)
+    resource_claim = resource_claim_json("train", result(), pods=USERS)
+    resource_claim["metadata"]["annotations"] = {"vgpu.dev/reconcile": "false"}
+    assert not found(resource_claim)
 
 
 def test_what_only_the_driver_of_a_node_has_is_a_finding_of_the_node():
@@ -125,9 +127,9 @@ ITEMS = (
     sample.node("gpu-1"),
     user("a"),
     user("b"),
-    resource_claim("a", result(consumed="6Gi"), pods=users("a")),
-    resource_claim("b", result(consumed="5Gi"), pods=users("b")),
-    resource_claim("left", result("gpu-1"), pods=users("gone")),
+    resource_claim_json("a", result(consumed="6Gi"), pods=users("a")),
+    resource_claim_json("b", result(consumed="5Gi"), pods=users("b")),
+    resource_claim_json("left", result("gpu-1"), pods=users("gone")),
     resource_slice(published("gpu-0", sample.uuid(1)), published("gpu-1", sample.uuid(2))),
 )
 

@@ -32,7 +32,7 @@ def holds(place, *shares, source=Source.DRA_STATE):
         shares=tuple(Share(GPU, memory) for _, memory in shares),
         scheme=Scheme.DRA,
         alive=True,
-        claimed=tuple(
+        resource_claim_devices=tuple(
             ResourceClaimDevice("c1", "train", "gpu.nvidia.com", "gpu-1", "gpu-0", share_id)
             for share_id, _ in shares
         ),

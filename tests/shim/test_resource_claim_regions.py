@@ -21,29 +21,29 @@ from vgpu.sources.observation import Collectors
 from vgpu.sources.samples import with_resource_claim_users
 from vgpu.sources.shim import ShimSource
 
-CLAIM = "0f9b2a52-1c4d-4a50-9c5e-52d1f6a7b801"
+RESOURCE_CLAIM = "0f9b2a52-1c4d-4a50-9c5e-52d1f6a7b801"
 POD = PodRef("u1", "ml", "web")
 OTHER = PodRef("u2", "ml", "job")
 GOOD = a_region("v1.2")
 
 
 @pytest.fixture
-def claims(tmp_path):
+def resource_claim_folder(tmp_path):
     root = tmp_path / "claims"
     root.mkdir()
     return root
 
 
-def region_of(claims, claim=CLAIM):
-    (claims / claim).mkdir()
-    path = claims / claim / "5d7c.cache"
+def region_of(resource_claim_folder, resource_claim=RESOURCE_CLAIM):
+    (resource_claim_folder / resource_claim).mkdir()
+    path = resource_claim_folder / resource_claim / "5d7c.cache"
     write(path, GOOD)
     return path
 
 
-def kubelet(*uses, pods=("u1",), claim=CLAIM):
+def kubelet(*uses, pods=("u1",), resource_claim=RESOURCE_CLAIM):
     """The kubelet's data; each use is a pod and its container."""
-    prepared = PreparedResourceClaim(claim, "ml", "train", pods, ())
+    prepared = PreparedResourceClaim(resource_claim, "ml", "train", pods, ())
     held = tuple(
         HeldResourceClaim(pod.namespace, pod.name, container, "train", ())
         for pod, container in uses
@@ -52,19 +52,21 @@ def kubelet(*uses, pods=("u1",), claim=CLAIM):
     return KubeletSample(named, {}, resource_claims=(prepared,), held_resource_claims=held)
 
 
-def test_the_region_of_a_resource_claim_is_read_beside_those_of_containers(tmp_path, claims):
+def test_the_region_of_a_resource_claim_is_read_beside_those_of_containers(
+    tmp_path, resource_claim_folder
+):
     root = tmp_path / "containers"
     root.mkdir()
     place(root, GOOD)
-    path = region_of(claims)
-    (claims / "not-a-claim").mkdir()
-    sample = ShimSource([str(root)], resource_claim_roots=[str(claims)]).sample()
+    path = region_of(resource_claim_folder)
+    (resource_claim_folder / "not-a-claim").mkdir()
+    sample = ShimSource([str(root)], resource_claim_roots=[str(resource_claim_folder)]).sample()
     assert len(sample.files) == 2
-    assert sample.files[1] == RegionFile(str(path), "", "", GOOD, CLAIM)
+    assert sample.files[1] == RegionFile(str(path), "", "", GOOD, RESOURCE_CLAIM)
     assert [one.reason for one in sample.rejections] == [Reason.BAD_DIRECTORY_NAME]
 
 
-def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
+def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, resource_claim_folder):
     """Neither a rejection nor an error: only HAMi's DRA driver makes it."""
     none = str(tmp_path / "none")
     without = ShimSource([none], required=False).sample()
@@ -72,8 +74,10 @@ def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
         ShimSource([none], required=False, resource_claim_roots=[f"{none}-either"]).sample()
         == without
     )
-    path = region_of(claims)
-    alone = ShimSource([none], required=False, resource_claim_roots=[str(claims)]).sample()
+    path = region_of(resource_claim_folder)
+    alone = ShimSource(
+        [none], required=False, resource_claim_roots=[str(resource_claim_folder)]
+    ).sample()
     assert [file.path for file in alone.files] == [str(path)]
     assert registry().resource_claim_roots == ("/usr/local/vgpu/claims",)
 
@@ -83,22 +87,28 @@ def test_a_node_without_the_folder_has_the_sample_that_it_had(tmp_path, claims):
     [
         (kubelet((POD, "main")), ("u1", "main")),
         (kubelet((POD, "main"), (OTHER, "main")), ("u1", "main")),  # another pod's of that name
-        (kubelet((POD, "main"), claim="another"), None),  # no pod uses it any more
+        (kubelet((POD, "main"), resource_claim="another"), None),  # no pod uses it any more
         (kubelet(), None),
         (None, None),
     ],
 )
-def test_it_is_of_the_only_container_that_uses_the_resource_claim(claims, seen, place):
-    region_of(claims)
-    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
+def test_it_is_of_the_only_container_that_uses_the_resource_claim(
+    resource_claim_folder, seen, place
+):
+    region_of(resource_claim_folder)
+    sample = ShimSource(
+        [], required=False, resource_claim_roots=[str(resource_claim_folder)]
+    ).sample()
     found = with_resource_claim_users(sample, seen)
     assert [(file.pod_uid, file.container) for file in found.files] == ([place] if place else [])
     assert found.rejections == ()
 
 
-def test_of_several_containers_it_is_nobodys(claims):
-    path = region_of(claims)
-    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
+def test_of_several_containers_it_is_nobodys(resource_claim_folder):
+    path = region_of(resource_claim_folder)
+    sample = ShimSource(
+        [], required=False, resource_claim_roots=[str(resource_claim_folder)]
+    ).sample()
     for seen in (
         kubelet((POD, "main"), (POD, "side")),
         kubelet((POD, "main"), (OTHER, "main"), pods=("u1", "u2")),
@@ -110,16 +120,22 @@ def test_of_several_containers_it_is_nobodys(claims):
 
 
 def at_api_server(*pods):
-    return ResourceClaimSample((ResourceClaim(CLAIM, "ml", "train", (), reserved_for=pods),))
+    return ResourceClaimSample(
+        (ResourceClaim(RESOURCE_CLAIM, "ml", "train", (), reserved_for=pods),)
+    )
 
 
 def without_state(*uses):
     return msgspec.structs.replace(kubelet(*uses), resource_claims=(), dra_state_known=False)
 
 
-def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_claim(claims):
-    path = region_of(claims)
-    sample = ShimSource([], required=False, resource_claim_roots=[str(claims)]).sample()
+def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_claim(
+    resource_claim_folder,
+):
+    path = region_of(resource_claim_folder)
+    sample = ShimSource(
+        [], required=False, resource_claim_roots=[str(resource_claim_folder)]
+    ).sample()
     alone, both = without_state((POD, "main")), without_state((POD, "main"), (OTHER, "main"))
     (file,) = with_resource_claim_users(sample, alone, at_api_server(POD)).files
     assert (file.pod_uid, file.container) == ("u1", "main")
@@ -127,16 +143,18 @@ def test_without_the_kubelets_state_the_api_server_has_the_uid_of_the_resource_c
         assert with_resource_claim_users(sample, seen, api) == ShimSample(())
     (rejection,) = with_resource_claim_users(sample, both, at_api_server(POD, OTHER)).rejections
     assert (rejection.object_name, rejection.reason) == (str(path), Reason.AMBIGUOUS)
-    state = kubelet((POD, "main"), claim="another")  # where it is known, the kubelet decides
+    state = kubelet(
+        (POD, "main"), resource_claim="another"
+    )  # where it is known, the kubelet decides
     assert with_resource_claim_users(sample, state, at_api_server(POD)).files == ()
 
 
 @pytest.mark.parametrize(
     ("seen", "api"), [(kubelet((POD, "main")), None), (without_state((POD, "main")), POD)]
 )
-def test_an_observation_has_it_under_its_container(claims, seen, api):
-    region_of(claims)
-    source = ShimSource([], required=False, resource_claim_roots=[str(claims)])
+def test_an_observation_has_it_under_its_container(resource_claim_folder, seen, api):
+    region_of(resource_claim_folder)
+    source = ShimSource([], required=False, resource_claim_roots=[str(resource_claim_folder)])
     on = Collectors(
         shim=Collector("shim", lambda _: source.sample()),
         kubelet=Collector("kubelet", answers(seen)),

@@ -90,7 +90,7 @@ def result(device="gpu-0", *, driver="gpu.nvidia.com", pool="gpu-1", request="gp
     return {"request": request, "driver": driver, "pool": pool, "device": device} | more
 
 
-def resource_claim(name, *results, pods=(), node="gpu-1", namespace="ml", version=VERSION):
+def resource_claim_json(name, *results, pods=(), node="gpu-1", namespace="ml", version=VERSION):
     """A ResourceClaim as kube-scheduler leaves it; ``pods`` are (name, UID) of its users."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     allocation = {

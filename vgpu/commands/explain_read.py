@@ -40,7 +40,7 @@ def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
     SourceError.
     """
     pod = _pod(cluster, namespace, name)
-    read = from_cluster(cluster, pod.node if pod is not None else "", reads_claims=False)
+    read = from_cluster(cluster, pod.node if pod is not None else "", reads_resource_claims=False)
     objects = _with_pods(read.objects, () if pod is None else (pod,))
     read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
     is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
@@ -61,7 +61,7 @@ def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
 
     Raises ClusterError, SourceError, and click.ClickException if there is no such node.
     """
-    read = from_cluster(cluster, name, reads_claims=False)
+    read = from_cluster(cluster, name, reads_resource_claims=False)
     codecs = detect_schemes(read.objects, Units()).codecs
     known = {(pod.ref.namespace, pod.ref.name) for pod in read.objects.pods}
     owners = LockOwnerReader(cluster.pod).ask(

@@ -296,17 +296,17 @@ def _holdings(holdings: Iterable[Holding], whole: Inventory) -> list[HoldingDocu
             pod_state=_state(whole.state(holding.pod, holding.container)),
             resource_claims=[
                 ResourceClaimDocument(
-                    name=part.claimed.claim,
-                    uid=part.claimed.resource_claim_uid,
-                    requests=list(part.claimed.requests),
-                    driver=part.claimed.driver,
-                    pool=part.claimed.pool,
-                    device=part.claimed.device,
-                    share_id=part.claimed.share_id,
+                    name=part.resource_claim_device.resource_claim,
+                    uid=part.resource_claim_device.resource_claim_uid,
+                    requests=list(part.resource_claim_device.requests),
+                    driver=part.resource_claim_device.driver,
+                    pool=part.resource_claim_device.pool,
+                    device=part.resource_claim_device.device,
+                    share_id=part.resource_claim_device.share_id,
                     memory_bytes=part.memory_bytes,
                     cores_milli=part.cores_milli,
                 )
-                for part in holding.claimed
+                for part in holding.resource_claim_shares
             ],
         )
         for holding in holdings

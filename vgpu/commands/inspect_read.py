@@ -89,7 +89,7 @@ def from_files(
     unhealthy: dict[str, str] = {}
     others: Counter[str] = Counter()
     malformed: dict[tuple[str, PodRef], MalformedObject] = {}
-    claims: dict[str, ResourceClaim] = {}
+    resource_claims_by_uid: dict[str, ResourceClaim] = {}
     slices: dict[str, ResourceSlice] = {}
     seen = 0
     times: list[float] = []
@@ -98,7 +98,7 @@ def from_files(
     for path in paths:
         content, written = read_dump(path)
         try:
-            dump = decode_dump(content, path, keep=Keep.CLAIMING)
+            dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS)
         except SourceError as error:
             raise not_a_dump(str(error)) from error
         if selects is not None or budgets:
@@ -111,7 +111,9 @@ def from_files(
         pods |= {pod.ref.uid: pod for pod in dump.pods}
         share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
         unhealthy |= dump.unhealthy
-        claims |= {claim.uid: claim for claim in dump.resource_claims}
+        resource_claims_by_uid |= {
+            resource_claim.uid: resource_claim for resource_claim in dump.resource_claims
+        }
         slices |= {one.name: one for one in dump.resource_slices}
         malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
@@ -126,7 +128,9 @@ def from_files(
         notes.append("there are no pods in the dump: all GPUs look free")
     if "ConfigMap" not in others and not unhealthy:
         notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
-    sharing, resource_claims = with_resource_claims(pods.values(), claims.values(), slices.values())
+    sharing, resource_claims = with_resource_claims(
+        pods.values(), resource_claims_by_uid.values(), slices.values()
+    )
     objects = Objects(
         tuple(nodes.values()),
         sharing,
@@ -158,12 +162,12 @@ def from_cluster(
     selector: str = "",
     *,
     for_placement: bool = False,
-    reads_claims: bool = True,
+    reads_resource_claims: bool = True,
 ) -> Read:
     """The API server's objects; with a node only its own, and pods that are not bound yet.
 
     With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
-    Without ``reads_claims`` no ResourceClaims are read either.
+    Without ``reads_resource_claims`` no ResourceClaims are read either.
 
     Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
     """
@@ -185,9 +189,11 @@ def from_cluster(
         malformed += (broken for page in node_pages for broken in page.malformed)
     notes: list[str] = []
     # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
-    unread = for_placement or not reads_claims
-    claims, slices = ((), ()) if unread else _resource_claims(cluster, notes, malformed)
-    keep = Keep.CLAIMING if claims else Keep.SHARING
+    unread = for_placement or not reads_resource_claims
+    listed_resource_claims, slices = (
+        ((), ()) if unread else _resource_claims(cluster, notes, malformed)
+    )
+    keep = Keep.RESOURCE_CLAIMS if listed_resource_claims else Keep.SHARING
     pages = [
         page
         for selector in selectors
@@ -215,7 +221,7 @@ def from_cluster(
     pods, share_pods = (
         tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
     )
-    sharing, resource_claims = with_resource_claims(pods, claims, slices)
+    sharing, resource_claims = with_resource_claims(pods, listed_resource_claims, slices)
     objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
     selected = _selected(cluster, selector, share_pods) if selector else None
     return Read(objects, as_of, tuple(notes), selected)
@@ -229,16 +235,18 @@ def _resource_claims(
     A server without the kind is asked for ResourceClaims only. Without them nothing is known of
     who holds the devices, and these are not read.
     """
-    claims, note = if_allowed(lambda: cluster.optional_pages(RESOURCE_CLAIMS), "ResourceClaims")
+    resource_claim_pages, note = if_allowed(
+        lambda: cluster.optional_pages(RESOURCE_CLAIMS), "ResourceClaims"
+    )
     notes += note
-    if not claims:
+    if not resource_claim_pages:
         return (), ()
     slices, note = if_allowed(lambda: cluster.optional_pages(RESOURCE_SLICES), "ResourceSlices")
     notes += note
-    malformed += (broken for page in claims for broken in page.malformed)
+    malformed += (broken for page in resource_claim_pages for broken in page.malformed)
     malformed += (broken for page in slices or () for broken in page.malformed)
     return (
-        tuple(claim for page in claims for claim in page.objects),
+        tuple(resource_claim for page in resource_claim_pages for resource_claim in page.objects),
         tuple(one for page in slices or () for one in page.objects),
     )
 

@@ -232,7 +232,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield [("  on no known GPU", BAD)]
             for holding in view.ledger.unplaced:
                 yield from self._holding(holding)
-                if holding.share.device and not (self.layout.wide or holding.claimed):
+                if holding.share.device and not (self.layout.wide or holding.resource_claim_shares):
                     named = f"{holding.sources[0]} name {holding.share.device}"
                     yield [(f"      {named}", DOUBTFUL)]
         yield []
@@ -284,17 +284,22 @@ class _Table(msgspec.Struct, frozen=True):
             sources = ", ".join(holding.sources)
             pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
         yield pieces
-        if holding.claimed:
-            yield [(f"      {self._claimed(holding)}", DIM)]
+        if holding.resource_claim_shares:
+            yield [(f"      {self._resource_claim_names(holding)}", DIM)]
         yield from self._state(holding)
 
-    def _claimed(self, holding: Holding) -> str:
+    def _resource_claim_names(self, holding: Holding) -> str:
         """The ResourceClaims of a holding; with the driver's names of unknown devices."""
-        names = [part.claimed.name for part in holding.claimed]
+        names = [part.resource_claim_device.name for part in holding.resource_claim_shares]
         if self.layout.wide or holding.share.device in ("", *names):
-            parts = [f"{part.claimed.claim} ({part.claimed.name})" for part in holding.claimed]
+            parts = [
+                f"{part.resource_claim_device.resource_claim} ({part.resource_claim_device.name})"
+                for part in holding.resource_claim_shares
+            ]
         else:
-            parts = [part.claimed.claim for part in holding.claimed]
+            parts = [
+                part.resource_claim_device.resource_claim for part in holding.resource_claim_shares
+            ]
         return f"ResourceClaim {', '.join(dict.fromkeys(parts))}"
 
     def _state(self, holding: Holding) -> Iterator[Line]:

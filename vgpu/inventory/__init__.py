@@ -5,7 +5,6 @@ nodes: why a container has no device, or none yet, and the part of the free capa
 shares of the usual size could use.
 """
 
-from vgpu.inventory.claiming import with_resource_claims
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import available_bytes, unavailable
 from vgpu.inventory.model import (
@@ -20,6 +19,7 @@ from vgpu.inventory.model import (
     Units,
     WaitingReason,
 )
+from vgpu.inventory.resource_claims import with_resource_claims
 from vgpu.inventory.selection import SORTS, in_order, only_pods
 from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
 from vgpu.inventory.unit_check import (

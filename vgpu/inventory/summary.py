@@ -124,7 +124,11 @@ def of_node(objects: Objects, name: str) -> Objects:
             )
         ),
         resource_claims=ClusterResourceClaims(
-            tuple(claim for claim in objects.resource_claims.claims if claim.node in here),
+            tuple(
+                resource_claim
+                for resource_claim in objects.resource_claims.resource_claims
+                if resource_claim.node in here
+            ),
             tuple(one for one in objects.resource_claims.slices if one.node in here),
             tuple(pod for pod in objects.resource_claims.pods if pod.node in here),
         ),

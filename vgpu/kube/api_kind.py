@@ -195,8 +195,8 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
 
     def _wanted(self, keep: Keep, node: str) -> Callable[[Any], bool]:
         shares_gpus = None if keep is Keep.ALL else self.shares_gpus
-        if keep is Keep.CLAIMING:
-            shares_gpus = _also_claiming(shares_gpus)
+        if keep is Keep.RESOURCE_CLAIMS:
+            shares_gpus = _also_with_resource_claims(shares_gpus)
         if not node:
             return shares_gpus or (lambda _: True)
         return lambda pod: pod.spec.node_name == node and (shares_gpus is None or shares_gpus(pod))
@@ -219,7 +219,9 @@ class ApiKind(msgspec.Struct, Generic[_T], frozen=True):
             return WatchEvent(event.type, version, unread(self.name, event.object, error))
 
 
-def _also_claiming(shares_gpus: Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:
+def _also_with_resource_claims(
+    shares_gpus: Callable[[Any], bool] | None,
+) -> Callable[[Any], bool] | None:
     """The same, and pods that use ResourceClaims, or that may use one for an extended resource."""
     if shares_gpus is None:
         return None

@@ -21,7 +21,7 @@ class Keep(Enum):
     SHARING = (
         "sharing"  # pods that request shared GPUs or have a sharing system's annotations or labels
     )
-    CLAIMING = "claiming"  # these, and pods that use ResourceClaims
+    RESOURCE_CLAIMS = "resource_claims"  # these, and pods that use ResourceClaims
     ALL = "all"
 
 

@@ -87,7 +87,7 @@ RESOURCE_CLAIMS: Final = ApiKind(
     "ResourceClaim",
     f"{RESOURCE_API}/v1",
     "resourceclaims",
-    Decoders.of(wire.ClaimFields),
+    Decoders.of(wire.ResourceClaimFields),
     project_resource_claim,
     optional=True,
     older=_OLDER,

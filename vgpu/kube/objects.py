@@ -129,7 +129,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         tracked: whether a Job has still to count it, by its finalizer.
         nominated_node: the node on which kube-scheduler has preempted pods for it; "" if none.
         preempts: whether kube-scheduler may preempt pods for it (preemptionPolicy).
-        claims: whether it uses ResourceClaims.
+        uses_resource_claims: whether it uses ResourceClaims.
     """
 
     ref: PodRef
@@ -157,7 +157,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     tracked: bool = False
     nominated_node: str = ""
     preempts: bool = True
-    claims: bool = False
+    uses_resource_claims: bool = False
 
     @property
     def kubelet_uid(self) -> str:

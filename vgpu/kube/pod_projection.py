@@ -126,7 +126,7 @@ def _project(
         tracked=TRACKED in (meta.finalizers or ()),
         nominated_node=sys.intern(status.nominated_node_name),
         preempts=spec.preemption_policy != "Never",
-        claims=bool(spec.resource_claims) or supplied is not None,
+        uses_resource_claims=bool(spec.resource_claims) or supplied is not None,
     )
 
 

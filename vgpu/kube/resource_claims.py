@@ -28,9 +28,9 @@ _NODE_NAME: Final = "metadata.name"
 """The field by which an allocation of devices of a single node selects it."""
 
 
-def project_resource_claim(claim: wire.ClaimFields, _: str) -> ResourceClaim:
+def project_resource_claim(resource_claim: wire.ResourceClaimFields, _: str) -> ResourceClaim:
     """A ResourceClaim."""
-    meta, status = claim.metadata, claim.status
+    meta, status = resource_claim.metadata, resource_claim.status
     consumers = status.reserved_for or ()
     pods = tuple(
         PodRef(consumer.uid, meta.namespace, consumer.name)
@@ -49,7 +49,7 @@ def project_resource_claim(claim: wire.ClaimFields, _: str) -> ResourceClaim:
     )
 
 
-def _node(allocation: wire.ClaimAllocation | None) -> str:
+def _node(allocation: wire.AllocationResult | None) -> str:
     """The only node that the allocation selects, by its name; "" if it selects otherwise."""
     selector = allocation.node_selector if allocation else None
     terms = (selector.node_selector_terms if selector else None) or ()
@@ -61,7 +61,7 @@ def _node(allocation: wire.ClaimAllocation | None) -> str:
     return ""
 
 
-def allocated_devices(status: wire.ClaimStatus) -> Iterator[AllocatedDevice]:
+def allocated_devices(status: wire.ResourceClaimStatus) -> Iterator[AllocatedDevice]:
     """The results, in their order."""
     devices = status.allocation.devices if status.allocation else None
     for result in (devices.results if devices else None) or ():

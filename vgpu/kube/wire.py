@@ -290,7 +290,7 @@ class QuotaFields(ObjectFields, frozen=True):
     status: QuotaStatus = QuotaStatus()
 
 
-class ClaimResult(Wire, frozen=True):
+class DeviceRequestAllocationResult(Wire, frozen=True):
     """One of ``status.allocation.devices.results`` of a ResourceClaim."""
 
     request: str = ""
@@ -302,10 +302,10 @@ class ClaimResult(Wire, frozen=True):
     consumed_capacity: Quantities = None
 
 
-class ClaimDevices(Wire, frozen=True):
+class DeviceAllocationResult(Wire, frozen=True):
     """``status.allocation.devices`` of a ResourceClaim."""
 
-    results: list[ClaimResult] | None = None
+    results: list[DeviceRequestAllocationResult] | None = None
 
 
 class RequirementFields(Wire, frozen=True):
@@ -329,14 +329,14 @@ class NodeTerms(Wire, frozen=True):
     node_selector_terms: list[NodeTerm] | None = None
 
 
-class ClaimAllocation(Wire, frozen=True):
+class AllocationResult(Wire, frozen=True):
     """``status.allocation`` of a ResourceClaim."""
 
-    devices: ClaimDevices | None = None
+    devices: DeviceAllocationResult | None = None
     node_selector: NodeTerms | None = None
 
 
-class ClaimConsumer(Wire, frozen=True):
+class ResourceClaimConsumerReference(Wire, frozen=True):
     """One of ``status.reservedFor`` of a ResourceClaim."""
 
     api_group: str = ""
@@ -345,18 +345,18 @@ class ClaimConsumer(Wire, frozen=True):
     uid: str = ""
 
 
-class ClaimStatus(Wire, frozen=True):
+class ResourceClaimStatus(Wire, frozen=True):
     """``status`` of a ResourceClaim (``resource.k8s.io/v1``, alike in v1beta2 and v1beta1)."""
 
-    allocation: ClaimAllocation | None = None
-    reserved_for: list[ClaimConsumer] | None = None
+    allocation: AllocationResult | None = None
+    reserved_for: list[ResourceClaimConsumerReference] | None = None
 
 
-class ClaimFields(ObjectFields, frozen=True):
+class ResourceClaimFields(ObjectFields, frozen=True):
     """A ResourceClaim."""
 
     metadata: Meta
-    status: ClaimStatus = ClaimStatus()
+    status: ResourceClaimStatus = ResourceClaimStatus()
 
 
 class AttributeFields(Wire, frozen=True):

@@ -56,7 +56,9 @@ def cluster(
     by_node: dict[str, list[_Read]] = {}
     unbound_readings: list[Reading] = []
     all_pods = tuple(pods)
-    claiming = node_resource_claims(resource_claims or ClusterResourceClaims(), all_pods)
+    resource_claims_of_nodes = node_resource_claims(
+        resource_claims or ClusterResourceClaims(), all_pods
+    )
     for pod in all_pods:
         if not holds_devices(pod):
             continue
@@ -73,13 +75,15 @@ def cluster(
             by_node.pop(node.name, ()),
             all_codecs,
             unhealthy_gpus.get(node.name, ""),
-            claiming.pop(node.name, NO_RESOURCE_CLAIMS),
+            resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
         )
         for node in nodes
     }
-    for name in sorted(by_node.keys() | claiming.keys()):
-        claims = claiming.get(name, NO_RESOURCE_CLAIMS)
-        ledgers[name] = _ledger(Node(name), by_node.get(name, ()), all_codecs, "", claims)
+    for name in sorted(by_node.keys() | resource_claims_of_nodes.keys()):
+        own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
+        ledgers[name] = _ledger(
+            Node(name), by_node.get(name, ()), all_codecs, "", own_resource_claims
+        )
     return ClusterLedgers(
         ledgers,
         tuple(wanted for reading in unbound_readings for wanted in reading.wanted),
@@ -97,13 +101,15 @@ def node_ledger(
     pods: Iterable[Pod],
     codecs: Sequence[SchemeCodec],
     unhealthy: str = "",
-    claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
+    resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
     """The ledger of one node; ``pods`` are this node's pods that hold devices.
 
     ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
     """
-    return _ledger(node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy, claims)
+    return _ledger(
+        node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy, resource_claims
+    )
 
 
 def _ledger(
@@ -111,7 +117,7 @@ def _ledger(
     pods: Sequence[_Read],
     codecs: Iterable[SchemeCodec],
     unhealthy: str = "",
-    claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
+    resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
@@ -119,8 +125,8 @@ def _ledger(
     ]
     registrations, unreadable = registered(node, codecs)
     malformed = [*(fault for _, reading in pods for fault in reading.malformed), *unreadable]
-    statements += claims.statements
-    devices: list[Device] = [*claims.devices]
+    statements += resource_claims.statements
+    devices: list[Device] = [*resource_claims.devices]
     resources: set[str] = set()
     for codec, registered_gpus in registrations:
         gpus = registered_gpus
@@ -138,7 +144,7 @@ def _ledger(
             devices=with_handles(_each_once(devices), uuids),
             devices_complete=not unreadable and bool(devices),
             statements=tuple(statements),
-            pods=(*(pod for pod, _ in pods), *claims.pods),
+            pods=(*(pod for pod, _ in pods), *resource_claims.pods),
             pods_complete=True,
             wanted=tuple(
                 wanted
@@ -147,7 +153,9 @@ def _ledger(
                 if wanted.resource in resources or not wanted.resource.startswith(PREFIX)
             ),
             malformed=tuple(malformed),
-            read=frozenset({Source.ANNOTATIONS, *(one.source for one in claims.statements)}),
+            read=frozenset(
+                {Source.ANNOTATIONS, *(one.source for one in resource_claims.statements)}
+            ),
         )
     )
 

@@ -22,7 +22,7 @@ from vgpu.model import (
 class ResourceClaimShare(msgspec.Struct, frozen=True, gc=False):
     """A part of a holding that is a ResourceClaim's, which may have more pods and containers."""
 
-    claimed: ResourceClaimDevice
+    resource_claim_device: ResourceClaimDevice
     memory_bytes: int | None
     cores_milli: int | None
 
@@ -45,7 +45,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         kind: when the container runs.
         order: of an init container or sidecar: its place among these, from 0, as they start.
         sized_by: the source of the share's memory; None if no source reports it for this device.
-        claimed: the parts that are of ResourceClaims.
+        resource_claim_shares: the parts that are of ResourceClaims.
     """
 
     pod: PodRef
@@ -61,7 +61,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
     order: int = 0
     sized_by: Source | None = None
-    claimed: tuple[ResourceClaimShare, ...] = ()
+    resource_claim_shares: tuple[ResourceClaimShare, ...] = ()
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):

@@ -40,15 +40,15 @@ class ResourceClaimDetails:
     ) -> None:
         """``drivers`` are from the checkpoints of drivers, ``api`` is from the API server."""
         driver_resource_claims = tuple(drivers)
-        self._claims: dict[str, ResourceClaim] = {}
+        self._resource_claims: dict[str, ResourceClaim] = {}
         self._by_name: dict[tuple[str, str], ResourceClaim] = {}
-        claims = [one.claim for one in driver_resource_claims]
-        for claim in (*claims, *(api.claims if api else ())):
-            self._claims[claim.uid] = claim
-            self._by_name[claim.namespace, claim.name] = claim
+        resource_claims = [one.resource_claim for one in driver_resource_claims]
+        for resource_claim in (*resource_claims, *(api.resource_claims if api else ())):
+            self._resource_claims[resource_claim.uid] = resource_claim
+            self._by_name[resource_claim.namespace, resource_claim.name] = resource_claim
         self._published = api.uuids if api else {}
         self._uuids = {
-            (one.claim.uid, one.driver, device): uuid
+            (one.resource_claim.uid, one.driver, device): uuid
             for one in driver_resource_claims
             for device, uuid in one.uuids.items()
         }
@@ -60,12 +60,16 @@ class ResourceClaimDetails:
 
         The size is unknown if no source has the status of the ResourceClaim.
         """
-        claim = self._claims.get(device.resource_claim_uid)
+        resource_claim = self._resource_claims.get(device.resource_claim_uid)
         if not device.resource_claim_uid:  # of pod-resources alone
-            claim = self._by_name.get((namespace, device.claim))
-        results = [result for result in (claim.results if claim else ()) if _is(result, device)]
-        if claim and not device.resource_claim_uid:
-            device = msgspec.structs.replace(device, resource_claim_uid=claim.uid)
+            resource_claim = self._by_name.get((namespace, device.resource_claim))
+        results = [
+            result
+            for result in (resource_claim.results if resource_claim else ())
+            if _is(result, device)
+        ]
+        if resource_claim and not device.resource_claim_uid:
+            device = msgspec.structs.replace(device, resource_claim_uid=resource_claim.uid)
         name = self.uuid(device) or device.name
         if not results:
             yield device, Share(name)
@@ -105,19 +109,25 @@ def resource_claim_statements(
     ResourceClaim where the state has it, is left out.
     """
     by_container: dict[tuple[Source, str, str], list[Statement]] = {}
-    for statement in _of_each_claim(prepared, held, pods, details or ResourceClaimDetails()):
+    for statement in _of_each_resource_claim(
+        prepared, held, pods, details or ResourceClaimDetails()
+    ):
         place = statement.source, statement.pod.uid, statement.container
         by_container.setdefault(place, []).append(statement)
     for statements in by_container.values():
         yield msgspec.structs.replace(
             statements[0],
             shares=tuple(share for statement in statements for share in statement.shares),
-            claimed=tuple(claimed for statement in statements for claimed in statement.claimed),
+            resource_claim_devices=tuple(
+                resource_claim_device
+                for statement in statements
+                for resource_claim_device in statement.resource_claim_devices
+            ),
             where=", ".join(statement.where for statement in statements),
         )
 
 
-def _of_each_claim(
+def _of_each_resource_claim(
     prepared: Iterable[PreparedResourceClaim],
     held: Iterable[HeldResourceClaim],
     pods: Iterable[PodRef],
@@ -131,7 +141,7 @@ def _of_each_claim(
         uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
     containers: dict[_Place, dict[str, HeldResourceClaim]] = {}
     for use in held:
-        place = use.namespace, use.pod, use.claim
+        place = use.namespace, use.pod, use.resource_claim
         containers.setdefault(place, {})[use.container] = use
     named: dict[tuple[str, str, str], PreparedResourceClaim] = {}
     for resource_claim in prepared:
@@ -145,15 +155,17 @@ def _of_each_claim(
             for container in sorted(containers.get(place, ())) or ("",):
                 if parts or not devices:
                     yield _statement(Source.DRA_STATE, ref, container, parts, where)
-    for (namespace, pod_name, claim), uses in containers.items():
+    for (namespace, pod_name, resource_claim_name), uses in containers.items():
         candidates = uids.get((namespace, pod_name), set())
-        matching = [uid for uid in candidates if (uid, namespace, claim) in named] or [*candidates]
+        matching = [
+            uid for uid in candidates if (uid, namespace, resource_claim_name) in named
+        ] or [*candidates]
         if len(matching) != 1:
             continue
         (uid,) = matching
-        in_state = named.get((uid, namespace, claim))
+        in_state = named.get((uid, namespace, resource_claim_name))
         for use in uses.values():
-            where = f"pod-resources, ResourceClaim {namespace}/{claim}"
+            where = f"pod-resources, ResourceClaim {namespace}/{resource_claim_name}"
             devices = _as_in_state(use.devices, in_state)
             parts = _parts(known, namespace, devices)
             if parts or not devices:
@@ -191,7 +203,7 @@ def _statement(source: Source, pod: PodRef, container: str, parts: _Parts, where
         shares=tuple(share for _, share in parts),
         scheme=Scheme.DRA,
         where=where,
-        claimed=tuple(device for device, _ in parts),
+        resource_claim_devices=tuple(device for device, _ in parts),
     )
 
 
@@ -207,9 +219,10 @@ def left_resource_claims(
     prepared = kubelet.resource_claims if kubelet.dra_state_known else None
     uids = None if prepared is None else {resource_claim.uid for resource_claim in prepared}
     for one in kubelet.driver_resource_claims:
-        is_gone = api is not None and one.claim.uid in api.gone
-        if is_gone or (uids is not None and one.claim.uid not in uids):
-            where = f"ResourceClaim {one.claim.namespace}/{one.claim.name} of {one.driver}"
+        is_gone = api is not None and one.resource_claim.uid in api.gone
+        if is_gone or (uids is not None and one.resource_claim.uid not in uids):
+            name = f"{one.resource_claim.namespace}/{one.resource_claim.name}"
+            where = f"ResourceClaim {name} of {one.driver}"
             if is_gone:
                 where += ", which does not exist"
             for device, uuid in one.uuids.items():
@@ -226,7 +239,9 @@ def missing_specs(
     promised: Iterable[tuple[str, str, str, tuple[CdiDevice, ...]]] = (
         ((one.namespace, one.name, one.uid, one.cdi) for one in kubelet.resource_claims or ())
         if kubelet.dra_state_known
-        else ((one.namespace, one.claim, "", one.cdi) for one in kubelet.held_resource_claims)
+        else (
+            (one.namespace, one.resource_claim, "", one.cdi) for one in kubelet.held_resource_claims
+        )
     )
     for namespace, name, uid, cdi_devices in promised if kubelet.missing_cdi else ():
         for cdi in cdi_devices:

@@ -33,7 +33,7 @@ class ClusterResourceClaims(msgspec.Struct, frozen=True):
     ``pods`` are those that use ResourceClaims and share GPUs in no other way.
     """
 
-    claims: tuple[ResourceClaim, ...] = ()
+    resource_claims: tuple[ResourceClaim, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
     pods: tuple[Pod, ...] = ()
 
@@ -56,8 +56,8 @@ def node_resource_claims(
     published = PublishedDevices(known.slices)
     refs = {pod.ref.uid: pod for pod in (*others, *known.pods)}
     statements: dict[str, dict[str, list[Statement]]] = {}
-    for claim in known.claims:
-        for node, statement in _statements(claim, published, refs):
+    for resource_claim in known.resource_claims:
+        for node, statement in _statements(resource_claim, published, refs):
             statements.setdefault(node, {}).setdefault(statement.pod.uid, []).append(statement)
     devices: dict[str, dict[str, Device]] = {}
     for name, device in published.devices.items():
@@ -83,52 +83,59 @@ def node_resource_claims(
 
 
 def _statements(
-    claim: ResourceClaim, published: PublishedDevices, pods: Mapping[str, Pod]
+    resource_claim: ResourceClaim, published: PublishedDevices, pods: Mapping[str, Pod]
 ) -> Iterator[tuple[str, Statement]]:
     """A statement for each pod and node; a result that only observes a device holds nothing."""
-    results = [result for result in claim.results if not result.admin]
-    for ref in claim.reserved_for if results else ():
+    results = [result for result in resource_claim.results if not result.admin]
+    for ref in resource_claim.reserved_for if results else ():
         pod = pods.get(ref.uid)
         if pod is not None and not holds_devices(pod):
             continue
         by_home: dict[str, list[AllocatedDevice]] = {}
         for result in results:
             name = result.driver, result.pool, result.device
-            home = published.nodes.get(name) or claim.node or (pod.node if pod else "")
+            home = published.nodes.get(name) or resource_claim.node or (pod.node if pod else "")
             by_home.setdefault(home, []).append(result)
         for home, here in by_home.items():
-            yield home, _statement(claim, ref, only_container(pod) if pod else "", here, published)
+            yield (
+                home,
+                _statement(
+                    resource_claim, ref, only_container(pod) if pod else "", here, published
+                ),
+            )
 
 
 def _statement(
-    claim: ResourceClaim,
+    resource_claim: ResourceClaim,
     pod: PodRef,
     container: str,
     results: Iterable[AllocatedDevice],
     published: PublishedDevices,
 ) -> Statement:
-    parts = [(resource_claim_device(claim, result), result) for result in results]
+    parts = [(_device_of(resource_claim, result), result) for result in results]
     return Statement(
         source=Source.RESOURCE_CLAIM,
         pod=pod,
         container=container,
         shares=tuple(
             Share(
-                _uuid(claimed, published) or claimed.name, result.memory_bytes, result.cores_milli
+                _uuid(resource_claim_device, published) or resource_claim_device.name,
+                result.memory_bytes,
+                result.cores_milli,
             )
-            for claimed, result in parts
+            for resource_claim_device, result in parts
         ),
         scheme=Scheme.DRA,
-        where=f"ResourceClaim {claim.namespace}/{claim.name}",
-        claimed=tuple(claimed for claimed, _ in parts),
+        where=f"ResourceClaim {resource_claim.namespace}/{resource_claim.name}",
+        resource_claim_devices=tuple(resource_claim_device for resource_claim_device, _ in parts),
     )
 
 
-def resource_claim_device(claim: ResourceClaim, result: AllocatedDevice) -> ResourceClaimDevice:
+def _device_of(resource_claim: ResourceClaim, result: AllocatedDevice) -> ResourceClaimDevice:
     """The result as the device of its ResourceClaim."""
     return ResourceClaimDevice(
-        claim.uid,
-        claim.name,
+        resource_claim.uid,
+        resource_claim.name,
         result.driver,
         result.pool,
         result.device,
@@ -137,8 +144,10 @@ def resource_claim_device(claim: ResourceClaim, result: AllocatedDevice) -> Reso
     )
 
 
-def _uuid(claimed: ResourceClaimDevice, published: PublishedDevices) -> str:
-    device = published.devices.get((claimed.driver, claimed.pool, claimed.device))
+def _uuid(resource_claim_device: ResourceClaimDevice, published: PublishedDevices) -> str:
+    device = published.devices.get(
+        (resource_claim_device.driver, resource_claim_device.pool, resource_claim_device.device)
+    )
     return device.uuid if device else ""
 
 
@@ -147,6 +156,10 @@ def _joined(statements: list[Statement]) -> Statement:
     return msgspec.structs.replace(
         statements[0],
         shares=tuple(share for statement in statements for share in statement.shares),
-        claimed=tuple(claimed for statement in statements for claimed in statement.claimed),
+        resource_claim_devices=tuple(
+            resource_claim_device
+            for statement in statements
+            for resource_claim_device in statement.resource_claim_devices
+        ),
         where=", ".join(statement.where for statement in statements),
     )

@@ -40,7 +40,7 @@ class LedgerIndex:
             pair
             for source in (Source.DRA_STATE, Source.POD_RESOURCES)
             for pair in self._with_devices(source, evidence)
-            if pair[0].claimed
+            if pair[0].resource_claim_devices
         ]
         self.own = self._with_devices(Source.OWN_CHECKPOINT, evidence)
         self.allocated = _by_place(self.own) | _by_place(self.grants)

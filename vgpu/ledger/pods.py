@@ -94,8 +94,8 @@ def resolve_pod(known: Known, containers: Containers, registry: Registry) -> Pod
             places = _left_over(places, taken, beside)
         taken.update([place.share.device for place in places])
         resolved = [_holder(known, container, place, of_container, alive) for place in places]
-        if any(statement.claimed for statement in of_container):
-            resolved = _with_claimed(resolved, of_container, registry)
+        if any(statement.resource_claim_devices for statement in of_container):
+            resolved = _with_resource_claim_shares(resolved, of_container, registry)
         holders += resolved
         statements += of_container
         disputed += settled.disputed
@@ -211,22 +211,29 @@ def _holder(
     return SupportedHolding(holding, agreeing)
 
 
-def _with_claimed(
+def _with_resource_claim_shares(
     holders: Sequence[SupportedHolding], statements: Iterable[Statement], registry: Registry
 ) -> list[SupportedHolding]:
     """The holders with their parts of ResourceClaims, from the most trusted source that has any.
 
     What is on no known device is at the first holder.
     """
-    claiming = [statement for statement in statements if statement.claimed]
+    resource_claim_statements = [
+        statement for statement in statements if statement.resource_claim_devices
+    ]
     parts: dict[str, dict[ResourceClaimShare, None]] = {}
-    for statement in claiming:
-        if statement.source is claiming[0].source:
-            for device, share, claimed in zip(
-                registry.gpus(statement), statement.shares, statement.claimed, strict=True
+    for statement in resource_claim_statements:
+        if statement.source is resource_claim_statements[0].source:
+            for device, share, resource_claim_device in zip(
+                registry.gpus(statement),
+                statement.shares,
+                statement.resource_claim_devices,
+                strict=True,
             ):
                 size = registry.size(device, share.memory_bytes, share.cores_milli)
-                part = ResourceClaimShare(claimed, size.memory_bytes, size.cores_milli)
+                part = ResourceClaimShare(
+                    resource_claim_device, size.memory_bytes, size.cores_milli
+                )
                 parts.setdefault(device, {})[part] = None
     unplaced = parts.pop("", {})
     result = []
@@ -234,7 +241,7 @@ def _with_claimed(
         holding = holder.holding
         own = (*parts.get(holding.share.device, ()), *unplaced)
         unplaced = {}
-        with_parts = msgspec.structs.replace(holding, claimed=own)
+        with_parts = msgspec.structs.replace(holding, resource_claim_shares=own)
         result.append(msgspec.structs.replace(holder, holding=with_parts))
     return result
 

@@ -77,7 +77,8 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
         slices: (resource, device IDs) that no other pod may have.
         where: where a person can read the same: a path, a key, pids.
         kind: when the container runs, where the source reports it (our own checkpoint).
-        claimed: the device of a ResourceClaim that each share is; () if they are of none.
+        resource_claim_devices: the device of a ResourceClaim that each share is; () if they are of
+            none.
         limits: bytes of memory that the plugin's answer sets as the limit of each share; None for a
             share that it does not limit, () where it limits none.
         sharing: how NVIDIA's own means share the device of each share; () for other systems.
@@ -96,7 +97,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
     where: str = ""
     kind: ContainerKind = ContainerKind.APP
     limits: tuple[int | None, ...] = ()
-    claimed: tuple[ResourceClaimDevice, ...] = ()
+    resource_claim_devices: tuple[ResourceClaimDevice, ...] = ()
     sharing: tuple[Sharing, ...] = ()
 
 

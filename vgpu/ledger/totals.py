@@ -22,8 +22,8 @@ AMOUNTS: tuple[Amount, ...] = (
 
 def held(holdings: Sequence[Holding]) -> HoldingSum:
     """The sum of the holdings, each pod's at its peak, and what a ResourceClaim has once."""
-    if any(holding.claimed for holding in holdings):
-        holdings = _each_claim_once(holdings)
+    if any(holding.resource_claim_shares for holding in holdings):
+        holdings = _each_resource_claim_once(holdings)
     if not any(holding.kind is ContainerKind.INIT for holding in holdings):
         return HoldingSum(*(sum(map(amount, holdings)) for amount in AMOUNTS))
     pods: dict[str, list[Holding]] = {}
@@ -40,13 +40,15 @@ def held(holdings: Sequence[Holding]) -> HoldingSum:
     )
 
 
-def _each_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
+def _each_resource_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
     """The holdings, without what a holding before has of the same ResourceClaim."""
     counted: set[ResourceClaimDevice] = set()
     all_holdings = []
     for holding in holdings:
-        repeated = [part for part in holding.claimed if part.claimed in counted]
-        counted.update(part.claimed for part in holding.claimed)
+        repeated = [
+            part for part in holding.resource_claim_shares if part.resource_claim_device in counted
+        ]
+        counted.update(part.resource_claim_device for part in holding.resource_claim_shares)
         all_holdings.append(_without(holding, repeated) if repeated else holding)
     return all_holdings
 

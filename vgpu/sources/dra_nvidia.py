@@ -14,7 +14,7 @@ import msgspec
 
 from vgpu.facts import DriverResourceClaim
 from vgpu.kube.resource_claims import allocated_devices
-from vgpu.kube.wire import ClaimStatus
+from vgpu.kube.wire import ResourceClaimStatus
 from vgpu.model import ResourceClaim
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources.files import printable, read_file
@@ -60,16 +60,16 @@ class _Group(_Camel):
     devices: list[_Device] | None = None
 
 
-class _Claim(_Camel):
+class _ResourceClaim(_Camel):
     checkpoint_state: str = ""
-    status: ClaimStatus = ClaimStatus()
+    status: ResourceClaimStatus = ResourceClaimStatus()
     prepared_devices: list[_Group] | None = None
     name: str = ""
     namespace: str = ""
 
 
 class _Version(_Camel):
-    prepared_claims: dict[str, _Claim] | None = None
+    prepared_claims: dict[str, _ResourceClaim] | None = None
 
 
 class _Checkpoint(_Camel):
@@ -92,18 +92,23 @@ def parse_driver_checkpoint(content: bytes, object_name: str) -> tuple[DriverRes
         raise SourceError(Reason.MALFORMED, object_name, "it has no second version (v2)")
     return tuple(
         DriverResourceClaim(
-            ResourceClaim(uid, claim.namespace, claim.name, tuple(allocated_devices(claim.status))),
+            ResourceClaim(
+                uid,
+                resource_claim.namespace,
+                resource_claim.name,
+                tuple(allocated_devices(resource_claim.status)),
+            ),
             DRIVER,
-            dict(_uuids(claim)),
+            dict(_uuids(resource_claim)),
         )
-        for uid, claim in (version.prepared_claims or {}).items()
-        if claim.checkpoint_state == _COMPLETED
+        for uid, resource_claim in (version.prepared_claims or {}).items()
+        if resource_claim.checkpoint_state == _COMPLETED
     )
 
 
-def _uuids(claim: _Claim) -> Iterator[tuple[str, str]]:
+def _uuids(resource_claim: _ResourceClaim) -> Iterator[tuple[str, str]]:
     """The name and the UUID of each device; a device without both is left out."""
-    for group in claim.prepared_devices or ():
+    for group in resource_claim.prepared_devices or ():
         for device in group.devices or ():
             part = device.gpu or device.mig
             about = part and (part.info or part.concrete)

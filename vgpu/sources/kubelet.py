@@ -149,7 +149,7 @@ class KubeletSource:
         )
         self._held = _pod_resources(pod_resources) if pod_resources else None
         self._dra_state = _remember(dra_state, read_dra_state)
-        self._driver_claims = _remember(
+        self._driver_resource_claims = _remember(
             dra_state and str(Path(dra_state).parent / NVIDIA_CHECKPOINT), read_driver_checkpoint
         )
         self._specs = CdiSpecs(cdi_dirs)
@@ -183,14 +183,16 @@ class KubeletSource:
         before = len(failures)
         state = read(_optional(self._dra_state))
         prepared = None if len(failures) > before else state or ()
-        drivers = read(_optional(self._driver_claims))
+        drivers = read(_optional(self._driver_resource_claims))
         if all(piece is None for piece in (folders, links, checkpoint, held)) and not prepared:
             reason = failures[0].reason if failures else Reason.ABSENT
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
         promised = prepared if state is not None else held.resource_claims if held else ()
-        names = frozenset(cdi.name for claim in promised or () for cdi in claim.cdi)
+        names = frozenset(
+            cdi.name for resource_claim in promised or () for cdi in resource_claim.cdi
+        )
         missing = read(lambda _: self._specs.missing(names)) or frozenset()
         pieces = (
             (folders, links, checkpoint, held, prepared, drivers, state is None, missing),

@@ -72,8 +72,8 @@ class PodResourcesSource:
                 for resource in container.dynamic_resources:
                     # Kubernetes 1.34 repeats a ResourceClaim of which two requests are named.
                     where = resource.claim_namespace, pod.name, container.name
-                    name, claimed = resource.claim_name, _claimed(resource)
-                    use = HeldResourceClaim(*where, name, claimed, _cdi_devices(resource))
+                    parts = _resource_claim_devices(resource), _cdi_devices(resource)
+                    use = HeldResourceClaim(*where, resource.claim_name, *parts)
                     resource_claims[use] = None
         devices_held = {key: frozenset(ids) for key, ids in held.items()}
         return HeldResources(devices_held, tuple(resource_claims))
@@ -102,7 +102,7 @@ class PodResourcesSource:
         return SourceError(reason, printable(self._path), f"{code.name}: {detail}")
 
 
-def _claimed(resource: DynamicResource) -> tuple[ResourceClaimDevice, ...]:
+def _resource_claim_devices(resource: DynamicResource) -> tuple[ResourceClaimDevice, ...]:
     """The devices of a ResourceClaim, each once.
 
     They are known by their names: the CDI devices of one repeat those of the devices before it.
@@ -111,12 +111,12 @@ def _claimed(resource: DynamicResource) -> tuple[ResourceClaimDevice, ...]:
         ResourceClaimDevice(
             "",
             resource.claim_name,
-            claimed.driver_name,
-            claimed.pool_name,
-            claimed.device_name,
-            claimed.share_id,
+            claim_resource.driver_name,
+            claim_resource.pool_name,
+            claim_resource.device_name,
+            claim_resource.share_id,
         )
-        for claimed in resource.claim_resources
+        for claim_resource in resource.claim_resources
     }
     return tuple(sorted(devices))
 
@@ -127,9 +127,11 @@ def _cdi_devices(resource: DynamicResource) -> tuple[CdiDevice, ...]:
     The kubelet repeats those of a driver's device for each device of this driver that follows.
     """
     devices: dict[tuple[str, str], CdiDevice] = {}
-    for claimed in resource.claim_resources:
-        driver = claimed.driver_name
-        for cdi in claimed.cdi_devices:
-            device = CdiDevice(driver, claimed.pool_name, claimed.device_name, cdi.name)
+    for claim_resource in resource.claim_resources:
+        driver = claim_resource.driver_name
+        for cdi in claim_resource.cdi_devices:
+            device = CdiDevice(
+                driver, claim_resource.pool_name, claim_resource.device_name, cdi.name
+            )
             devices.setdefault((driver, cdi.name), device)
     return tuple(sorted(devices.values()))

@@ -48,7 +48,7 @@ class _Wanted(msgspec.Struct, frozen=True, order=True):
 class _Known(msgspec.Struct, frozen=True):
     """A ResourceClaim as it was read, None if there is none; ``read_at`` is of our clock."""
 
-    claim: ResourceClaim | None
+    resource_claim: ResourceClaim | None
     read_at: float
 
 
@@ -68,7 +68,7 @@ class ResourceClaimSource:
         self._node = node
         self._kubelet = kubelet
         self._clock = clock
-        self._claims: dict[_Wanted, _Known] = {}
+        self._resource_claims: dict[_Wanted, _Known] = {}
         self._kind: ApiKind[ResourceClaim] | None = None
         self._published = PublishedDevices()
         self._listed_at: float | None = None
@@ -82,32 +82,44 @@ class ResourceClaimSource:
         """
         kubelet = self._kubelet()
         wanted = sorted(set(_wanted(kubelet)))
-        self._claims = {key: known for key, known in self._claims.items() if key in wanted}
+        self._resource_claims = {
+            key: known for key, known in self._resource_claims.items() if key in wanted
+        }
         rejections: list[Rejection] = []
         if wanted and self._kind is None and self._is_due(self._listed_at):
             self._list()
         read: dict[tuple[str, str], ResourceClaim | None] = {}
         for key in wanted if self._kind else ():
-            known = self._claims.get(key)
+            known = self._resource_claims.get(key)
             if known is None or (key.is_left and self._is_due(known.read_at)):
                 name = key.namespace, key.name
                 try:
-                    claim = read[name] = read[name] if name in read else self._read(*name)
+                    resource_claim = read[name] = read[name] if name in read else self._read(*name)
                 except SourceError as error:
                     rejections.append(error.rejection())
                     break  # the next one would fail as well, after another time-out
                 # Another ResourceClaim of that name is none.
-                is_it = claim is not None and key.uid in ("", claim.uid)
-                self._claims[key] = _Known(claim if is_it else None, self._clock())
-        claims = {known.claim.uid: known.claim for known in self._claims.values() if known.claim}
-        lacking = _devices(claims.values()) - self._published.devices.keys()
+                is_it = resource_claim is not None and key.uid in ("", resource_claim.uid)
+                self._resource_claims[key] = _Known(
+                    resource_claim if is_it else None, self._clock()
+                )
+        resource_claims = {
+            known.resource_claim.uid: known.resource_claim
+            for known in self._resource_claims.values()
+            if known.resource_claim
+        }
+        lacking = _devices(resource_claims.values()) - self._published.devices.keys()
         if lacking - self._asked_for or (lacking and self._is_due(self._listed_at)):
             self._list()
         self._asked_for = lacking
-        of_drivers = {one.claim.uid for one in (kubelet.driver_resource_claims if kubelet else ())}
-        gone = {key.uid for key, known in self._claims.items() if not known.claim} & of_drivers
+        of_drivers = {
+            one.resource_claim.uid for one in (kubelet.driver_resource_claims if kubelet else ())
+        }
+        gone = {
+            key.uid for key, known in self._resource_claims.items() if not known.resource_claim
+        } & of_drivers
         sample = ResourceClaimSample(
-            tuple(claims.values()), frozenset(gone), self._uuids(), tuple(rejections)
+            tuple(resource_claims.values()), frozenset(gone), self._uuids(), tuple(rejections)
         )
         if sample != self._sample:
             self._sample = sample
@@ -146,9 +158,11 @@ class ResourceClaimSource:
         return at is None or self._clock() - at >= AGAIN_SECONDS
 
 
-def _devices(claims: Iterable[ResourceClaim]) -> frozenset[DeviceName]:
+def _devices(resource_claims: Iterable[ResourceClaim]) -> frozenset[DeviceName]:
     return frozenset(
-        (result.driver, result.pool, result.device) for claim in claims for result in claim.results
+        (result.driver, result.pool, result.device)
+        for resource_claim in resource_claims
+        for result in resource_claim.results
     )
 
 
@@ -161,7 +175,7 @@ def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
         pods.setdefault((ref.namespace, ref.name), set()).add(ref.uid)
     users: dict[tuple[str, str], set[str]] = {}
     for held in kubelet.held_resource_claims:
-        uses = users.setdefault((held.namespace, held.claim), set())
+        uses = users.setdefault((held.namespace, held.resource_claim), set())
         uses |= pods.get((held.namespace, held.pod), set())
     uids, names = set(), set()
     for prepared in kubelet.resource_claims or ():
@@ -169,10 +183,10 @@ def _wanted(kubelet: KubeletSample | None) -> Iterator[_Wanted]:
         names.add((prepared.namespace, prepared.name))
         yield _Wanted(prepared.namespace, prepared.name, prepared.uid)
     for one in kubelet.driver_resource_claims:
-        if one.claim.uid not in uids:
-            name = one.claim.namespace, one.claim.name
+        if one.resource_claim.uid not in uids:
+            name = one.resource_claim.namespace, one.resource_claim.name
             is_left = kubelet.dra_state_known or name not in users
-            yield _Wanted(*name, one.claim.uid, is_left)
+            yield _Wanted(*name, one.resource_claim.uid, is_left)
     for name, uses in users.items():
         if name not in names:
             yield _Wanted(*name, pods=tuple(sorted(uses)))

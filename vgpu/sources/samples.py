@@ -213,12 +213,12 @@ def with_resource_claim_users(
         return shim
     files: list[RegionFile] = []
     rejections = list(shim.rejections)
-    claims = _resource_claim_pods(kubelet, api)
+    resource_claims = _resource_claim_pods(kubelet, api)
     for file in shim.files:
         if not file.resource_claim_uid:
             files.append(file)
-        elif file.resource_claim_uid in claims and kubelet is not None:
-            places = list(_users(*claims[file.resource_claim_uid], kubelet))
+        elif file.resource_claim_uid in resource_claims and kubelet is not None:
+            places = list(_users(*resource_claims[file.resource_claim_uid], kubelet))
             if len(places) > 1:
                 detail = f"{len(places)} containers use its ResourceClaim"
                 rejections.append(Rejection(file.path, Reason.AMBIGUOUS, detail))
@@ -237,10 +237,21 @@ def _resource_claim_pods(
     """The ResourceClaims by UID; the kubelet's state decides where it is read."""
     if kubelet is not None and kubelet.dra_state_known:
         prepared = kubelet.resource_claims or ()
-        return {claim.uid: (claim.namespace, claim.name, claim.pod_uids) for claim in prepared}
+        return {
+            resource_claim.uid: (
+                resource_claim.namespace,
+                resource_claim.name,
+                resource_claim.pod_uids,
+            )
+            for resource_claim in prepared
+        }
     return {
-        claim.uid: (claim.namespace, claim.name, [pod.uid for pod in claim.reserved_for])
-        for claim in (api.claims if api else ())
+        resource_claim.uid: (
+            resource_claim.namespace,
+            resource_claim.name,
+            [pod.uid for pod in resource_claim.reserved_for],
+        )
+        for resource_claim in (api.resource_claims if api else ())
     }
 
 
@@ -251,6 +262,6 @@ def _users(
     for uid in pod_uids:
         pod = kubelet.pods.get(uid)
         for held in kubelet.held_resource_claims if pod else ():
-            place = held.namespace, held.pod, held.claim
+            place = held.namespace, held.pod, held.resource_claim
             if pod and place == (namespace, pod.name, name) and pod.namespace == namespace:
                 yield uid, held.container

@@ -34,7 +34,7 @@ FOLDER_NAME = re.compile(
 )
 """``<podUID>_<container>``: a UUID, or the hash that is a static pod's UID; a DNS label."""
 
-CLAIM_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+RESOURCE_CLAIM_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """``<UID of a ResourceClaim>``: the folders of HAMi's DRA driver."""
 
 _Stamp = tuple[int, int, int]
@@ -78,11 +78,11 @@ class _Folder(msgspec.Struct):
 class _Root(msgspec.Struct):
     """The cache of one root: its listing, and its folders by name.
 
-    ``of_claims``: the folders are of ResourceClaims, and not of containers.
+    ``of_resource_claims``: the folders are of ResourceClaims, and not of containers.
     """
 
     path: str
-    of_claims: bool = False
+    of_resource_claims: bool = False
     listing: RootListing | None = None
     folders: dict[str, _Folder] = {}
 
@@ -107,7 +107,9 @@ class ShimSource:
         ``resource_claim_roots`` have a folder for each ResourceClaim. None of them has to exist.
         """
         self._roots = [_Root(path) for path in roots]
-        self._claim_roots = [_Root(path, of_claims=True) for path in resource_claim_roots]
+        self._resource_claim_roots = [
+            _Root(path, of_resource_claims=True) for path in resource_claim_roots
+        ]
         self._required = required
         self._living = living
         self._samples = 0
@@ -126,9 +128,9 @@ class ShimSource:
         rejections: list[Rejection] = []
         roots_read: set[tuple[int, int]] = set()
         failed: list[SourceError] = []
-        of_claims: list[SourceError] = []
-        for root in (*self._roots, *self._claim_roots):
-            failures = of_claims if root.of_claims else failed
+        of_resource_claims: list[SourceError] = []
+        for root in (*self._roots, *self._resource_claim_roots):
+            failures = of_resource_claims if root.of_resource_claims else failed
             try:
                 fd = open_fd(root.path, ROOT_FLAGS)
             except SourceError as error:
@@ -150,7 +152,7 @@ class ShimSource:
                 failures.append(translated(error, root.path))
             finally:
                 os.close(fd)
-        rejections += (e.rejection() for e in of_claims if e.reason is not Reason.ABSENT)
+        rejections += (e.rejection() for e in of_resource_claims if e.reason is not Reason.ABSENT)
         broken = [failure for failure in failed if failure.reason is not Reason.ABSENT]
         if len(failed) == len(self._roots) and not broken and not self._required:
             rejections += (e.rejection() for e in failed)
@@ -168,7 +170,7 @@ class ShimSource:
         if listing is not None and listing.is_of(stamp, self._living):
             return listing
         now_ns = time.time_ns()
-        names = CLAIM_NAME if root.of_claims else FOLDER_NAME
+        names = RESOURCE_CLAIM_NAME if root.of_resource_claims else FOLDER_NAME
         listing = list_root(fd, root.path, self._living, names)
         root.folders = {
             name: folder

@@ -10,12 +10,14 @@ from vgpu.model import ResourceClaim, ResourceSlice
 
 def with_resource_claims(
     pods: Iterable[Pod],
-    claims: Iterable[ResourceClaim] = (),
+    resource_claims: Iterable[ResourceClaim] = (),
     slices: Iterable[ResourceSlice] = (),
 ) -> tuple[tuple[Pod, ...], ClusterResourceClaims]:
     """The pods that share GPUs, and the ResourceClaims with the pods that only use these."""
     sharing: list[Pod] = []
-    claiming: list[Pod] = []
+    resource_claim_pods: list[Pod] = []
     for pod in pods:
-        (sharing if shares_gpus(pod) else claiming).append(pod)
-    return tuple(sharing), ClusterResourceClaims(tuple(claims), tuple(slices), tuple(claiming))
+        (sharing if shares_gpus(pod) else resource_claim_pods).append(pod)
+    return tuple(sharing), ClusterResourceClaims(
+        tuple(resource_claims), tuple(slices), tuple(resource_claim_pods)
+    )
