@@ -115,7 +115,7 @@ def _conflicts(
         elif conflict.pod is not None:
             object_ref, pod = (
                 pod_index.object_ref(conflict.pod, ledger.node),
-                pod_index.pod(conflict.pod.uid),
+                None if _of_resource_claim(conflict) else pod_index.pod(conflict.pod.uid),
             )
         else:
             object_ref = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
@@ -134,9 +134,17 @@ def _cause_of(
     if conflict.kind is ConflictKind.GPU_DIFFERS and conflict.pod is not None:
         pod = pod_index.pod(conflict.pod.uid)
         runs = any(statement.source is Source.PROCESS for statement in conflict.statements)
-        if runs and pod is not None and cluster_index.observed_scheme(pod):
+        observed = pod is not None and cluster_index.observed_scheme(pod)
+        if runs and (observed or _of_resource_claim(conflict)):
             return CAUSES[ConflictKind.PROCESS_WITHOUT_ALLOCATION]
     return CAUSES.get(conflict.kind, (None, None))
+
+
+def _of_resource_claim(conflict: Conflict) -> bool:
+    """Whether a container of a ResourceClaim uses another GPU: this is only reported."""
+    return conflict.kind is ConflictKind.GPU_DIFFERS and any(
+        statement.resource_claim_devices for statement in conflict.statements
+    )
 
 
 def _waiting(
@@ -197,6 +205,16 @@ def _parties(conflict: Conflict, ledger: Ledger) -> tuple[Holding, ...]:
     return tuple(holding for holding in ledger.holdings if holding.pod.uid in uids)
 
 
+def _others(conflict: Conflict, ledger: Ledger) -> Iterator[Holding]:
+    """Of a process without an allocation: those to which its device is allocated."""
+    about_process = (ConflictKind.PROCESS_WITHOUT_ALLOCATION, ConflictKind.GPU_DIFFERS)
+    if conflict.kind in about_process:
+        for entry in ledger.devices:
+            for holding in entry.holdings if entry.device.name == conflict.device else ():
+                if set(holding.sources) != {Source.PROCESS}:
+                    yield holding
+
+
 def _of_several_systems(parties: Iterable[Holding]) -> bool:
     """Whether a plugin without a scheduler allocates the GPU beside another sharing system.
 
@@ -235,5 +253,8 @@ def _evidence(
         yield from at_most([of_holding(holding, conflict.device) for holding in parties])
     else:
         yield from of_statements(conflict.statements, conflict.device)
+        yield from at_most(
+            [of_holding(holding, conflict.device) for holding in _others(conflict, ledger)]
+        )
     if objection is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
         yield "the node was not read: it may offer more than the device has, and mean to"

@@ -42,7 +42,7 @@ from vgpu.facts import Gpu, GpuSample
 from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.model import Phase, PodRef, Scheme, Source
+from vgpu.model import Phase, PodRef, ResourceClaimDevice, Scheme, Source
 from vgpu.units import GIB
 
 RULES = (double_booked, running_without_device, lost_device, unowned_process)
@@ -363,6 +363,42 @@ def test_a_container_on_a_device_that_it_was_not_given_is_told_and_its_pod_may_g
     assert "pid 12" in text(finding)
     unknown = only(unowned_process, replace(seen, pods=()), applied(Rule.UNOWNED_PROCESS))
     assert (unknown.action, unknown.object_ref.uid) == (None, train.ref.uid)
+
+
+def of_resource_claim(holder, gpu=0):
+    """The kubelet's state: a ResourceClaim has the whole GPU."""
+    device = ResourceClaimDevice("c1", "train", "gpu.nvidia.com", "gpu-1", f"gpu-{gpu}")
+    return replace(
+        given(holder, gpu=gpu, memory=None, source=Source.DRA_STATE),
+        scheme=Scheme.DRA,
+        resource_claim_devices=(device,),
+    )
+
+
+def test_those_to_whom_the_device_was_given_stand_beside_the_process_that_is_on_it():
+    """A ResourceClaim has the whole GPU: its own containers cannot use more, others can."""
+    victim, intruder = pod("victim", claim=None), pod("intruder", claim=None, phase="Running")
+    runs = [given(each, source=Source.PROCESS, where="pid 12") for each in (victim, intruder)]
+    seen = on_node(victim, intruder, said=[of_resource_claim(victim), *runs])
+    finding = only(unowned_process, seen)
+    assert finding.cause is Cause.PROCESS_WITHOUT_ALLOCATION
+    assert finding.object_ref.name == "intruder"
+    assert f"{victim.ref.namespace}/victim/main holds" in text(finding)
+    assert "of this GPU (process, dra-manager-state)" in text(finding)
+    assert "intruder/main holds" not in text(finding)
+
+
+def test_a_container_of_a_resource_claim_on_another_gpu_is_told_and_stays():
+    victim, intruder = pod("victim", claim=None), pod("intruder", claim=None)
+    runs = given(intruder, gpu=1, memory=None, source=Source.PROCESS, where="pid 12")
+    said = [of_resource_claim(victim, gpu=1), of_resource_claim(intruder), runs]
+    finding = only(
+        unowned_process, on_node(victim, intruder, said=said), applied(Rule.UNOWNED_PROCESS)
+    )
+    assert (finding.object_ref.name, finding.action) == ("intruder", None)
+    assert "victim/main holds" in text(finding)
+    unknown = only(unowned_process, on_node(said=said), applied(Rule.UNOWNED_PROCESS))
+    assert (unknown.object_ref.name, unknown.action) == ("intruder", None)
 
 
 def test_without_the_kubelets_word_nobody_was_given_nothing():
