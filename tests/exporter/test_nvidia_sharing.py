@@ -371,6 +371,21 @@ def test_an_id_of_no_known_form_is_reported():
     assert holding.scheme == "unknown"
 
 
+def test_a_container_with_such_an_id_is_on_the_gpu_of_its_processes():
+    """As on GKE; nobody accuses it of a GPU that was not allocated to it."""
+    grant = Grant("a", "main", "nvidia.com/gpu", ("nvidia0/vgpu1",), {})
+    page = Page(observation(grant, processes=[(7, "a", "main", G0, GIB)]))
+    assert page.kinds() == [ConflictKind.MALFORMED]
+    assert page.slots() == [("a", G0, 1)]
+    row = page.share("a")
+    assert (row.scheme, row.used_bytes, row.limit_bytes, row.sharing) == (
+        "unknown",
+        GIB,
+        None,
+        None,
+    )
+
+
 def test_a_renamed_resource_is_read_only_if_its_name_is_set():
     seen = observation(Grant("a", "main", "example.com/gpu", (f"{G0}::0",), {ENV: G0}))
     assert Page(seen).slots() == []
