@@ -78,6 +78,7 @@ class SharingDriver:
     def __init__(self, node: Node, gpus: int) -> None:
         self.node, self.client = node, node.cluster.client
         self.uuids = [f"GPU-{minor:08x}-1111-4222-8333-444444444444" for minor in range(gpus)]
+        self._taints: dict[int, Object] = {}
         self._generation = 0
         self._lock = threading.Lock()
         self._servers: list[grpc.Server] = []
@@ -121,6 +122,13 @@ class SharingDriver:
             if self._generation > 0 and not generations:
                 self._publish()
             return self._generation > 0 and generations == [self._generation]
+
+    def taint(self, minor: int, effect: str) -> None:
+        """Take a GPU out of service, as an administrator or a health check of a driver would."""
+        with self._lock:
+            self._taints[minor] = {"key": "example.com/broken", "effect": effect}
+            self._generation += 1
+            self._publish()
 
     # ------------------------------------------------------------ the kubelet's calls
 
@@ -260,7 +268,7 @@ class SharingDriver:
                     "productName": {"string": "NVIDIA A100-SXM4-40GB"},
                 },
                 "capacity": {"memory": {"value": memory, "requestPolicy": policy}},
-            }
+            } | ({"taints": [self._taints[minor]]} if minor in self._taints else {})
 
 
 def cdi_name(uid: str, result: Object) -> str:

@@ -4,7 +4,7 @@ On by default are DRAAdminAccess and DRAPrioritizedList; DRAExtendedResource is 
 change nothing here: DRAPartitionableDevices and DRADeviceTaints have further fields in
 ResourceSlices (tests/kube/test_resource_claims.py), ResourceHealthStatus has them in the status of
 pods, which is not read. With DRADeviceTaints alone kube-scheduler waits for an API (v1alpha3) that
-is off, so that gate is not set.
+is off, so that gate is not set: taints are tested with the newer Kubernetes, where they are on.
 """
 
 import pytest

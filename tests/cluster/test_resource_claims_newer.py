@@ -1,13 +1,14 @@
 """The tests of ResourceClaims with a newer Kubernetes, whose kubelet knows share IDs.
 
-The programs are built by `make cluster-tools ARGS=--newer`. Shares of a device are on by default
-there, so no gate is set.
+The programs are built by `make cluster-tools ARGS=--newer`. Shares and taints of devices are on by
+default there, so no gate is set.
 """
 
 import pytest
 
 from tests.cluster.resource_claims import (
     STATE,
+    inspected,
     make_resource_claim,
     prepared,
     result_of,
@@ -18,6 +19,7 @@ from tests.cluster.test_resource_claims import (
     WITHOUT_STATE,
     driver,
     test_resource_claims_are_shown_through_restarts_and_a_reboot,
+    test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves,
 )
 from tests.support.bed import objects
 from tests.support.bed import tools as bed_tools
@@ -29,6 +31,7 @@ from vgpu.sources.dra_state import read_dra_state
 __all__ = (
     "driver",
     "test_resource_claims_are_shown_through_restarts_and_a_reboot",
+    "test_sixty_resource_claims_of_two_pods_each_come_and_go_in_waves",
 )
 pytestmark = pytest.mark.thorough("plugin")
 
@@ -66,4 +69,24 @@ def test_the_kubelet_itself_knows_the_shares_of_a_device(control_plane, driver, 
     } == ids
     for pod in pods:
         client.delete(pod)
+    wait_until(lambda: prepared(node) == {}, "released")
+
+
+@pytest.mark.parametrize("driver", ["sharing"], indirect=True)
+def test_a_device_that_is_taken_out_of_service_is_held_by_nobody(control_plane, driver, namespace):
+    """Kubernetes evicts the pods of a device with a taint, and no other pod."""
+    client, node = control_plane.client, driver.node
+    names = ("broken", "sound")
+    for name, uuid in zip(names, driver.uuids, strict=True):
+        make_resource_claim(client, namespace, name, uuid)
+    pods = [user(client, namespace, name, name, node) for name in names]
+    for pod in pods:
+        client.wait_for(pod, objects.ready, "Ready")
+    assert [one[0] for one in shown(node)] == [*names]
+    driver.taint(0, "NoExecute")
+    wait_until(lambda: [one[0] for one in shown(node)] == ["sound"], "one pod is evicted")
+    (view,) = inspected(control_plane, node)["nodes"]
+    held = {device["uuid"]: device["sharesHeld"] for device in view["devices"]}
+    assert held == dict(zip(driver.uuids, (0, 1), strict=True))
+    client.delete(pods[1])
     wait_until(lambda: prepared(node) == {}, "released")
