@@ -5,6 +5,7 @@ from typing import Any, Final
 import click
 
 from vgpu.commands.cluster_flags import unit_flags
+from vgpu.commands.doctor_dump import DUMPED
 from vgpu.documentation import page
 from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
 from vgpu.program.flags import is_typed
@@ -12,11 +13,6 @@ from vgpu.program.nvidia_flag import nvidia_resource_flag
 
 NODE: Final = "node"
 """The name of the command for this node."""
-
-DUMPED: Final = (
-    "kubectl get nodes,daemonsets,deployments,configmaps,leases,mutatingwebhookconfigurations"
-)
-"""The command whose output --from reads, without the flags -A and -o."""
 
 EPILOG: Final = f"""\
 \b

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from vgpu.commands.doctor import DUMPED
+from vgpu.commands.doctor_dump import DUMPED
 from vgpu.doctor.components import ComponentRole, components
 from vgpu.doctor.custom_kinds import CUSTOM_KINDS
 from vgpu.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
