@@ -21,8 +21,6 @@ from kubeshare.model import (
     NodeRequirement,
     SharePod,
     SharePodCondition,
-    Taint,
-    Toleration,
 )
 from vgpu.effective import effective
 from vgpu.kube import wire
@@ -32,6 +30,7 @@ from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Pod
 from vgpu.kube.pod_projection import project_pod, project_share_pod
 from vgpu.kube.quantities import rounded_up
+from vgpu.kube.taints import parsed_tolerations
 from vgpu.model import ContainerKind
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError
@@ -44,23 +43,6 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 
 _POD_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 """Names of pods (RFC 1123 subdomains)."""
-
-
-class TaintFields(wire.Wire, frozen=True):
-    """One of a node's taints."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class TolerationFields(wire.Wire, frozen=True):
-    """One of a pod's tolerations."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
 
 
 class NodeTermFields(wire.Wire, frozen=True):
@@ -96,7 +78,6 @@ class PlacedPodSpec(wire.PodSpec, frozen=True):
     scheduler_name: str = ""
     node_selector: dict[str, str] | None = None
     affinity: AffinityFields | None = None
-    tolerations: list[TolerationFields] | None = None
     overhead: wire.Quantities = None
 
 
@@ -129,18 +110,6 @@ class _OwnStatus(msgspec.Struct, frozen=True):
 
     conditions: list[ConditionFields] | None = None
     copied: Any = msgspec.field(name="PodStatus", default=None)
-
-
-class ClusterNodeSpec(wire.NodeSpec, frozen=True):
-    """``spec`` of a node with its taints."""
-
-    taints: list[TaintFields] | None = None
-
-
-class ClusterNodeFields(wire.NodeFields, frozen=True):
-    """A node."""
-
-    spec: ClusterNodeSpec = ClusterNodeSpec()
 
 
 _SHARE_POD: Final = msgspec.json.Decoder(SharePodContent)
@@ -210,10 +179,7 @@ def _needs(spec: PlacedPodSpec) -> tuple[NodeNeeds, str]:
     terms = None
     if required is not None:
         terms = tuple(_term(term) for term in required.node_selector_terms or ())
-    tolerations = tuple(
-        Toleration(each.key, each.operator or "Equal", each.value, each.effect)
-        for each in spec.tolerations or ()
-    )
+    tolerations = parsed_tolerations(bytes(spec.tolerations))
     return NodeNeeds(amounts, spec.node_selector or {}, terms, tolerations), broken
 
 
@@ -323,7 +289,7 @@ def _is_ready(status: Any) -> bool:
     )
 
 
-def decode_node(fields: ClusterNodeFields, object_name: str) -> ClusterNode:
+def decode_node(fields: wire.NodeFields, object_name: str) -> ClusterNode:
     """A node; GPUs that cannot be read are as if none were reported."""
     meta, status = fields.metadata, fields.status
     try:
@@ -340,7 +306,7 @@ def decode_node(fields: ClusterNodeFields, object_name: str) -> ClusterNode:
         any(each.type == "Ready" and each.status == TRUE for each in status.conditions or ()),
         bool(fields.spec.unschedulable),
         meta.labels or {},
-        tuple(Taint(each.key, each.value, each.effect) for each in fields.spec.taints or ()),
+        fields.spec.taints or (),
         NodeAmounts(
             allocatable("cpu", 1000),
             allocatable("memory"),
@@ -359,5 +325,5 @@ SHARE_POD_OBJECTS: Final = msgspec.structs.replace(
 CLUSTER_PODS: Final = PODS.read_as(Decoders.of(ClusterPodFields), decode_pod)
 """All pods as the controllers read them."""
 
-CLUSTER_NODES: Final = NODES.read_as(Decoders.of(ClusterNodeFields), decode_node)
+CLUSTER_NODES: Final = NODES.read_as(NODES.decoders, decode_node)
 """All nodes as the controllers read them."""

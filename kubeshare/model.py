@@ -12,6 +12,7 @@ import msgspec
 
 from kubeshare.reasons import SharePodReason
 from vgpu.kube.objects import Pod
+from vgpu.kube.taints import Taint, Toleration
 from vgpu.model import PodRef
 from vgpu.schemes.kubeshare.sharepod import Locality, is_finished, is_made_up
 
@@ -59,23 +60,6 @@ class NodeAmounts(msgspec.Struct, frozen=True):
             self.gpus - other.gpus,
             self.pods - other.pods,
         )
-
-
-class Taint(msgspec.Struct, frozen=True):
-    """A taint of a node."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-
-class Toleration(msgspec.Struct, frozen=True):
-    """A toleration of a pod; an empty key with Exists tolerates every taint."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
 
 
 class NodeRequirement(msgspec.Struct, frozen=True):

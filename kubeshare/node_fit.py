@@ -8,11 +8,9 @@ topology spread, host ports and volumes are not.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kubeshare.model import ClusterNode, NodeAmounts, NodeNeeds, NodeRequirement, Taint, Toleration
+from kubeshare.model import ClusterNode, NodeAmounts, NodeNeeds, NodeRequirement
 from kubeshare.reasons import UnplacedReason
-
-KEEPS_OFF: Final = frozenset({"NoSchedule", "NoExecute"})
-"""Effects of taints that keep a pod off a node."""
+from vgpu.kube.taints import untolerated
 
 NAME_FIELD: Final = "metadata.name"
 """The only field that a node affinity can select."""
@@ -31,31 +29,13 @@ def node_refusal(
         (chosen not in ("", node.name), UnplacedReason.OTHER_NODE),
         (not node.is_ready, UnplacedReason.NODE_NOT_READY),
         (node.is_cordoned, UnplacedReason.CORDONED),
-        (not tolerates(needs.tolerations, node.taints), UnplacedReason.TAINT),
+        (untolerated(needs.tolerations, node.taints) is not None, UnplacedReason.TAINT),
         (not _is_selected(node, needs), UnplacedReason.SELECTOR),
         (asked.cpu_milli > free.cpu_milli, UnplacedReason.CPU),
         (asked.memory_bytes > free.memory_bytes, UnplacedReason.MEMORY),
         (asked.pods > free.pods, UnplacedReason.PODS),
     )
     return next((reason for is_so, reason in checks if is_so), None)
-
-
-def tolerates(tolerations: tuple[Toleration, ...], taints: tuple[Taint, ...]) -> bool:
-    """Whether each taint that keeps pods off is tolerated."""
-    return all(
-        any(_covers(toleration, taint) for toleration in tolerations)
-        for taint in taints
-        if taint.effect in KEEPS_OFF
-    )
-
-
-def _covers(toleration: Toleration, taint: Taint) -> bool:
-    exists = toleration.operator == "Exists"
-    return (
-        toleration.effect in ("", taint.effect)
-        and (toleration.key == taint.key or (exists and not toleration.key))
-        and (exists or (toleration.operator == "Equal" and toleration.value == taint.value))
-    )
 
 
 def _is_selected(node: ClusterNode, needs: NodeNeeds) -> bool:

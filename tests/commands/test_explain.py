@@ -88,6 +88,29 @@ def test_a_pod_that_waits_for_a_node_that_is_not_ready(source):
     assert [group.nodes for group in document(result).nodes] == [["gpu-2", "gpu-3"], ["gpu-1"]]
 
 
+def test_a_pod_and_nodes_with_a_taint(tmp_path):
+    """A node that does not take the pod is not said to have room for it."""
+    waits, tainted, absent = CLOSED[-1], sample.volcano_node("gpu-4", 7), ITEMS[1]
+    tainted["spec"]["taints"] = [{"key": "gpu", "value": "a100", "effect": "NoSchedule"}]
+    result = run("pod", "ml/waits", *dumped(tmp_path, [waits, tainted, absent]), terminal_width=100)
+    text = " ".join(result.output.split())
+    for part in (
+        "nodes failed nodes_closed: each node with room is not ready, cordoned or tainted",
+        "GPUs have room on 2 of 2 nodes: gpu-2, gpu-4",
+        "1 node (gpu-2): the node is not ready",
+        "1 node (gpu-4): the node has a taint that the pod does not tolerate (gpu=a100:NoSchedule)",
+    ):
+        assert part in text, result.output
+    tolerates = {**waits, "spec": {**waits["spec"], "tolerations": [{"operator": "Exists"}]}}
+    dump = dumped(tmp_path, [tolerates, tainted, absent])
+    groups = document(run("pod", "ml/waits", *dump, "-o", "json")).nodes
+    assert [(group.reason, group.nodes) for group in groups] == [
+        (None, ["gpu-4"]),
+        ("not_ready", ["gpu-2"]),
+    ]
+    assert groups[0].explanation == "has room for the pod"
+
+
 def test_a_pod_with_an_invalid_request(source):
     result = run("pod", "ml/wrong", *source, "-o", "json")
     assert steps(result)["request"] == ("failed", ["several_systems"])

@@ -19,6 +19,7 @@ from vgpu.explain.model import ExplainOutcome, WayStep
 from vgpu.explain.pod import explain_pod, explain_unreadable_pod
 from vgpu.inventory import Objects
 from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.kube.taints import CORDON, Taint, Toleration
 from vgpu.model import PodRef
 from vgpu.units import GIB
 
@@ -110,6 +111,43 @@ def test_nodes_with_room_that_are_closed():
     assert decisive(explained) == (WayStep.NODES, ExplainOutcome.FAILED, ["nodes_closed"])
     cordoned = structs.replace(gpushare_node(), unschedulable=True)
     assert decisive(explanation(asking(), cordoned))[2] == ["nodes_closed"]
+    assert explained.decisive.evidence == ("GPUs have room on 1 of 1 node: gpu-1",)
+
+
+TAINT = Taint("team", "vision", "NoSchedule")
+TOLERATION = Toleration("team", value="vision")
+
+
+def answers(explained):
+    return {name: str(group.reason) for group in explained.nodes for name in group.names}
+
+
+def test_only_a_node_that_takes_new_pods_is_said_to_have_room():
+    """What keeps the pod away is the reason of a node whose GPUs have room."""
+    well = gpushare_node("well")
+    others = (
+        structs.replace(well, name="away", ready=False, unschedulable=True),
+        structs.replace(well, name="cordoned", unschedulable=True),
+        structs.replace(well, name="tainted", taints=(TAINT,)),
+        structs.replace(well, name="avoided", taints=(structs.replace(TAINT, effect="Prefer"),)),
+    )
+    explained = explanation(asking(), well, *others)
+    assert answers(explained) == {
+        "away": "not_ready",
+        "cordoned": "cordoned_node",
+        "tainted": "tainted_node",
+        "avoided": "None",
+        "well": "None",
+    }
+    step = explained.steps[2]
+    assert step.outcome is ExplainOutcome.PASSED
+    assert step.evidence == ("GPUs have room on 2 of 5 nodes: avoided, well",)
+    details = {group.names: group.detail for group in explained.nodes}
+    assert details["tainted",] == "team=vision:NoSchedule"
+    passing = asking(tolerations=(TOLERATION, Toleration(operator="Exists", key=CORDON.key)))
+    assert [
+        name for name, why in answers(explanation(passing, *others)).items() if why != "None"
+    ] == ["away"]
 
 
 def test_a_reservation_has_who_made_it_and_when():

@@ -6,11 +6,12 @@ import pytest
 from msgspec import structs
 
 from kubeshare.decode import SHARE_POD_OBJECTS
-from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds, Taint
+from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds
 from kubeshare.node_fit import node_refusal
 from kubeshare.reasons import SharePodReason, UnplacedReason
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, settle, settled
+from vgpu.kube.taints import Taint
 from vgpu.units import GIB
 
 BIG = NodeAmounts(cpu_milli=5000, pods=1)

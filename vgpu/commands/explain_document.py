@@ -46,7 +46,7 @@ class GpuGroupDocument(_Document, frozen=True):
 
 
 class NodeGroupDocument(_Document, frozen=True):
-    """Nodes with one answer; ``reason`` is null if they take the pod."""
+    """Nodes with one answer; ``reason`` is null if they have room and take new pods."""
 
     reason: str | None
     explanation: str
@@ -122,7 +122,7 @@ def _group(group: NodeGroup) -> NodeGroupDocument:
 def group_text(group: NodeGroup) -> str:
     """The answer of the nodes, for people."""
     if group.reason is None:
-        return f"{'takes' if len(group.names) == 1 else 'take'} the pod"
+        return f"{'has' if len(group.names) == 1 else 'have'} room for the pod"
     return group.reason.explanation
 
 

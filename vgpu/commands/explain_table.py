@@ -10,6 +10,7 @@ from rich.style import Style
 from vgpu.commands.explain_document import gpus_text, group_text
 from vgpu.durations import age
 from vgpu.explain.model import ExplainedStep, ExplainOutcome, Explanation, NodeGroup
+from vgpu.placement.result import PlacementReason
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, PLAIN, Line, write
 from vgpu.units import count, rounded_size
 
@@ -51,7 +52,7 @@ def _lines(explanation: Explanation, width: int) -> Iterator[Line]:
 
 
 def _is_refused_by_all(nodes: tuple[NodeGroup, ...]) -> bool:
-    return bool(nodes) and all(group.reason is not None for group in nodes)
+    return bool(nodes) and all(isinstance(group.reason, PlacementReason) for group in nodes)
 
 
 def _step(

@@ -51,7 +51,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names; GPUs are not the reason",
     ExplainReason.UNITS_IN_USE: "look for pods that request the resource and hold no GPU: vgpu"
     " inspect NODE",
-    ExplainReason.NODES_CLOSED: "kubectl uncordon a node, or repair it",
+    ExplainReason.NODES_CLOSED: "repair or uncordon a node, or let the pod tolerate its taint",
     ExplainReason.GATED: "wait for the controller that has set the gate (spec.schedulingGates)",
     ExplainReason.OTHER_PLACEMENT: "look at the controller of the pod's sharing system",
     ExplainReason.NOT_REPORTED: _KUBELET,

@@ -22,6 +22,7 @@ from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
 from scheduler.cache import SchedulerCache
 from scheduler.read_once import ReadObjects, filled_cache
+from vgpu.explain.closed_nodes import closed_to
 from vgpu.explain.known_objects import KnownNode, KnownPod, NodeAnswer
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
@@ -258,12 +259,11 @@ class ClusterEvidence:
         if is_placed:
             return evidence
         answers = _answers(cache, scheme, demand, limited=bool(quota.quota))
-        closed = (n.name for n in self.cluster.objects.nodes if n.unschedulable or not n.ready)
         fitting = [name for name, _, refusal in answers if refusal is None]
         return structs.replace(
             evidence,
             answers=answers,
-            closed=frozenset(closed),
+            closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
             units_free=self._with_free_units(demand, fitting),
         )
 

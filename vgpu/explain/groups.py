@@ -1,30 +1,39 @@
 """The answers of nodes to one pod, grouped by their reasons. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from vgpu.explain.closed_nodes import ClosedNode
 from vgpu.explain.known_objects import NodeAnswer
-from vgpu.explain.model import GpuGroup, NodeGroup
+from vgpu.explain.model import ExplainReason, GpuGroup, NodeGroup
 from vgpu.placement.result import PlacementReason
 
-_ORDER = {reason: number for number, reason in enumerate(PlacementReason)}
+_ORDER = {reason: number for number, reason in enumerate((*ExplainReason, *PlacementReason))}
 
 
 def node_groups(
-    answers: Iterable[NodeAnswer],
+    answers: Iterable[NodeAnswer], closed: Mapping[str, ClosedNode]
 ) -> tuple[NodeGroup, ...]:
-    """The nodes that take the pod, then the refusing ones, the largest group first."""
-    by_reason: dict[PlacementReason | None, list[NodeAnswer]] = {}
+    """The nodes that take the pod, then the others, the largest group first.
+
+    A node that has no room is in the group of this reason, also if it is ``closed``.
+    """
+    by_reason: dict[PlacementReason | ExplainReason | None, list[NodeAnswer]] = {}
     for answer in answers:
-        refusal = answer[2]
-        by_reason.setdefault(None if refusal is None else refusal.cause, []).append(answer)
+        name, _, refusal = answer
+        if refusal is not None:
+            by_reason.setdefault(refusal.cause, []).append(answer)
+        else:
+            why = closed.get(name)
+            by_reason.setdefault(None if why is None else why.reason, []).append(answer)
     groups = []
     for reason, members in by_reason.items():
         gpus: Counter[PlacementReason | None] = Counter()
-        details = []
+        details: list[str] = []
         free = []
-        for _, view, refusal in members:
+        for name, view, refusal in members:
             if refusal is None:
+                details += filter(None, [closed[name].detail] if name in closed else ())
                 continue
             if view is not None and view.detail and view.reason is reason:
                 details.append(view.detail)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.model import Finding
+from vgpu.explain.closed_nodes import ClosedNode
 from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.from_api import Reading
@@ -17,7 +18,7 @@ from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
-"""A node with GPUs, its view, and why it refuses the pod; None if it takes it."""
+"""A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
 
 
 class KnownPod(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         used: what bound pods of the namespace use of it, by the model of the GPUs.
         over_quota: why the quota refuses the pod everywhere; None if it does not.
         answers: of the nodes with GPUs, if the pod is not bound.
-        closed: names of nodes that are cordoned or not ready.
+        closed: the nodes that do not take the pod, whatever their GPUs, by name.
         units_free: names of the nodes whose advertised resources suffice for the pod.
         shares_cores: whether cores are shared by the pod's sharing system.
         observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
@@ -55,7 +56,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     used: Mapping[str, Amounts] = {}
     over_quota: PlacementRefusal | None = None
     answers: tuple[NodeAnswer, ...] = ()
-    closed: frozenset[str] = frozenset()
+    closed: Mapping[str, ClosedNode] = {}
     units_free: frozenset[str] = frozenset()
     shares_cores: bool = True
     observed: Mapping[str, int] = {}

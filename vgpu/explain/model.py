@@ -61,12 +61,13 @@ class ExplainReason(Explained):
             " the resource that the nodes advertise"
         ),
     )
-    NODES_CLOSED = "nodes_closed", "each node with room is cordoned or not ready"
+    NODES_CLOSED = "nodes_closed", "each node with room is not ready, cordoned or tainted"
     GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
     OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
     NOT_REPORTED = "not_reported", "the kubelet has not reported anything about the pod"
     NOT_READY = "not_ready", "the node is not ready"
     CORDONED_NODE = "cordoned_node", "the node is cordoned"
+    TAINTED_NODE = "tainted_node", "the node has a taint that the pod does not tolerate"
     NOT_ADVERTISED = "not_advertised", "the node registers GPUs and advertises no resource for them"
     NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
     STARTING = "starting", "the containers are starting"
@@ -125,14 +126,14 @@ class NodeGroup(msgspec.Struct, frozen=True):
     """Nodes that give one answer.
 
     Attributes:
-        reason: why they refuse the pod; None if they take it.
+        reason: why they do not take the pod; None if they have room for it and take new pods.
         names: the names of the nodes.
         gpus: their GPUs by reason, the most frequent first.
         free_bytes: memory of the healthy GPU with the most free memory; None if unknown.
         detail: what exactly is wrong with the first of them; "" if that is all.
     """
 
-    reason: PlacementReason | None
+    reason: PlacementReason | ExplainReason | None
     names: tuple[str, ...]
     gpus: tuple[GpuGroup, ...] = ()
     free_bytes: int | None = None

@@ -9,6 +9,7 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause
 from reconciler.rules.conflicts import CAUSES
 from scheduler.explanation import node_lines
+from vgpu.explain.closed_nodes import closed_to_new_pods
 from vgpu.explain.conclusion import concluded
 from vgpu.explain.known_objects import KnownNode
 from vgpu.explain.model import (
@@ -122,11 +123,9 @@ def _registered(evidence: KnownNode) -> ExplainedStep:
 
 
 def _ready(evidence: KnownNode) -> ExplainedStep:
-    node = evidence.node
-    if not node.ready:
-        return _failed(WayStep.READY, StepReason.of(ExplainReason.NOT_READY))
-    if node.unschedulable:
-        return _failed(WayStep.READY, StepReason.of(ExplainReason.CORDONED_NODE))
+    closed = closed_to_new_pods(evidence.node)
+    if closed is not None:
+        return _failed(WayStep.READY, StepReason.of(closed.reason))
     return ExplainedStep(WayStep.READY, ExplainOutcome.PASSED)
 
 

@@ -68,7 +68,7 @@ def explain_pod(evidence: KnownPod) -> Explanation:
         f"{ref.namespace}/{ref.name}",
         tuple(steps),
         evidence.now,
-        nodes=node_groups(evidence.answers),
+        nodes=node_groups(evidence.answers, evidence.closed),
     )
     return concluded(explanation)
 
@@ -157,11 +157,13 @@ def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
         reasons = tuple(StepReason.of(reason) for reason, _ in numbers.counts())
         text = rejection_text(summary_of(numbers), demand)
         return ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, tuple(text.split("; ")))
+    taking = [name for name in fitting if name not in evidence.closed]
+    named = taking or fitting
     total = count(len(evidence.answers), "node")
-    taken = f"{len(fitting)} of {total} with GPUs have room: {_names(fitting)}"
-    if evidence.closed.issuperset(fitting):
-        return _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, taken)
-    return _passed(WayStep.NODES, taken)
+    text = f"GPUs have room on {len(named)} of {total}: {_names(named)}"
+    if not taking:
+        return _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, text)
+    return _passed(WayStep.NODES, text)
 
 
 def _reserved(evidence: KnownPod) -> ExplainedStep:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from vgpu.effective import effective
+from vgpu.kube.taints import Taint, Toleration
 from vgpu.model import ContainerKind, PodRef
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -130,6 +131,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         nominated_node: the node on which kube-scheduler has preempted pods for it; "" if none.
         preempts: whether kube-scheduler may preempt pods for it (preemptionPolicy).
         uses_resource_claims: whether it uses ResourceClaims.
+        tolerations: taints that it tolerates, of a pod that is bound to no node.
     """
 
     ref: PodRef
@@ -158,6 +160,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     nominated_node: str = ""
     preempts: bool = True
     uses_resource_claims: bool = False
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def kubelet_uid(self) -> str:
@@ -221,6 +224,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     ready: bool = False
     unschedulable: bool = False
     uid: str = ""
+    taints: tuple[Taint, ...] = ()
 
 
 class Namespace(msgspec.Struct, frozen=True, gc=False):

@@ -27,6 +27,7 @@ from vgpu.kube.objects import (
     Status,
 )
 from vgpu.kube.projection import kept, seconds
+from vgpu.kube.taints import parsed_tolerations
 from vgpu.model import ContainerKind, PodRef
 
 _KUBELET: Final = "kubelet"
@@ -127,6 +128,7 @@ def _project(
         nominated_node=sys.intern(status.nominated_node_name),
         preempts=spec.preemption_policy != "Never",
         uses_resource_claims=bool(spec.resource_claims) or supplied is not None,
+        tolerations=() if spec.node_name else parsed_tolerations(bytes(spec.tolerations)),
     )
 
 

@@ -40,6 +40,7 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
         ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
         unschedulable=bool(node.spec.unschedulable),
         uid=meta.uid,
+        taints=node.spec.taints or (),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from vgpu.kube.taints import Taint
+
 _Fields = TypeVar("_Fields")
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)] | None
@@ -112,7 +114,7 @@ class SchedulingGate(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
-    """``spec`` of a pod."""
+    """``spec`` of a pod. Its tolerations are decoded later, and only where they count."""
 
     node_name: str = ""
     priority: Count | None = None
@@ -122,6 +124,7 @@ class PodSpec(Wire, frozen=True):
     resource_claims: list[msgspec.Raw] | None = None
     containers: list[ContainerFields] | None = None
     init_containers: list[ContainerFields] | None = None
+    tolerations: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Condition(Wire, frozen=True):
@@ -242,6 +245,7 @@ class NodeSpec(Wire, frozen=True):
     """``spec`` of a node."""
 
     unschedulable: bool | None = None
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeStatus(Wire, frozen=True):

@@ -1,0 +1,41 @@
+"""Which nodes take no new pods, whatever their GPUs, as kube-scheduler decides it. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from vgpu.explain.model import ExplainReason
+from vgpu.kube.objects import Node
+from vgpu.kube.taints import CORDON, Toleration, untolerated
+
+
+class ClosedNode(msgspec.Struct, frozen=True):
+    """Why a node takes no new pods; ``detail`` is what the reason does not say, such as a taint."""
+
+    reason: ExplainReason
+    detail: str = ""
+
+
+def closed_to_new_pods(node: Node) -> ClosedNode | None:
+    """Why the node takes no new pods; None if it does. Taints keep only some pods away."""
+    if not node.ready:
+        return ClosedNode(ExplainReason.NOT_READY)
+    if node.unschedulable:
+        return ClosedNode(ExplainReason.CORDONED_NODE)
+    return None
+
+
+def closed_to(
+    tolerations: tuple[Toleration, ...], nodes: Iterable[Node]
+) -> Mapping[str, ClosedNode]:
+    """The nodes that do not take a pod with these tolerations, by name."""
+    passes_cordons = untolerated(tolerations, (CORDON,)) is None
+    closed = {}
+    for node in nodes:
+        why = closed_to_new_pods(node)
+        if why is None or (passes_cordons and why.reason is ExplainReason.CORDONED_NODE):
+            taint = untolerated(tolerations, node.taints)
+            why = None if taint is None else ClosedNode(ExplainReason.TAINTED_NODE, taint.text)
+        if why is not None:
+            closed[node.name] = why
+    return closed
