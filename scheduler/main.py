@@ -267,8 +267,9 @@ class Scheduler:
         options: SchedulerOptions,
         metrics: MetricsPages,
         fail: Callable[[str], object] = lambda _: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """``fail`` ends the program for a reason."""
+        """``fail`` ends the program for a reason; ``clock`` returns unix seconds."""
         rules = options.policies.exclusive
         keep_also(key for rule in rules for key, _ in rule.labels)
         self._api = api
@@ -277,12 +278,12 @@ class Scheduler:
         schemes = scheduler_schemes(options.units, options.policies)
         self._cache = SchedulerCache(
             schemes,
-            time.time,
+            clock,
             changed.add,
             lambda *held: self._holder.add(held),
             self._relieve,
         )
-        self._waker = Waker(api, self._cache, changed)
+        self._waker = Waker(api, self._cache, changed, clock)
         self._informers = ClusterInformers(api, self._cache, quotas=options.enforces_quotas)
         namespace = options.lease_namespace
         self._presence = ReplicaPresence(
@@ -291,7 +292,7 @@ class Scheduler:
         committer: Committer = (
             MemoryCommitter(self._cache)
             if options.is_single
-            else LeaseCommitter(api, self._cache, namespace, time.time)
+            else LeaseCommitter(api, self._cache, namespace, clock)
         )
         self._holder = QueueWorker[HeldNode]("holder", lambda held: committer.hold(*held))
         self._reliever = QueueWorker[str]("reliever", self._waker.wake_relieved)
@@ -299,13 +300,14 @@ class Scheduler:
         self._binder = PodBinder(
             api,
             self._cache,
+            clock,
             committer=committer,
-            locker=NodeLocker(api, time.time) if options.has_original_plugin else None,
+            locker=NodeLocker(api, clock) if options.has_original_plugin else None,
             label=self._labeler.add,
         )
         self._preemptor = Preemptor(api, self._cache, self._complaint)
         self._metrics = SchedulerMetrics()
-        self._events = RejectionEvents(api.write_event)
+        self._events = RejectionEvents(api.write_event, clock)
         self._extender = Extender(
             self._cache, self._binder, self._metrics, self._events, self._complaint
         )

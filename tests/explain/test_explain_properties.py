@@ -21,9 +21,9 @@ from reconciler.reasons import Rule
 from reconciler.rules import RULES
 from tests.reconciler.samples import editing, evicting, node, pod
 from tests.reconciler.test_invariants import clusters
+from tests.scheduler.served import FILTER, NOW, Served
 from tests.scheduler.test_differential import NAMES, QUARTERS, filled, limits
 from tests.scheduler.test_promise import NODES, SCHEMES
-from tests.scheduler.test_verbs import FILTER, NOW, Served
 from vgpu.explain.evidence import EVERY_RULE, ClusterEvidence, ClusterObjects
 from vgpu.explain.model import ExplainedStep, ExplainOutcome, WayStep
 from vgpu.explain.node import explain_gpu, explain_node, gpu_entry
@@ -147,7 +147,7 @@ def test_a_rejected_pod_has_the_reasons_of_the_extender(system, data):
                 served.cache.set_pod(f"ns/{bound.ref.name}", bound)
         answer = served.post("/filter", json.dumps(sent).encode())
     finally:
-        served.server.stop()
+        served.close()
     everyone = (*(each for bound in pods.values() for each in bound), waiting)
     objects = Objects(tuple(nodes.values()), everyone)
     evidence = ClusterEvidence(ClusterObjects(objects, NOW, (namespace,)))

@@ -1,18 +1,18 @@
 """Sequences of two replicas that random walks rarely take."""
 
+from contextlib import ExitStack, closing
+
 import pytest
 from msgspec import structs
 
 from scheduler.binder import SETTLE_SECONDS
 from scheduler.commit import LOST_SECONDS
 from scheduler.node_claims import lease_name
-from scheduler.preempted import HeldShares
-from scheduler.reasons import BindError, BindFailure
-from tests.scheduler.test_binder_machine import SCHEMES
-from tests.scheduler.test_replicas_machine import LeasedApi, Replica
+from scheduler.reasons import BindFailure
+from tests.scheduler.model_api import ModelApi
+from tests.scheduler.test_replicas_machine import Replica
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
-from vgpu.placement.dialects import demand_of
 
 
 class Pair:
@@ -20,8 +20,12 @@ class Pair:
 
     def __init__(self):
         self.now = 1_000_000.0
-        self.api = LeasedApi()
+        self.api = ModelApi()
         self.first, self.second = (Replica(self.api, lambda: self.now) for _ in range(2))
+
+    def close(self):
+        self.first.close()
+        self.second.close()
 
     def pod(self, name, units, priority=0):
         container = Container("main", {"aliyun.com/gpu-mem": units})
@@ -29,45 +33,52 @@ class Pair:
         pod = Pod(ref, containers=(container,), phase="Pending", priority=priority)
         return self.api.store(pod).ref
 
-    def bind(self, replica, ref, fault="none"):
-        self.api.fault = fault
-        try:
-            replica.binder.bind(ref, "n1")
-        finally:
-            self.api.fault = "none"
+    def bind(self, replica, ref, node="n1"):
+        assert not replica.bind(ref, node)
 
     def refused(self, replica, ref, fault="none"):
-        with pytest.raises(BindError) as error:
-            self.bind(replica, ref, fault)
-        return error.value.reason
+        """Why the pod is not bound."""
+        self.api.fault = fault
+        reason = replica.bind(ref, "n1")
+        self.api.fault = "none"
+        return reason
 
 
-def test_the_claim_of_a_bound_pod_stays_for_a_replica_that_has_not_seen_it():
-    pair = Pair()
+@pytest.fixture
+def pairs():
+    """Makes pairs."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Pair()))
+
+
+@pytest.fixture
+def pair(pairs):
+    return pairs()
+
+
+def test_the_claim_of_a_bound_pod_stays_for_a_replica_that_has_not_seen_it(pair):
     old, new, late = pair.pod("a", 3), pair.pod("b", 3), pair.pod("c", 5)
     pair.bind(pair.first, old)
-    pair.first.cache.set_pod("ns/a", pair.api.pods["a"])
+    pair.first.show("a", pair.api.pods["a"])
     pair.bind(pair.first, new)
     assert pair.refused(pair.second, late) == "memory"
 
 
-def test_a_claim_of_a_pod_that_is_gone_ends_also_for_a_replica_that_never_saw_the_pod():
+def test_a_claim_of_a_pod_that_is_gone_ends_also_for_a_replica_that_never_saw_the_pod(pair):
     """As on a node that was removed and made again, where nobody removes the Lease."""
-    pair = Pair()
     old = pair.pod("a", 6)
     pair.bind(pair.first, old)
-    del pair.api.pods["a"]
+    pair.api.delete("a")
     late = pair.pod("b", 6)
     assert pair.refused(pair.second, late) == "memory"
     pair.now += SETTLE_SECONDS + 1
-    pair.second.binder.settle()
+    pair.second.settle()
     pair.bind(pair.second, late)
     assert pair.api.pods["b"].node == "n1"
 
 
-def test_a_claim_that_is_confirmed_while_another_replica_ends_it_stays():
+def test_a_claim_that_is_confirmed_while_another_replica_ends_it_stays(pair):
     """The pod is changed, so that old bindings fail, and bound just before its claim would go."""
-    pair = Pair()
     first, second = pair.pod("a", 6), pair.pod("b", 6)
     assert pair.refused(pair.first, first, "lost request") is BindFailure.UNREACHABLE
     assert pair.refused(pair.second, second) == "memory"  # it knows the claim from now on
@@ -75,31 +86,29 @@ def test_a_claim_that_is_confirmed_while_another_replica_ends_it_stays():
     pair.api.interruptions = {
         pair.api.requests + 3: lambda: pair.bind(pair.first, first)  # after the change of the pod
     }
-    pair.second.binder.settle()
+    pair.second.settle()
     assert pair.api.pods["a"].node == "n1"
     assert pair.refused(pair.second, second) == "memory"
 
 
-def test_a_paused_replica_cannot_bind_by_a_claim_that_has_ended():
-    pair = Pair()
+def test_a_paused_replica_cannot_bind_by_a_claim_that_has_ended(pair):
     first, second = pair.pod("a", 6), pair.pod("b", 6)
     assert pair.refused(pair.first, first, "late") is BindFailure.UNREACHABLE
     assert pair.refused(pair.second, second) == "memory"
     pair.now += LOST_SECONDS + 1
-    pair.second.binder.settle()
+    pair.second.settle()
     pair.bind(pair.second, second)
     with pytest.raises(Exception, match="Conflict"):
         pair.api.apply(*pair.api.late.pop())
     assert [pod.node for pod in pair.api.pods.values()] == ["", "n1"]
 
 
-def test_claims_of_pods_that_are_gone_leave_the_lease_with_the_next_decision():
-    pair = Pair()
+def test_claims_of_pods_that_are_gone_leave_the_lease_with_the_next_decision(pair):
     first = pair.pod("a", 6)
     pair.bind(pair.first, first)
-    pair.first.cache.set_pod("ns/a", pair.api.pods["a"])
-    del pair.api.pods["a"]
-    pair.first.cache.set_pod("ns/a", None)
+    pair.first.show("a", pair.api.pods["a"])
+    pair.api.delete("a")
+    pair.first.show("a", None)
     pair.bind(pair.first, pair.pod("b", 6))
     _, text = pair.api.leases[lease_name("n1")]
     assert "uid-b" in text
@@ -113,21 +122,18 @@ def preempted(pair, name, units, priority=10):
     """A pod for which the first replica has preempted all pods of node n1; it knows that."""
     ref = pair.pod(name, units, priority=priority)
     pod = pair.api.pods[name]
-    everybody = {each.ref.uid for each in pair.api.pods.values()}
-    found = pair.first.cache.preempt(*demand_of(pod, SCHEMES), "n1", everybody)
-    shares = HeldShares(found.placement.allocations)
-    pair.first.cache.note_preemption(ref, {"n1": shares, "n2": shares})
+    everybody = [each.ref.uid for each in pair.api.pods.values()]
+    assert pair.first.preempt(pod, {"n1": everybody, "n2": []}).keys() == {"n1", "n2"}
     nominate(pair, name, "n1")
     return ref
 
 
 def nominate(pair, name, node):
     pod = pair.api.store(structs.replace(pair.api.pods[name], nominated_node=node))
-    pair.first.cache.set_pod(f"ns/{name}", pod)
+    pair.first.show(name, pod)
 
 
-def test_what_a_preemption_frees_is_kept_for_its_pod_at_every_replica():
-    pair = Pair()
+def test_what_a_preemption_frees_is_kept_for_its_pod_at_every_replica(pair):
     ref = preempted(pair, "a", 6)
     for replica in (pair.first, pair.second):
         assert pair.refused(replica, pair.pod("b", 6, priority=10)) == "memory"
@@ -135,52 +141,48 @@ def test_what_a_preemption_frees_is_kept_for_its_pod_at_every_replica():
     assert pair.api.pods["a"].node == "n1"
 
 
-def test_a_more_important_pod_takes_what_is_held():
-    pair = Pair()
+def test_a_more_important_pod_takes_what_is_held(pair):
     ref = preempted(pair, "a", 6)
     pair.bind(pair.second, pair.pod("b", 6, priority=11))
     assert pair.refused(pair.first, ref) == "memory"
 
 
-def test_a_pod_does_not_get_what_is_held_for_it_while_its_victims_are_there():
-    pair = Pair()
+def test_a_pod_does_not_get_what_is_held_for_it_while_its_victims_are_there(pair):
     victim = pair.pod("v", 4)
     pair.bind(pair.first, victim)
-    pair.first.cache.set_pod("ns/v", pair.api.pods["v"])
+    pair.first.show("v", pair.api.pods["v"])
     ref = preempted(pair, "a", 6)
     assert pair.refused(pair.first, ref) == "memory"
     assert pair.refused(pair.second, ref) == "memory"
-    pair.first.cache.set_pod("ns/v", None)
+    pair.first.show("v", None)
     pair.bind(pair.first, ref)
 
 
-def test_nothing_is_held_once_the_pod_is_nominated_no_more_or_elsewhere():
+def test_nothing_is_held_once_the_pod_is_nominated_no_more_or_elsewhere(pairs):
     for node in ("", "n2"):
-        pair = Pair()
+        pair = pairs()
         preempted(pair, "a", 6)
         nominate(pair, "a", node)
         pair.now += SETTLE_SECONDS
-        pair.first.binder.settle()
+        pair.first.settle()
         pair.bind(pair.second, pair.pod("b", 6))
         assert pair.api.pods["b"].node == "n1"
 
 
-def test_a_pod_that_is_bound_elsewhere_frees_what_was_held():
-    pair = Pair()
+def test_a_pod_that_is_bound_elsewhere_frees_what_was_held(pair):
     ref = preempted(pair, "a", 6)
-    pair.first.binder.bind(ref, "n2")
-    pair.first.cache.set_pod("ns/a", pair.api.pods["a"])
+    pair.bind(pair.first, ref, "n2")
+    pair.first.show("a", pair.api.pods["a"])
     pair.now += SETTLE_SECONDS
     assert pair.refused(pair.second, pair.pod("b", 6)) == "memory"  # it reads the Lease
-    pair.second.binder.settle()
+    pair.second.settle()
     pair.bind(pair.second, pair.pod("c", 6))
 
 
 # ---------------------------------------------------------------- the Lease
 
 
-def test_a_lease_that_cannot_be_read_refuses_its_node():
-    pair = Pair()
+def test_a_lease_that_cannot_be_read_refuses_its_node(pair):
     pair.api.leases[lease_name("n1")] = ("1", '{"uid-x": 7}')
     assert pair.refused(pair.first, pair.pod("a", 1)) is BindFailure.LEASE_UNREADABLE
 
@@ -190,18 +192,16 @@ def test_a_long_name_of_a_node_has_a_lease_too():
     assert len(lease_name("n" * 253)) <= 253
 
 
-def test_a_second_decision_about_a_node_is_one_write_of_its_lease():
-    pair = Pair()
+def test_a_second_decision_about_a_node_is_one_write_of_its_lease(pair):
     for name in "ab":
         ref, before = pair.pod(name, 2), pair.api.requests
-        pair.first.cache.set_pod(f"ns/{name}", pair.api.pods[name])
+        pair.first.show(name, pair.api.pods[name])
         pair.bind(pair.first, ref)
     assert pair.api.requests == before + 2  # the Lease and the Binding
     assert {pod.node for pod in pair.api.pods.values()} == {"n1"}
 
 
-def test_a_replica_that_knows_an_old_lease_decides_by_the_new_one():
-    pair = Pair()
+def test_a_replica_that_knows_an_old_lease_decides_by_the_new_one(pair):
     pair.bind(pair.first, pair.pod("a", 2))
     pair.bind(pair.second, pair.pod("b", 4))
     assert pair.refused(pair.first, pair.pod("c", 4)) == "memory"

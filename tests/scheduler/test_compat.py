@@ -11,9 +11,10 @@ from scheduler.cache import SchedulerCache
 from scheduler.compat import SETS, SchedulerCompat
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from tests.grafana.pretended_scheduler import view_of
+from tests.scheduler.served import Served
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.metrics.render import Format, Renderer
-from vgpu.placement.dialects import demand_of, scheduler_schemes
+from vgpu.placement.dialects import scheduler_schemes
 from vgpu.units import MIB
 
 L40S = "GPU-1,10,4914,NVIDIA-L40S,true,hami-core:"
@@ -78,11 +79,11 @@ def a_pod(system, name, devices, namespace="ml", containers=("main",), init=(), 
 class Scheduling:
     """A cache with one node of a sharing system."""
 
-    def __init__(self, system):
+    def __init__(self, system, cache=None):
         self.system = system
-        schemes = scheduler_schemes({"volcano": 10 * MIB})
+        self.cache = cache or SchedulerCache(scheduler_schemes({"volcano": 10 * MIB}), lambda: 0.0)
+        schemes = self.cache.schemes
         self.scheme = next(scheme for scheme in schemes if scheme.row.name == system)
-        self.cache = SchedulerCache(schemes, lambda: 0.0)
         self.cache.set_node("node-1", a_node(system))
         self.holdings = PodHoldings(self.cache.node)
 
@@ -90,11 +91,6 @@ class Scheduling:
         pod = a_pod(self.system, *args, **spec)
         self.cache.set_pod(f"{pod.ref.namespace}/{pod.ref.name}", pod)
         return pod
-
-    def reserve(self, name):
-        pod = a_pod(self.system, name, "", node="")
-        self.cache.set_pod(f"ml/{name}", pod)
-        self.cache.reserve(*demand_of(pod, self.cache.schemes), "node-1")
 
     def page(self, compat):
         """(name, labels) -> value of all series."""
@@ -227,9 +223,12 @@ def test_an_init_container_counts_at_the_peak_and_is_numbered_before_the_others(
 
 
 def test_what_is_reserved_counts_before_the_pod_is_bound():
-    bed = Scheduling("hami")
-    bed.reserve("new")
-    page = bed.page(SchedulerCompat.HAMI)
+    with Served() as served:
+        bed = Scheduling("hami", served.cache)
+        waiting = served.api.store(a_pod("hami", "new", "", node=""))
+        served.show("new", waiting)
+        assert not served.bind(waiting.ref, "node-1")
+        page = bed.page(SchedulerCompat.HAMI)
     shared = [value for (name, *_), value in page.items() if name == "hami_gpu_shared_count"]
     assert sorted(shared) == [0, 1]
 

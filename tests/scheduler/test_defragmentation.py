@@ -11,13 +11,14 @@ from msgspec import structs
 from scheduler.node_cache import PodPlacement
 from scheduler.read_once import ReadObjects, filled_cache
 from scheduler.simulation import SchedulingSimulation
+from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import (
     bound_to,
     filled,
     limits,
+    show,
 )
 from tests.scheduler.test_promise import NODES, SCHEMES
-from tests.scheduler.test_verbs import NOW, Served
 from vgpu.commands.fit_defragment import defragment
 from vgpu.commands.fit_model import Budgets
 from vgpu.kube.disruption import DisruptionBudget, Requirement
@@ -152,15 +153,11 @@ def test_after_the_planned_evictions_the_extender_binds_the_wanted_pods(system, 
     nodes, pods, requested, number = data.draw(clusters(system))
     plan = planned(nodes, pods, requested, number)
     evicted = {each.pod.ref.uid for each in plan.evictions}
-    served = Served()
-    try:
-        for name, node in nodes.items():
-            served.cache.set_node(name, node)
-        for pod in pods:
-            served.cache.set_pod(f"ns/{pod.ref.name}", pod)
+    with Served() as served:
+        show(served, nodes, pods)
         for pod in pods:
             if pod.ref.uid in evicted:
-                served.cache.set_pod(f"ns/{pod.ref.name}", None)
+                served.show(pod.ref.name, None)
         bound = [bound_to(served, f"new-{each}", requested, nodes) for each in range(number)]
         assert all(bound) == plan.fits
         assert not plan.fits or Counter(bound) == {node.node: node.pods for node in plan.nodes}
@@ -171,5 +168,3 @@ def test_after_the_planned_evictions_the_extender_binds_the_wanted_pods(system, 
                 name = f"{pod.ref.name}-again"
                 target = bound_to(served, name, container.limits, nodes)
                 assert target == targets[pod.ref.uid]
-    finally:
-        served.server.stop()

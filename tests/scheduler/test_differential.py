@@ -1,6 +1,6 @@
 """The served answers against the placement itself, on generated clusters of every system (I13)."""
 
-import json
+import itertools
 from collections import Counter
 
 import pytest
@@ -12,10 +12,9 @@ from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
 from scheduler.read_once import ReadObjects, filled_cache
 from scheduler.simulation import SchedulingSimulation
+from tests.scheduler.served import NOW, Served, read
 from tests.scheduler.test_promise import NODES, SCHEMES
-from tests.scheduler.test_verbs import FILTER, NOW, Served
 from vgpu.commands.fit_answer import answer as fit
-from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
@@ -71,50 +70,41 @@ def test_filter_and_bind_answer_as_the_placement_does(system, data):
     fillers = st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=5)
     nodes = {name: structs.replace(NODES[system], name=name) for name in NAMES}
     pods = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
-    wanted = json.loads(FILTER)
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 3)))
-    texts = {name: str(amount) for name, amount in asked.items()}
-    wanted["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
-    wanted["NodeNames"] = list(NAMES)
-    pod = PODS.one(json.dumps(wanted["Pod"]).encode())
+    pod = read(new_pod("new", asked))
     demand = demand_of(pod, SCHEMES)[1]
     placements = {
         name: scheme.dialect.choose(demand, seen(node, scheme, pods[name]))
         for name, node in nodes.items()
     }
     fitting = [name for name in NAMES if isinstance(placements[name], Placement)]
-    served = Served()
-    try:
-        for name, node in nodes.items():
-            served.cache.set_node(name, node)
-            for each in pods[name]:
-                served.cache.set_pod(f"ns/{each.ref.name}", each)
-        body = json.dumps(wanted).encode()
-        answer = served.post("/filter", body)
-        assert answer["NodeNames"] == fitting
-        refused = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
-        assert refused == {
-            name: placements[name].cause.explanation for name in NAMES if name not in fitting
-        }
-        scores = {row["Host"]: row["Score"] for row in served.post("/prioritize", body)}
+    with Served() as served:
+        show(served, nodes, itertools.chain(*pods.values()))
+        taken, refused = served.filter(pod, NAMES)
+        assert taken == fitting
+        assert refused == {name: placements[name].cause for name in NAMES if name not in fitting}
         candidates = {name: seen(nodes[name], scheme, pods[name]) for name in NAMES}
-        assert scores == {name: scheme.dialect.score(demand, candidates[name]) for name in NAMES}
+        assert served.scores(pod, NAMES) == {
+            name: scheme.dialect.score(demand, candidates[name]) for name in NAMES
+        }
         if fitting:
             node = data.draw(st.sampled_from(fitting))
-            served.api.store(pod)
-            ref = pod.ref
-            binding = {
-                "PodName": ref.name,
-                "PodNamespace": ref.namespace,
-                "PodUID": ref.uid,
-                "Node": node,
-            }
-            assert served.post("/bind", json.dumps(binding).encode()) == {"Error": ""}
-            bound = served.api.pods[ref.name]
-            written = scheme.codec.claim(bound).allocations
+            assert not served.bind(served.api.store(pod).ref, node)
+            written = scheme.codec.claim(served.api.pods[pod.ref.name]).allocations
             assert shares(written) == shares(placements[node].allocations)
-    finally:
-        served.server.stop()
+
+
+def show(served, nodes, pods):
+    """The events of these objects."""
+    for name, node in nodes.items():
+        served.cache.set_node(name, node)
+    for pod in pods:
+        served.show(pod.ref.name, pod)
+
+
+def new_pod(name, asked):
+    container = Container("main", asked)
+    return Pod(PodRef(f"uid-{name}", "ns", name), containers=(container,), phase="Pending")
 
 
 def shares(allocations):
@@ -130,27 +120,22 @@ def test_as_many_pods_are_bound_as_fit_reports(system, data):
     nodes = {name: structs.replace(NODES[system], name=name, ready=True) for name in NAMES[:2]}
     held = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 2)))
-    pod = Pod(PodRef("uid", "ns", "new"), containers=(Container("main", asked),))
-    read = ReadObjects(NOW, nodes.values(), [pod for pods in held.values() for pod in pods])
-    fits = fit(simulated(read, tuple(nodes)), demand_of(pod, SCHEMES))
-    served = Served()
-    try:
-        for name, node in nodes.items():
-            served.cache.set_node(name, node)
-            for each in held[name]:
-                served.cache.set_pod(f"ns/{each.ref.name}", each)
+    pods = list(itertools.chain(*held.values()))
+    demanded = demand_of(new_pod("new", asked), SCHEMES)
+    objects = ReadObjects(NOW, nodes.values(), pods)
+    fits = fit(simulated(objects, tuple(nodes)), demanded)
+    with Served() as served:
+        show(served, nodes, pods)
         bound = bound_until_rejected(served, asked, tuple(nodes))
         assert sum(bound.values()) == fits.pods
         assert bound == {node.node: node.pods for node in fits.nodes}
-        placed = fit(simulated(read, tuple(nodes)), demand_of(pod, SCHEMES), 100)
+        placed = fit(simulated(objects, tuple(nodes)), demanded, 100)
         assert {node.node: node.pods for node in placed.nodes} == bound
         assert placed.pods == fits.pods
-    finally:
-        served.server.stop()
 
 
-def simulated(read, names):
-    return SchedulingSimulation(filled_cache(SCHEMES, read), names)
+def simulated(objects, names):
+    return SchedulingSimulation(filled_cache(SCHEMES, objects), names)
 
 
 def bound_until_rejected(served, asked, names):
@@ -166,23 +151,10 @@ def bound_until_rejected(served, asked, names):
 
 def bound_to(served, name, asked, names):
     """The node that a new pod is bound to over HTTP, "" if it is rejected."""
-    document = json.loads(FILTER)
-    metadata = document["Pod"]["metadata"]
-    metadata |= {"name": name, "namespace": "ns", "uid": f"uid-{name}"}
-    texts = {name: str(amount) for name, amount in asked.items()}
-    document["Pod"]["spec"]["containers"][0]["resources"] = {"limits": texts}
-    document["NodeNames"] = list(names)
-    body = json.dumps(document).encode()
-    if not served.post("/filter", body)["NodeNames"]:
+    pod = new_pod(name, asked)
+    if not served.filter(pod, names)[0]:
         return ""
-    scores = served.post("/prioritize", body)
-    node = max(scores, key=lambda row: row["Score"])["Host"]
-    served.api.store(PODS.one(json.dumps(document["Pod"]).encode()))
-    binding = {
-        "PodName": name,
-        "PodNamespace": "ns",
-        "PodUID": metadata["uid"],
-        "Node": node,
-    }
-    assert served.post("/bind", json.dumps(binding).encode()) == {"Error": ""}
+    scores = served.scores(pod, names)
+    node = max(scores, key=scores.get)
+    assert not served.bind(served.api.store(pod).ref, node)
     return node

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.cache import SchedulerCache
 from scheduler.informers import STALE_SECONDS, ClusterInformers
-from tests.scheduler.test_binder_machine import gpushare_node
+from tests.scheduler.model_api import gpushare_node
 from tests.support.waiting import wait_until
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType, ObjectPage, WatchEvent

@@ -5,17 +5,15 @@ import json
 import pytest
 from msgspec import structs
 
-from scheduler.binder import PodBinder
-from scheduler.cache import SchedulerCache
 from scheduler.labels import RECENT_SECONDS, recent_missing_labels
-from scheduler.node_lock import EXPIRY_SECONDS, NodeLocker
-from scheduler.reasons import BindError, BindFailure
-from tests.scheduler.test_binder_machine import SCHEMES, ModelApi
+from scheduler.node_lock import EXPIRY_SECONDS
+from scheduler.reasons import BindFailure
+from tests.scheduler.model_api import ModelApi
+from tests.scheduler.served import NOW, Served
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef
 
-NOW = 1_000_000.0
 LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
 SINCE = "1970-01-12T13:46:40Z"  # NOW
 GPU = {
@@ -36,55 +34,13 @@ REQUESTS = {
 }
 
 
-class LockingApi(ModelApi):
-    """The model with one node; ``intrusions`` change it before the next patches."""
-
-    def __init__(self, system="hami"):
-        super().__init__()
-        self.stored = Node("n1", "1", annotations=REGISTERS[system])
-        self.intrusions, self.patches = 0, 0
-        self.locks_at_bind = []
-
-    def node(self, name):
-        if self.fault == "down":
-            raise ClusterError(0, "Unreachable", "no answer")
-        return self.stored
-
-    def patch_node(self, name, version, annotations):
-        self.patches += 1
-        if self.intrusions:
-            self.intrusions -= 1
-            self.annotate({})
-        if version != self.stored.resource_version:
-            raise ClusterError(409, "Conflict", name)
-        self.annotate(annotations)
-
-    def annotate(self, annotations):
-        merged = {**self.stored.annotations, **annotations}
-        kept = {key: text for key, text in merged.items() if text is not None}
-        version = str(next(self.versions))
-        self.stored = structs.replace(self.stored, annotations=kept, resource_version=version)
-
-    def bind(self, ref, version, node, annotations):
-        self.locks_at_bind.append(self.stored.annotations)
-        super().bind(ref, version, node, annotations)
-
-
-class LockedNode:
-    def __init__(self, system="hami"):
+class LockedNode(Served):
+    def __init__(self, system):
         self.system, self.key = system, LOCKS[system]
         self.now = NOW
-        self.api = LockingApi(system)
-        self.cache = SchedulerCache(SCHEMES, lambda: self.now)
-        self.cache.set_node("n1", self.api.stored)
-        self.labels = []
-        self.binder = PodBinder(
-            self.api,
-            self.cache,
-            lambda: self.now,
-            locker=NodeLocker(self.api, lambda: self.now),
-            label=self.labels.append,
-        )
+        stored = Node("n1", "1", annotations=REGISTERS[system])
+        super().__init__(ModelApi(stored), lambda: self.now, locks=True)
+        self.cache.set_node("n1", stored)
 
     def pod(self, name, **fields):
         container = Container("main", REQUESTS[self.system])
@@ -93,17 +49,15 @@ class LockedNode:
             Pod(ref, containers=(container,), **{"phase": "Pending"} | fields)
         ).ref
 
-    def bind(self, name, fault="none"):
-        self.api.fault = fault
-        try:
-            self.binder.bind(self.api.pods[name].ref, "n1")
-        finally:
-            self.api.fault = "none"
+    def bound(self, name):
+        assert not self.bind(self.api.pods[name].ref, "n1")
 
     def refused(self, name, fault="none"):
-        with pytest.raises(BindError) as error:
-            self.bind(name, fault)
-        return error.value.reason
+        """Why the pod is not bound."""
+        self.api.fault = fault
+        reason = self.bind(self.api.pods[name].ref, "n1")
+        self.api.fault = "none"
+        return reason
 
     @property
     def lock(self):
@@ -112,24 +66,32 @@ class LockedNode:
 
 @pytest.fixture(params=sorted(LOCKS))
 def locked(request):
-    return LockedNode(request.param)
+    with LockedNode(request.param) as locked:
+        yield locked
 
 
 @pytest.fixture
 def hami():
-    return LockedNode("hami")
+    with LockedNode("hami") as hami:
+        yield hami
+
+
+@pytest.fixture
+def volcano():
+    with LockedNode("volcano") as volcano:
+        yield volcano
 
 
 def test_the_node_is_locked_before_the_binding_until_the_plugin_releases_it(locked):
     locked.pod("a")
     locked.pod("b")
-    locked.bind("a")
+    locked.bound("a")
     assert locked.lock == (f"{SINCE},ns,a" if locked.system == "hami" else SINCE)
     assert [annotations[locked.key] for annotations in locked.api.locks_at_bind] == [locked.lock]
     assert locked.refused("b") is BindFailure.NODE_LOCKED
     assert len(locked.api.locks_at_bind) == 1
     locked.api.annotate({locked.key: None})  # the plugin has answered Allocate
-    locked.bind("b")
+    locked.bound("b")
 
 
 def test_a_binding_that_was_surely_refused_releases_the_lock(locked):
@@ -169,7 +131,7 @@ def test_a_lock_that_changed_hands_is_not_released(locked):
 def test_a_node_that_changes_meanwhile_is_locked_all_the_same(locked):
     locked.pod("a")
     locked.api.intrusions = 2
-    locked.bind("a")
+    locked.bound("a")
     assert locked.api.patches == 3
 
 
@@ -189,7 +151,7 @@ def test_a_named_lock_is_taken_over_only_from_a_pod_that_is_not_being_served(ham
     if owner is not None:
         hami.pod("owner", **owner)
     if is_void:
-        hami.bind("a")
+        hami.bound("a")
     else:
         assert hami.refused("a") is BindFailure.NODE_LOCKED
 
@@ -200,40 +162,38 @@ def test_a_lock_whose_pod_was_never_bound_ends_when_no_binding_can_come(hami):
     hami.api.annotate({hami.key: f"{SINCE},ns,owner"})
     assert hami.refused("a") is BindFailure.NODE_LOCKED
     hami.now += EXPIRY_SECONDS
-    hami.bind("a")
+    hami.bound("a")
 
 
-def test_a_lock_that_names_nobody_ends_with_its_time_and_not_if_it_cannot_be_read():
-    volcano = LockedNode("volcano")
+def test_a_lock_that_names_nobody_ends_with_its_time_and_not_if_it_cannot_be_read(volcano):
     volcano.pod("a")
     volcano.api.annotate({volcano.key: "yesterday"})
     volcano.now += 10 * EXPIRY_SECONDS
     assert volcano.refused("a") is BindFailure.NODE_LOCKED
     volcano.api.annotate({volcano.key: SINCE})
-    volcano.bind("a")
+    volcano.bound("a")
 
 
 def test_a_node_that_cannot_be_read_binds_nothing(locked):
     locked.pod("a")
-    locked.cache.set_pod("ns/a", locked.api.pods["a"])
+    locked.show("a", locked.api.pods["a"])
     assert locked.refused("a", "down") is BindFailure.UNREACHABLE
     assert not locked.api.locks_at_bind
 
 
 def test_a_bound_pod_of_hami_has_its_label_and_no_other_pod_has_one(locked):
     ref = locked.pod("a")
-    locked.bind("a")
+    locked.bound("a")
     expected = [(ref, "hami.io/vgpu-node", "n1")] if locked.system == "hami" else []
-    assert [(label.pod, label.key, label.node) for label in locked.labels] == expected
+    assert [(label.pod, label.key, label.node) for label in locked.labels()] == expected
 
 
 def test_a_label_that_was_not_written_is_written_at_the_next_bind_or_the_next_start(locked):
     ref = locked.pod("a")
-    locked.bind("a")
-    expected = list(locked.labels)
-    locked.labels.clear()
-    locked.bind("a")
-    assert locked.labels == expected
+    locked.bound("a")
+    expected = locked.labels()
+    locked.bound("a")
+    assert locked.labels() == expected
 
     bound = structs.replace(locked.api.pods["a"], scheduled_at=NOW)
     others = [
@@ -241,7 +201,8 @@ def test_a_label_that_was_not_written_is_written_at_the_next_bind_or_the_next_st
         structs.replace(bound, annotations={}),  # of NVIDIA's own plugin
         structs.replace(bound, phase="Succeeded"),
     ]
-    missing = list(recent_missing_labels([*others, bound], SCHEMES, NOW + RECENT_SECONDS))
+    schemes = locked.cache.schemes
+    missing = list(recent_missing_labels([*others, bound], schemes, NOW + RECENT_SECONDS))
     assert missing == expected
     assert [label.pod for label in missing] == [ref] * len(expected)
-    assert not [*recent_missing_labels([bound], SCHEMES, NOW + RECENT_SECONDS + 1)]
+    assert not [*recent_missing_labels([bound], schemes, NOW + RECENT_SECONDS + 1)]

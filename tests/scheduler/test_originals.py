@@ -3,6 +3,7 @@
 The plugins are the stand-ins of the cluster tests, on pods as the API server would have them.
 """
 
+import copy
 import json
 from types import SimpleNamespace
 
@@ -11,19 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.binder import PodBinder
-from scheduler.cache import SchedulerCache
-from scheduler.reasons import BindError
 from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, GPU_GIB, KINDS, UNIT_MIB
 from tests.cluster.plugin_originals import original_of
-from tests.scheduler.test_binder_machine import ModelApi
-from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Node
+from tests.scheduler.served import Served, as_sent, read
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import PodRef
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.units import GIB, MIB
 
 UUIDS = ("GPU-0", "GPU-1")
-SCHEMES = scheduler_schemes({"volcano": UNIT_MIB * MIB})
+UNITS = {"volcano": UNIT_MIB * MIB}
+SCHEMES = scheduler_schemes(UNITS)
 NOW = 1_700_000_000.0
 
 
@@ -93,40 +92,39 @@ class PluginView:
 @given(data=st.data())
 def test_a_plugin_of_the_system_serves_each_pod_as_it_was_promised(system, data, tmp_path_factory):
     (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
-    view, api = PluginView(tmp_path_factory.mktemp("node")), ModelApi()
+    view = PluginView(tmp_path_factory.mktemp("node"))
     plugin = SimpleNamespace(node=view, client=view, uuids=UUIDS)
     original = original_of(KINDS[system], plugin)
-    cache = SchedulerCache(SCHEMES, lambda: NOW)
-    cache.set_node("n1", node(system))
-    binder = PodBinder(api, cache, lambda: NOW)
-    for number, gib in enumerate(data.draw(st.lists(st.integers(1, GPU_GIB), max_size=8))):
-        name = f"p{number}"
-        asked = {key: str(amount) for key, amount in limits(system, gib).items()}
-        sent = {
-            "metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"},
-            "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
-            "status": {"phase": "Pending"},
-        }
-        ref = api.store(PODS.one(json.dumps(sent).encode())).ref
-        try:
-            binder.bind(ref, "n1")
-        except BindError:
-            continue
-        bound = api.pods[name]
-        sent["metadata"]["annotations"] = dict(bound.annotations)
-        sent["spec"]["nodeName"] = "n1"
-        view.pods[name] = sent
-        (allocation,) = scheme.codec.claim(bound).allocations
-        (share,) = allocation.shares
-        ids = [f"id-{each}" for each in range(int(asked[KINDS[system].resource]))]
-        env = dict(original._allocate(ids).envs)
-        assert original.served[-1] == ref.uid
-        uuid = UUIDS[int(share.device)] if share.device.isdecimal() else share.device
-        assert env["NVIDIA_VISIBLE_DEVICES"] in (uuid, share.device)
-        assert share.memory_bytes == gib * GIB
-        if "CUDA_DEVICE_MEMORY_LIMIT_0" in env:
-            assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{gib * 1024}m"
-        annotations = view.pods[name]["metadata"]["annotations"]
-        served = structs.replace(bound, annotations=annotations, phase="Running")
-        view.pods[name]["status"]["phase"] = "Running"
-        cache.set_pod(f"ns/{name}", served)
+    sizes = data.draw(st.lists(st.integers(1, GPU_GIB), max_size=8))
+    with Served(clock=lambda: NOW, units=UNITS) as served:
+        served.cache.set_node("n1", node(system))
+        for number, gib in enumerate(sizes):
+            serve(served, original, view, scheme, f"p{number}", gib)
+
+
+def serve(served, original, view, scheme, name, gib):
+    """One pod from its binding to its containers, if it is bound."""
+    system = scheme.row.name
+    asked = limits(system, gib)
+    ref = PodRef(f"uid-{name}", "ns", name)
+    pod = Pod(ref, containers=(Container("main", asked),), phase="Pending")
+    sent = copy.deepcopy(as_sent(pod))
+    if served.bind(served.api.store(read(sent)).ref, "n1"):
+        return
+    bound = served.api.pods[name]
+    sent["metadata"]["annotations"] = dict(bound.annotations)
+    sent["spec"]["nodeName"] = "n1"
+    view.pods[name] = sent
+    (allocation,) = scheme.codec.claim(bound).allocations
+    (share,) = allocation.shares
+    ids = [f"id-{each}" for each in range(asked[KINDS[system].resource])]
+    env = dict(original._allocate(ids).envs)
+    assert original.served[-1] == ref.uid
+    uuid = UUIDS[int(share.device)] if share.device.isdecimal() else share.device
+    assert env["NVIDIA_VISIBLE_DEVICES"] in (uuid, share.device)
+    assert share.memory_bytes == gib * GIB
+    if "CUDA_DEVICE_MEMORY_LIMIT_0" in env:
+        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{gib * 1024}m"
+    annotations = view.pods[name]["metadata"]["annotations"]
+    view.pods[name]["status"]["phase"] = "Running"
+    served.show(name, structs.replace(bound, annotations=annotations, phase="Running"))

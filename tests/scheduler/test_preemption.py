@@ -8,15 +8,12 @@ import json
 
 import pytest
 
-from tests.scheduler.test_verbs import GOLDEN, Served
+from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, query
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.disruption import DisruptionBudget, Requirement
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Node
 
-PREEMPT, WHOLE = (
-    (GOLDEN / f"{name}.json").read_bytes() for name in ("preempt", "preempt-whole-pods")
-)
 NODE = "volcano-p"
 
 
@@ -82,13 +79,12 @@ CHOSEN = [pod["UID"] for pod in json.loads(PREEMPT)["NodeNameToMetaVictims"][NOD
 @pytest.fixture
 def bed():
     """GPU 0 and GPU 1 have one of kube-scheduler's victims each, and one pod of 8 GiB more."""
-    bed = Preempting()
-    for gpu, uid in enumerate(CHOSEN):
-        bed.bound(f"chosen{gpu}", gpu, 1, uid)
-    bed.bound("important", 0, 4)
-    bed.bound("low", 1, 3)
-    yield bed
-    bed.server.stop()
+    with Preempting() as bed:
+        for gpu, uid in enumerate(CHOSEN):
+            bed.bound(f"chosen{gpu}", gpu, 1, uid)
+        bed.bound("important", 0, 4)
+        bed.bound("low", 1, 3)
+        yield bed
 
 
 def test_the_least_important_pods_that_free_one_gpu_are_added(bed):
@@ -109,19 +105,23 @@ def test_no_pod_ends_for_one_that_is_not_more_important(bed, priority):
     assert bed.victims() is None
 
 
-def test_nodes_are_counted_that_only_pods_of_lower_priority_keep_from_taking_the_pod(bed):
-    pod = PODS.one(json.dumps(json.loads(PREEMPT)["Pod"]).encode())
-    scheme, demand = bed.cache.demand_of(pod)
-    names = ["somewhere", NODE]
-    assert bed.cache.outranked(scheme, demand, names) == 1
+OUTRANKED = "1 node would take the pod without pods of lower priority"
+
+
+@pytest.mark.parametrize(
+    ("priorities", "is_outranked"), [((1, 1), True), ((100, 101), False), ((99, 101), True)]
+)
+def test_the_event_counts_nodes_that_only_pods_of_lower_priority_keep_from_the_pod(
+    bed, priorities, is_outranked
+):
     for name in ("chosen0", "chosen1", "important", "low"):
-        bed.cache.set_pod(f"ns/{name}", None)
-    for gpu, priority in enumerate((100, 101)):
+        bed.show(name, None)
+    for gpu, priority in enumerate(priorities):
         bed.bound(f"full{gpu}", gpu, priority, gib=16)
-    assert bed.cache.outranked(scheme, demand, names) == 0
-    bed.cache.set_pod("ns/full0", None)
-    bed.bound("less", 0, 99)
-    assert bed.cache.outranked(scheme, demand, names) == 1
+    names = ["somewhere", NODE]
+    assert not bed.post("/filter", query(json.loads(PREEMPT)["Pod"], names))["NodeNames"]
+    (message,) = bed.events()
+    assert (OUTRANKED in message) == is_outranked
 
 
 def budget(allowed, namespace="ns", app="web"):
@@ -158,13 +158,13 @@ def test_budgets_that_cannot_be_read_cost_only_nodes_that_need_more_victims(bed)
 
 
 def test_whole_pods_are_victims_by_their_uids(bed):
-    sent = json.loads(WHOLE)
+    sent = json.loads(WHOLE_PODS)
     assert sent["NodeNameToMetaVictims"] is None
     uids = [pod["metadata"]["uid"] for pod in sent["NodeNameToVictims"][NODE]["Pods"]]
-    answer = bed.post("/preempt", WHOLE)["NodeNameToMetaVictims"]
+    answer = bed.post("/preempt", WHOLE_PODS)["NodeNameToMetaVictims"]
     bed.bound("chosen0", 0, 1, uids[0])
     bed.bound("chosen1", 1, 1, uids[1])
-    answer = bed.post("/preempt", WHOLE)["NodeNameToMetaVictims"]
+    answer = bed.post("/preempt", WHOLE_PODS)["NodeNameToMetaVictims"]
     assert [pod["UID"] for pod in answer[NODE]["Pods"]] == [*uids, "uid-low"]
 
 
@@ -176,7 +176,7 @@ def test_a_node_that_the_cache_does_not_know_is_no_candidate(bed):
 def test_a_stale_cache_and_a_request_that_cannot_be_read_preempt_nobody(bed):
     for body in (b"", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{"name":1}}}'):
         assert bed.post("/preempt", body) == {"NodeNameToMetaVictims": {}}
-    bed.complaint = "the last event is old"
+    bed.program.complaint = "the last event is old"
     assert bed.victims() is None
 
 

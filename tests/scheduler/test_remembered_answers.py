@@ -1,32 +1,36 @@
-"""What filter remembers of nodes: after any event it answers as a scheduler that has just begun."""
+"""What filter remembers of nodes: after any event it answers as the placement does."""
+
+import itertools
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec import structs
 
-from scheduler.cache import SchedulerCache
-from scheduler.node_cache import PodPlacement
-from scheduler.promise import promise_annotations
+from scheduler.reasons import BindFailure
+from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import NAMES, QUARTERS, limits
 from tests.scheduler.test_promise import NODES, SCHEMES
-from tests.scheduler.test_verbs import NOW
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
+from vgpu.placement.node_view import node_view
+from vgpu.placement.result import Placement, PlacementReason
 
 names = st.sampled_from(NAMES)
 
 
 class Remembered(RuleBasedStateMachine):
-    """A cache that answers after every event, beside one that is made anew for each answer."""
+    """A scheduler that answers after every event, beside the placement on the same objects."""
 
     @initialize(system=st.sampled_from(sorted(NODES)))
     def begin(self, system):
         self.system = system
-        self.cache = SchedulerCache(SCHEMES, lambda: NOW)
+        self.scheme = next(scheme for scheme in SCHEMES if scheme.row.name == system)
+        self.served = Served()
+        self.cache = self.served.cache
         self.nodes, self.pods, self.reserved = {}, {}, {}
-        self.count = 0
+        self.count = self.steps = 0
         for name in NAMES:
             self.register(name)
 
@@ -36,11 +40,11 @@ class Remembered(RuleBasedStateMachine):
         container = Container("main", limits(self.system, quarters, 1))
         return Pod(ref, containers=(container,), phase="Running")
 
-    def set_pod(self, key, pod):
-        self.cache.set_pod(key, pod)
-        self.pods.pop(key, None)
+    def show(self, name, pod):
+        self.served.show(name, pod)
+        self.pods.pop(name, None)
         if pod is not None:
-            self.pods[key] = pod
+            self.pods[name] = pod
 
     @rule(name=names)
     def register(self, name):
@@ -54,62 +58,72 @@ class Remembered(RuleBasedStateMachine):
 
     @rule(name=names, quarters=QUARTERS)
     def reserve(self, name, quarters):
-        pod = self.pod(quarters)
-        placement = self.cache.reserve(*demand_of(pod, SCHEMES), name)
-        if isinstance(placement, PodPlacement):
-            annotations = promise_annotations(pod, placement, NOW)
-            self.reserved[f"ns/{pod.ref.name}"] = structs.replace(
-                pod, node=name, annotations=annotations
-            )
+        """A bind, of which no event has come yet."""
+        ref = self.served.api.store(self.pod(quarters)).ref
+        if not self.served.bind(ref, name):
+            self.reserved[ref.name] = self.served.api.pods[ref.name]
 
     @rule(data=st.data())
     def show_bound(self, data):
         if self.reserved:
-            key = data.draw(st.sampled_from(sorted(self.reserved)))
-            self.set_pod(key, self.reserved.pop(key))
+            name = data.draw(st.sampled_from(sorted(self.reserved)))
+            self.show(name, self.reserved.pop(name))
 
     @rule(data=st.data())
-    def refuse_binding(self, data):
+    def find_deleted(self, data):
+        """A bound pod is deleted before any event, and a repeated bind finds that."""
         if self.reserved:
-            key = data.draw(st.sampled_from(sorted(self.reserved)))
-            pod = self.reserved.pop(key)
-            self.cache.release(pod.ref.uid, pod.node)
+            pod = self.reserved.pop(data.draw(st.sampled_from(sorted(self.reserved))))
+            self.served.api.delete(pod.ref.name)
+            assert self.served.bind(pod.ref, pod.node) is BindFailure.GONE
 
     @rule(data=st.data(), change=st.sampled_from(["end", "touch", "no annotations"]))
     def change_pod(self, data, change):
         if self.pods:
-            key = data.draw(st.sampled_from(sorted(self.pods)))
-            pod = self.pods[key]
+            name = data.draw(st.sampled_from(sorted(self.pods)))
+            pod = self.pods[name]
             changed = {
                 "end": None,
                 "touch": structs.replace(pod, labels={"touched": "yes"}),
                 "no annotations": structs.replace(pod, annotations={}),
             }[change]
-            self.set_pod(key, changed)
+            self.show(name, changed)
 
-    def answers(self, cache):
-        found = []
-        for quarters in range(1, 5):
-            ref = PodRef(f"probe-{quarters}", "ns", f"probe-{quarters}")
-            probe = Pod(ref, containers=(Container("main", limits(self.system, quarters, 1)),))
-            demand = demand_of(probe, SCHEMES)
-            filtered = cache.filter(*demand, NAMES)
-            causes = {name: each.cause for name, each in filtered.refused.by_name().items()}
-            found.append((filtered.nodes, causes, cache.scores(*demand, NAMES)))
-            cache.bury(ref.uid)  # it is never bound
-        return found
+    def expected(self, pod):
+        """The placement's answer for each node: why it does not take the pod, and its score."""
+        demand = demand_of(pod, SCHEMES)[1]
+        for name in NAMES:
+            if name not in self.nodes:
+                yield PlacementReason.UNKNOWN_NODE, 0
+                continue
+            bound = itertools.chain(self.pods.values(), self.reserved.values())
+            here = [pod for pod in bound if pod.node == name]
+            view = node_view(self.nodes[name], self.scheme, here, (), (), now=NOW)
+            if view.reason is not None:
+                yield view.reason, 0
+                continue
+            placed = self.scheme.dialect.choose(demand, view.candidate)
+            cause = "" if isinstance(placed, Placement) else placed.cause
+            yield cause, self.scheme.dialect.score(demand, view.candidate)
 
     @invariant()
-    def answers_as_a_new_one(self):
-        remembered = self.answers(self.cache)
-        if self.reserved:
-            return  # a new one would not know of them
-        new = SchedulerCache(SCHEMES, lambda: NOW)
-        for name, node in self.nodes.items():
-            new.set_node(name, node)
-        for key, pod in self.pods.items():
-            new.set_pod(key, pod)
-        assert remembered == self.answers(new)
+    def answers_as_the_placement(self):
+        self.steps += 1
+        for quarters in (1, 3) if self.steps % 2 else (2, 4):  # requests cost most of this test
+            ref = PodRef(f"probe-{quarters}", "ns", f"probe-{quarters}")
+            probe = Pod(ref, containers=(Container("main", limits(self.system, quarters, 1)),))
+            self.served.show(ref.name, probe)
+            taken, refused = self.served.filter(probe, NAMES)
+            scores = self.served.scores(probe, NAMES)
+            self.served.show(ref.name, None)  # it is never bound
+            answers = {
+                name: ("" if name in taken else refused[name], scores[name]) for name in NAMES
+            }
+            assert answers == dict(zip(NAMES, self.expected(probe), strict=True))
+
+    def teardown(self):
+        if hasattr(self, "served"):
+            self.served.close()
 
 
 TestRemembered = pytest.mark.slow(Remembered.TestCase)

@@ -20,88 +20,25 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
-from scheduler.binder import SETTLE_SECONDS, PodBinder
-from scheduler.cache import SchedulerCache
-from scheduler.commit import LOST_SECONDS, LeaseCommitter
-from scheduler.preempted import HeldShares
-from scheduler.reasons import BindError
-from tests.scheduler.test_binder_machine import (
-    GPUSHARE,
-    NODE_OBJECTS,
-    SCHEMES,
-    UNITS,
-    ModelApi,
-)
+from scheduler.binder import SETTLE_SECONDS
+from scheduler.commit import LOST_SECONDS
+from tests.scheduler.model_api import UNITS, ModelApi
+from tests.scheduler.served import Served
+from tests.scheduler.test_binder_machine import GPUSHARE, NODE_OBJECTS
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
-from vgpu.placement.dialects import demand_of
 from vgpu.placement.node_view import node_view
 
 REPLICAS = 2
 MOSTLY_ONE = ("n1", "n1", "n1", "n2")
 
 
-class LeasedApi(ModelApi):
-    """The model with Leases. ``interruptions`` run before requests, by their number."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.leases, self.interruptions, self.requests = {}, {}, 0
-
-    def _request(self):
-        self.requests += 1
-        interruption = self.interruptions.pop(self.requests, None)
-        if interruption is not None:
-            interruption()
-
-    def pod(self, namespace, name):
-        self._request()
-        return super().pod(namespace, name)
-
-    def bind(self, ref, version, node, annotations):
-        self._request()
-        super().bind(ref, version, node, annotations)
-
-    def patch_pod(self, ref, version, annotations):
-        self._request()
-        pod = self.pods.get(ref.name)
-        if pod is None:
-            raise ClusterError(404, "NotFound", ref.name)
-        if pod.ref.uid != ref.uid or pod.resource_version != version:
-            raise ClusterError(409, "Conflict", ref.name)
-        return self.store(structs.replace(pod, annotations={**pod.annotations, **annotations}))
-
-    def node_claims(self, namespace, name):
-        self._request()
-        if self.fault == "lease down":
-            raise ClusterError(0, "Unreachable", "no answer")
-        return self.leases.get(name)
-
-    def write_node_claims(self, namespace, name, text, version, node):
-        self._request()
-        known, _ = self.leases.get(name, ("", ""))
-        if self.fault == "lease not written":
-            raise ClusterError(0, "Unreachable", "no answer")
-        if known != version:
-            raise ClusterError(409, "Conflict", name)
-        self.leases[name] = (str(next(self.versions)), text)
-        if self.fault == "lease written":
-            raise ClusterError(0, "Unreachable", "no answer")
-        return self.leases[name][0]
-
-
-class Replica:
-    """One process: its cache, its binder, and the events that it has not read yet."""
+class Replica(Served):
+    """One process, and how many events it has read."""
 
     def __init__(self, api, clock):
-        self.cache = SchedulerCache(
-            SCHEMES,
-            clock,
-            nominated=lambda *held: committer.hold(*held),  # noqa: PLW0108
-        )
-        committer = LeaseCommitter(api, self.cache, "ns", clock)
-        self.binder = PodBinder(api, self.cache, clock, committer=committer)
+        super().__init__(api, clock, leases=True)
         self.seen = 0
         for name, node in NODE_OBJECTS.items():
             self.cache.set_node(name, node)
@@ -121,7 +58,7 @@ class Replicas(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.now = 1_000_000.0
-        self.api = LeasedApi()
+        self.api = ModelApi()
         self.replicas = [self._replica() for _ in range(REPLICAS)]
         self.uids = itertools.count(1)
 
@@ -146,8 +83,7 @@ class Replicas(RuleBasedStateMachine):
     def delete(self, ref):
         pod = self.api.pods.get(ref.name)
         if pod is not None and pod.ref == ref:
-            del self.api.pods[ref.name]
-            self.api.events.append((ref.name, None))
+            self.api.delete(ref.name)
 
     @rule(
         number=st.integers(0, REPLICAS - 1),
@@ -167,22 +103,17 @@ class Replicas(RuleBasedStateMachine):
             self.api.fault, before = "none", self.api.fault
             self.now += seconds
             if seconds:
-                others.binder.settle()
-            with suppress(BindError):
-                others.binder.bind(other, other_node)
+                others.settle()
+            others.bind(other, other_node)
             self.api.fault = before
 
         self.api.interruptions = {self.api.requests + after: interrupt}
         self.api.fault = fault
-        try:
-            self.replicas[number].binder.bind(ref, node)
-        except BindError:
-            pass
-        else:
+        reason = self.replicas[number].bind(ref, node)
+        self.api.fault, self.api.interruptions = "none", {}
+        if not reason:
             pod = self.api.pods[ref.name]
             assert (pod.ref, pod.node) == (ref, node), "a success without a binding"
-        finally:
-            self.api.fault, self.api.interruptions = "none", {}
 
     @rule(
         number=st.integers(0, REPLICAS - 1),
@@ -195,12 +126,9 @@ class Replicas(RuleBasedStateMachine):
         pod = self.api.pods.get(ref.name)
         if pod is None or pod.ref != ref or pod.node:
             return
-        cache = self.replicas[number].cache
-        everybody = {each.ref.uid for each in self.api.pods.values()}
-        found = cache.preempt(*demand_of(pod, SCHEMES), node, everybody)
-        if found is None:
+        everybody = [each.ref.uid for each in self.api.pods.values()]
+        if not self.replicas[number].preempt(pod, {node: everybody}):
             return
-        cache.note_preemption(ref, {node: HeldShares(found.placement.allocations)})
         self.api.store(structs.replace(pod, nominated_node=node))
         self.api.fault = fault
         self.deliver(number, len(self.api.events))
@@ -222,15 +150,16 @@ class Replicas(RuleBasedStateMachine):
     def deliver(self, number, count):
         replica = self.replicas[number]
         for name, pod in self.api.events[replica.seen : replica.seen + count]:
-            replica.cache.set_pod(f"ns/{name}", pod)
+            replica.show(name, pod)
         replica.seen = min(replica.seen + count, len(self.api.events))
 
     @rule(number=st.integers(0, REPLICAS - 1))
     def restart(self, number):
         """kill -9, and a new process that lists all pods before it answers."""
+        self.replicas[number].close()
         replica = self.replicas[number] = self._replica()
         for pod in self.api.pods.values():
-            replica.cache.set_pod(f"ns/{pod.ref.name}", pod)
+            replica.show(pod.ref.name, pod)
         replica.seen = len(self.api.events)
 
     @rule(
@@ -240,7 +169,7 @@ class Replicas(RuleBasedStateMachine):
     def wait(self, number, seconds):
         """Writes may be on their way for any time: only their preconditions end them."""
         self.now += seconds
-        self.replicas[number].binder.settle()
+        self.replicas[number].settle()
 
     @invariant()
     def no_gpu_is_overcommitted(self):
@@ -252,6 +181,11 @@ class Replicas(RuleBasedStateMachine):
                 assert gpu.memory_bytes <= gpu.capacity_bytes
 
     def teardown(self):
+        for replica in self.replicas:
+            replica.close()
+        self.at_rest()
+
+    def at_rest(self):
         """At rest every replica counts exactly what is there: nothing leaks."""
         self.api.late.clear()
         for pod in list(self.api.pods.values()):
@@ -259,10 +193,10 @@ class Replicas(RuleBasedStateMachine):
         for replica in self.replicas:
             for _ in range(3):
                 for name, pod in self.api.events[replica.seen :]:
-                    replica.cache.set_pod(f"ns/{name}", pod)
+                    replica.show(name, pod)
                 replica.seen = len(self.api.events)
                 self.now += LOST_SECONDS + SETTLE_SECONDS
-                replica.binder.settle()
+                replica.settle()
             for name, node in NODE_OBJECTS.items():
                 bound = [pod for pod in self.api.pods.values() if pod.node == name]
                 true = node_view(node, GPUSHARE, bound, (), (), now=self.now)

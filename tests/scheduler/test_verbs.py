@@ -1,69 +1,28 @@
 """The verbs over HTTP, with kube-scheduler's recorded requests and with those of nobody."""
 
 import json
-import urllib.request
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.binder import PodBinder
-from scheduler.cache import SchedulerCache
-from scheduler.events import RejectionEvents
-from scheduler.extender import Extender
-from scheduler.metrics import SchedulerMetrics
-from scheduler.preemption import Preemptor
-from scheduler.service import MOST_QUERY, extender_routes
-from tests.scheduler.test_binder_machine import ModelApi, gpushare_node
-from tests.support.environment import ROOT
-from tests.support.waiting import WAIT_SECONDS
+from scheduler.service import MOST_QUERY
+from tests.scheduler.model_api import gpushare_node
+from tests.scheduler.served import BIND, FILTER, NOW, WHOLE_NODES, Served, filler
 from tests.support.web_helpers import exchange, status_of
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Node
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason
-from vgpu.web.server import WebServer
 
-GOLDEN = ROOT / "tests" / "golden" / "extender"
-FILTER, WHOLE, BIND = (
-    (GOLDEN / f"{name}.json").read_bytes() for name in ("filter", "filter-whole-nodes", "bind")
-)
 SCHEMES = scheduler_schemes({})
-NOW = 1_000_000.0
-
-
-class Served:
-    """The verbs of one cache on a port."""
-
-    def __init__(self, schemes=SCHEMES):
-        self.complaint, self.events = "", []
-        self.api = ModelApi()
-        self.cache = SchedulerCache(schemes, lambda: NOW)
-        events = RejectionEvents(self.events.append, lambda: NOW)
-        self.extender = Extender(
-            self.cache,
-            PodBinder(self.api, self.cache, lambda: NOW),
-            SchedulerMetrics(),
-            events,
-            lambda: self.complaint,
-        )
-        preemptor = Preemptor(self.api, self.cache, lambda: self.complaint)
-        routes = extender_routes(self.extender, preemptor, SchedulerMetrics())
-        self.server = WebServer(routes, ["127.0.0.1:0"])
-        self.server.start()
-
-    def post(self, path, body):
-        url = f"http://{self.server.addresses[0]}{path}"
-        with urllib.request.urlopen(url, body, timeout=WAIT_SECONDS) as answer:
-            return json.loads(answer.read())
 
 
 @pytest.fixture
 def served():
-    served = Served()
-    yield served
-    served.server.stop()
+    with Served() as served:
+        yield served
 
 
 def test_a_recorded_filter_is_answered_with_exactly_the_types_of_the_protocol(served):
@@ -85,8 +44,8 @@ def test_a_recorded_filter_is_answered_with_exactly_the_types_of_the_protocol(se
 def test_whole_nodes_come_back_as_they_were_sent(served):
     for name in ("gpushare-a", "gpushare-b"):
         served.cache.set_node(name, gpushare_node(name, 2))
-    answer = served.post("/gpushare-scheduler/filter", WHOLE)
-    sent = json.loads(WHOLE)["Nodes"]["items"]
+    answer = served.post("/gpushare-scheduler/filter", WHOLE_NODES)
+    sent = json.loads(WHOLE_NODES)["Nodes"]["items"]
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == sent
     assert sorted(node["metadata"]["name"] for node in sent) == ["gpushare-a", "gpushare-b"]
@@ -106,7 +65,7 @@ def test_a_recorded_bind_writes_the_reservation_and_is_idempotent(served):
 
 def test_a_cache_that_cannot_be_used_answers_nothing(served):
     served.cache.set_node("gpushare-a", gpushare_node("gpushare-a", 2))
-    served.complaint = "the last event is old"
+    served.program.complaint = "the last event is old"
     assert "the last event is old" in served.post("/filter", FILTER)["Error"]
     assert "the last event is old" in served.post("/bind", BIND)["Error"]
     assert {row["Score"] for row in served.post("/prioritize", FILTER)} == {0}
@@ -189,35 +148,3 @@ def test_the_answer_is_that_of_the_placement_on_each_node(served, nodes, asked):
         served.cache.set_pod(f"ns/{key}", None)
     for name in names:
         served.cache.set_node(name, None)
-
-
-def filler(name, node, index, size, priority=0):
-    """A bound pod that holds so many units of a GPU."""
-    return PODS.one(
-        json.dumps(
-            {
-                "metadata": {
-                    "name": name,
-                    "namespace": "ns",
-                    "uid": f"uid-{name}",
-                    "annotations": {
-                        "ALIYUN_COM_GPU_MEM_IDX": str(index),
-                        "ALIYUN_COM_GPU_MEM_POD": str(size),
-                        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
-                        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
-                    },
-                },
-                "spec": {
-                    "nodeName": node,
-                    "priority": priority,
-                    "containers": [
-                        {
-                            "name": "main",
-                            "resources": {"limits": {"aliyun.com/gpu-mem": str(size)}},
-                        }
-                    ],
-                },
-                "status": {"phase": "Running"},
-            }
-        ).encode()
-    )

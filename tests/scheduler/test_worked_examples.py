@@ -1,21 +1,20 @@
 """The originals' worked examples over HTTP: S1 to S6 of gpushare, and those of gpu-admission.
 
 The pod is that of kube-scheduler's recorded request; a bind is followed by the event of the bound
-pod. S7 and S8 need a real API server and are in ``tests/cluster/test_scheduler.py``.
+pod. S7 and S8 need a real API server and are in ``tests/cluster/test_scheduler_pods.py``.
 """
 
+import copy
 import json
 
 import pytest
 
-from tests.scheduler.test_verbs import FILTER, Served, filler
+from tests.scheduler.served import RECORDED_POD, Served, binding, filler, query
 from vgpu.kube.kinds import PODS
 from vgpu.kube.objects import Node
-from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.result import PlacementReason
 from vgpu.units import MIB
 
-SCHEMES = scheduler_schemes({"gpushare": MIB})
 MEMORY = PlacementReason.MEMORY.explanation
 
 
@@ -42,7 +41,7 @@ class Example:
 
     def pod(self, *limits):
         """The recorded pod, with a container for each of these limits."""
-        pod = json.loads(FILTER)["Pod"]
+        pod = copy.deepcopy(RECORDED_POD)
         self.number += 1
         pod["metadata"] |= {"name": f"p{self.number}", "uid": f"uid-{self.number}"}
         pod["metadata"].pop("annotations", None)
@@ -59,26 +58,19 @@ class Example:
 
     def filter(self, pod, *nodes, path="/filter"):
         """The nodes that take the pod, and why each of the others does not."""
-        answer = self.served.post(path, body(Pod=pod, Nodes=None, NodeNames=nodes))
+        answer = self.served.post(path, query(pod, nodes))
         assert answer["Error"] == ""
         failed = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
         return answer["NodeNames"] or [], failed
 
     def bind(self, pod, node):
         """The annotations of the pod, once it is bound and an event has shown it."""
-        meta = pod["metadata"]
-        self.served.api.store(PODS.one(json.dumps(pod).encode()))
-        names = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
-        answer = self.served.post("/bind", body(**names, Node=node))
-        assert answer == {"Error": ""}
-        bound = self.served.api.pods[meta["name"]]
+        ref = self.served.api.store(PODS.one(json.dumps(pod).encode())).ref
+        assert self.served.post("/bind", binding(ref, node)) == {"Error": ""}
+        bound = self.served.api.pods[ref.name]
         assert bound.node == node
         self.cache.set_pod(f"{bound.ref.namespace}/{bound.ref.name}", bound)
         return bound.annotations
-
-
-def body(**fields):
-    return json.dumps(fields).encode()
 
 
 def units(number):
@@ -87,9 +79,8 @@ def units(number):
 
 @pytest.fixture
 def example():
-    served = Served(SCHEMES)
-    yield Example(served)
-    served.server.stop()
+    with Served(units={"gpushare": MIB}) as served:
+        yield Example(served)
 
 
 def test_s1_only_a_node_with_enough_on_one_gpu_takes_the_pod(example):
@@ -167,7 +158,7 @@ def test_gpu_admissions_four_pods_get_the_gpus_of_its_own_test(example):
     ):
         pod = example.pod(*shares(*asked))
         taken, _ = example.filter(pod, *nodes, path="/scheduler/predicates")
-        rows = example.served.post("/prioritize", body(Pod=pod, Nodes=None, NodeNames=taken))
+        rows = example.served.post("/prioritize", query(pod, taken))
         scores = {row["Host"]: row["Score"] for row in rows}
         assert scores[where] == max(scores.values())
         annotations = example.bind(pod, where)
