@@ -6,8 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cluster.extending import Extender, ExtenderProxy, bound, kube_scheduler
+from tests.cluster.placing import Placing, check
+from tests.cluster.scheduler_bed import bed
 from tests.cluster.test_reconcile_apply import budget
-from tests.cluster.test_scheduler import Placing, bed, check
 from tests.support.bed.client import Refused
 from vgpu.cli import main
 

@@ -262,7 +262,7 @@ def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes
 
 
 def test_the_scheduler_may_only_what_it_is_tested_with():
-    """With no more, tests/cluster/test_scheduler.py runs it."""
+    """With no more, the cluster tests of the scheduler run it."""
     tested = {
         (verb, resource)
         for rule in (*RIGHTS, *MAP_RIGHTS)
