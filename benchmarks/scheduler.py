@@ -121,7 +121,8 @@ def body(names, memory, uid="new", namespace="ml"):
     containers = [{"name": "main", "resources": {"limits": limits}}]
     metadata = {"name": uid, "namespace": namespace, "uid": uid}
     sent = {"metadata": metadata, "spec": {"containers": containers}, "status": {}}
-    return json.dumps({"Pod": sent, "Nodes": None, "NodeNames": names}).encode()
+    whole = {"Pod": sent, "Nodes": None, "NodeNames": names}
+    return json.dumps(whole, separators=(",", ":")).encode()  # as kube-scheduler sends it
 
 
 def measured(connection, bodies):

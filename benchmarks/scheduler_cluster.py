@@ -1,23 +1,24 @@
 """The scheduler behind a real kube-scheduler, beside an extender that decides nothing; as root.
 
     python benchmarks/scheduler_cluster.py [--nodes 5000] [--pods 20000] [--placed 300] [--rounds 3]
+        [--only rejections] [--rejected 2000]
 
 The cluster is a fleet of the test bed: etcd, an API server and kwok, with Volcano's GPUs. Every
 round measures each extender once, in another order, so that other work of the machine hits all of
 them: with a kube-scheduler of its own the pods a second between the first binding and the last, of
 pods that are there before it starts; then 64 binds at a time, and in turn as many bare Bindings.
-At the end each extender rejects pods that fit on no GPU while bound pods change: CPU times are
-compared for equal numbers of requests, since kube-scheduler's back-off gives each extender another
-number. A line has the median of the rounds' ratios. Pods are deleted before the next measurement:
-ours takes no node with pods that nobody has reserved a GPU for. Everything shares this machine's
-cores.
+At the end each extender rejects pods that fit on no GPU while bound pods change. Its CPU time has
+two parts: that of the changes, measured while kube-scheduler is stopped, and that of the requests.
+kube-scheduler's back-off and other work of the machine give each extender another number of
+requests, so the budget is for an equal number: the null extender's.
+
+A line has the median of the rounds' ratios. Pods are deleted before the next measurement: ours
+takes no node with pods that nobody has reserved a GPU for. Everything shares this machine's cores.
 """
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,13 +28,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets, load  # noqa: E402
-from tests.cluster.extending import Extender, condition_message, kube_scheduler  # noqa: E402
+from benchmarks.extenders import MODES, extending  # noqa: E402
+from tests.cluster.extending import kube_scheduler  # noqa: E402
 from tests.support.bed import objects  # noqa: E402
 from tests.support.bed.fleet import create, start_fleet  # noqa: E402
 from tests.support.bed.population import CARD_MIB, Population  # noqa: E402
@@ -52,10 +55,14 @@ FITS = {NUMBER: 1, MEMORY: 8000}
 FITS_NOWHERE = {NUMBER: 1, MEMORY: CARD_MIB + 1000}
 """More than any GPU has, and less than the sum of a node: kube-scheduler offers every node."""
 
-AT_ONCE, BATCHES = 64, 2
+AT_ONCE, BATCHES = 64, 4
+WARM_UP = 2
+"""Batches that open the connections to the API server, and are not counted. An extender's binds
+arrive one after another, so that one batch opens only some of them."""
+
 EVENTS_A_SECOND = 50
+UNBOUND = "spec.nodeName="
 PLACE_SECONDS = 900
-MODES = {"null": None, "single": ("--single",), "leases": ()}
 LEAST_PART = {"single": 0.8, "leases": 0.5}
 """Of the null extender's pods a second."""
 
@@ -66,56 +73,16 @@ MOST_START = 10.0
 """Seconds from the start of the process to its first answer."""
 
 MOST_CPU = 2.0
-"""Times of the null extender's CPU time while pods are rejected."""
+"""Times of the null extender's CPU time while pods are rejected, for its number of requests."""
+
+SETTLE_SECONDS = 3
+"""Time for which pods change before CPU time is measured, in seconds."""
 
 FILTERS = 'vgpu_extender_requests_total{verb="filter"'
+EVENTS = 'vgpu_extender_api_requests_total{verb="create"'
 
 MOST_MEMORY = 400
 """Resident MiB at the peak."""
-
-
-class Running(NamedTuple):
-    """An extender: its port and process, and the seconds of its start."""
-
-    port: int
-    pid: int
-    start: float = 0.0
-
-    def cpu(self):
-        """Seconds of CPU time so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
-    def filters(self):
-        """Number of answers to filter so far."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        named = [line for line in lines if line.startswith(FILTERS)]
-        return sum(float(line.rpartition(" ")[2]) for line in named)
-
-    def memory(self):
-        """Resident MiB at the peak."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
-
-
-@contextmanager
-def extending(cluster, folder, mode, *, rejects=False):
-    """An extender."""
-    if mode != "null":
-        extender = Extender(cluster, folder, *MODES[mode])
-        started = time.perf_counter()
-        with extender:
-            yield Running(extender.port, extender.daemon.pid, time.perf_counter() - started)
-            extender.daemon.stop()  # politely: the next one need not wait for its Lease
-        return
-    command = [sys.executable, ROOT / "benchmarks" / "null_extender.py", cluster.kubeconfig]
-    command += ["--rejects"] * rejects
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield Running(int(process.stdout.readline()), process.pid)
-        process.stdin.close()
 
 
 def pods(count, prefix, scheduler, limits=FITS):
@@ -186,7 +153,7 @@ def bind_p99(fleet, api, extender):
     """Milliseconds of a bind by the extender and of a bare Binding, at the 99th percentile."""
     times = {}
     nodes = [node["metadata"]["name"] for node in fleet.nodes[:AT_ONCE]]
-    for number in range(BATCHES + 1):
+    for number in range(WARM_UP + BATCHES):
         for kind, call in (("bind", by_extender(extender.port)), ("bare", bare(api))):
             made = create(fleet.client, pods(AT_ONCE, f"bound-{number}-{kind}", "nobody"))
             refs = [
@@ -197,7 +164,7 @@ def bind_p99(fleet, api, extender):
                 for ref, node in zip(refs, nodes, strict=True)
             ]
             took = at_once(calls)
-            if number:  # the first opens connections
+            if number >= WARM_UP:
                 times.setdefault(kind, []).extend(took)
             remove(fleet, "bound")
     return {kind: sorted(took)[int(0.99 * len(took))] for kind, took in times.items()}
@@ -251,31 +218,63 @@ def changing(fleet):
         thread.join()
 
 
-def rejecting_cpu(fleet, folder, mode, count, seconds):
-    """While pods that fit nowhere are tried again: CPU time a second, requests a second, MiB."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    name = f"rejecting-{mode}"
-    made = create(fleet.client, pods(count, "rejected", name, FITS_NOWHERE))
+class RejectingCost(NamedTuple):
+    """What an extender needs while pods that fit nowhere are tried again and others change.
 
-    def waiting():
-        listed = fleet.client.list(path, fieldSelector="spec.nodeName=")
-        return sum(map(bool, map(condition_message, listed)))
+    ``changes`` and ``rejections`` are seconds of CPU time a second, ``requests`` a second, and
+    ``memory`` MiB.
+    """
 
+    changes: float
+    rejections: float
+    requests: float
+    memory: int
+
+    def at(self, requests):
+        """CPU time a second for another number of requests."""
+        return self.changes + self.rejections / self.requests * requests
+
+
+def rejecting_cost(fleet, folder, mode, count, seconds):
+    """The pods are those of the measurement before, if there was one."""
+    name = "rejecting"
+    made = fleet.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods", fieldSelector=UNBOUND)
+    create(fleet.client, pods(count - len(made), "rejected", name, FITS_NOWHERE))
     with (
         extending(fleet.cluster, folder, mode, rejects=True) as extender,
-        kube_scheduler(fleet.cluster, folder, name, extender.port),
+        kube_scheduler(fleet.cluster, folder, name, extender.port) as scheduler,
     ):
-        wait_until(lambda: waiting() == len(made), "all were rejected", seconds=PLACE_SECONDS)
+        wait_until(
+            lambda: extender.counted(FILTERS) >= count,
+            "each was rejected",
+            seconds=PLACE_SECONDS,
+            pause=1,
+        )
         with changing(fleet):
-            time.sleep(3)
-            filters, before, started = extender.filters(), extender.cpu(), time.perf_counter()
-            time.sleep(seconds)
-            took = time.perf_counter() - started
-            cpu = (extender.cpu() - before) / took
-            requests = (extender.filters() - filters) / took
-        memory = extender.memory()
-    remove(fleet, "rejected")
-    return cpu, requests, memory
+            wait_until(lambda: is_silent(extender), "the events are written", seconds=120)
+            rejecting, requests = cpu_share(extender, seconds)
+            scheduler.signal(SIGSTOP)
+            try:
+                time.sleep(SETTLE_SECONDS)
+                changes, _ = cpu_share(extender, seconds / 2)
+            finally:
+                scheduler.signal(SIGCONT)
+        return RejectingCost(changes, rejecting - changes, requests, extender.memory())
+
+
+def is_silent(extender):
+    """Whether it writes no events: a pod's first rejection is one, the others are not."""
+    before = extender.counted(EVENTS)
+    time.sleep(SETTLE_SECONDS)
+    return extender.counted(EVENTS) == before
+
+
+def cpu_share(extender, seconds):
+    """CPU time a second, and answers to filter a second."""
+    filters, before, started = extender.counted(FILTERS), extender.cpu(), time.perf_counter()
+    time.sleep(seconds)
+    took = time.perf_counter() - started
+    return (extender.cpu() - before) / took, (extender.counted(FILTERS) - filters) / took
 
 
 # ---------------------------------------------------------------- the whole
@@ -291,7 +290,6 @@ def measure(population, tools, args):
     def hold(*figures):
         print(f"    {budgets.hold(*figures)}", flush=True)
 
-    rounds = []
     with (
         Workplace() as workplace,
         tempfile.TemporaryDirectory() as name,
@@ -300,43 +298,58 @@ def measure(population, tools, args):
     ):
         folder = Path(name)
         fleet.nodes = fleet.client.list("/api/v1/nodes")
-        print(f"{population.nodes} nodes, {population.pods} bound pods; {args.placed} are placed")
-        rounds += [
-            one_round(fleet, api, folder, args.placed, number) for number in range(args.rounds)
-        ]
-        for mode in MODES:
-            show(f"{mode}: pods a second", median(rounds, mode, "rate"), "")
-            show(f"{mode}: CPU time of a pod", median(rounds, mode, "cpu"), "ms")
-            show(f"{mode}: bind, p99", median(rounds, mode, "bind"), "ms")
-            show("  a bare Binding, p99", median(rounds, mode, "bare"), "ms")
-            if mode == "null":
-                continue
-            slower = [each["null"]["rate"] / each[mode]["rate"] for each in rounds]
-            part = 1 / statistics.median(slower)
-            show("  of the null extender's pods a second", part, "")
-            hold(f"{mode}, null / own", 1 / part, 1 / LEAST_PART[mode], "times")
-            times = statistics.median(each[mode]["bind"] / each[mode]["bare"] for each in rounds)
-            show("  bind of a bare Binding", times, "times")
-            hold(f"{mode}, bind", times, MOST_BIND, "times")
-            start = min(each[mode]["start"] for each in rounds)
-            show(f"{mode}: ready after", start, "s")
-            hold(f"{mode}, start", start, MOST_START, "s")
-        costs = {}
-        for mode in MODES:
-            cpu, requests, memory = rejecting_cpu(fleet, folder, mode, args.rejected, args.seconds)
-            costs[mode] = cpu / requests
-            show(
-                f"{mode}: CPU, {args.rejected} rejected pods", 1000 * cpu, "ms/s", f"load {load()}"
-            )
-            show(f"{mode}: requests", requests, "a second")
-            show(f"{mode}: CPU of a request", 1000 * costs[mode], "ms")
-            if mode != "null":
-                times = costs[mode] / costs["null"]
-                show("  of the null extender's", times, "times")
-                hold(f"{mode}, CPU with rejected pods", times, MOST_CPU, "times")
-                show(f"{mode}: resident memory at the peak", memory, "MiB")
-                hold(f"{mode}, memory", memory, MOST_MEMORY, "MiB")
+        print(f"{population.nodes} nodes, {population.pods} bound pods; load {load()}", flush=True)
+        if args.only != "rejections":
+            place(fleet, api, folder, args, hold)
+        if args.only != "binds":
+            reject(fleet, folder, args, hold)
     return budgets.status()
+
+
+def place(fleet, api, folder, args, hold):
+    """The figures of pods that are placed."""
+    rounds = [one_round(fleet, api, folder, args.placed, number) for number in range(args.rounds)]
+    print(f"  {args.placed} pods are placed")
+    for mode in MODES:
+        show(f"{mode}: pods a second", median(rounds, mode, "rate"), "")
+        show(f"{mode}: CPU time of a pod", median(rounds, mode, "cpu"), "ms")
+        show(f"{mode}: bind, p99", median(rounds, mode, "bind"), "ms")
+        show("  a bare Binding, p99", median(rounds, mode, "bare"), "ms")
+        times = statistics.median(each[mode]["bind"] / each[mode]["bare"] for each in rounds)
+        show("  bind of a bare Binding", times, "times")
+        if mode == "null":
+            continue
+        hold(f"{mode}, bind", times, MOST_BIND, "times")
+        slower = [each["null"]["rate"] / each[mode]["rate"] for each in rounds]
+        part = 1 / statistics.median(slower)
+        show("  of the null extender's pods a second", part, "")
+        hold(f"{mode}, null / own", 1 / part, 1 / LEAST_PART[mode], "times")
+        start = min(each[mode]["start"] for each in rounds)
+        show(f"{mode}: ready after", start, "s")
+        hold(f"{mode}, start", start, MOST_START, "s")
+
+
+def reject(fleet, folder, args, hold):
+    """The figures of pods that are rejected again and again."""
+    costs = {}
+    for mode in MODES:
+        cost = rejecting_cost(fleet, folder, mode, args.rejected, args.seconds)
+        costs[mode] = cost
+        show(f"{mode}: requests of {args.rejected} pods", cost.requests, "a second")
+        show("  CPU time of a request", 1000 * cost.rejections / cost.requests, "ms")
+        show(f"  CPU time of {EVENTS_A_SECOND} changes", 1000 * cost.changes, "ms/s")
+        both = 1000 * (cost.changes + cost.rejections)
+        show("  CPU time of both", both, "ms/s", f"load {load()}")
+        if mode != "null":
+            null = costs["null"]
+            both = cost.at(null.requests)
+            show(f"  for {null.requests:.0f} requests a second", 1000 * both, "ms/s")
+            times = both / null.at(null.requests)
+            show("  of the null extender's", times, "times")
+            hold(f"{mode}, CPU with rejected pods", times, MOST_CPU, "times")
+            show(f"{mode}: resident memory at the peak", cost.memory, "MiB")
+            hold(f"{mode}, memory", cost.memory, MOST_MEMORY, "MiB")
+    remove(fleet, "rejected")
 
 
 def median(rounds, mode, figure):
@@ -368,6 +381,7 @@ def main():
     parser.add_argument("--pods", type=int, default=20000)
     parser.add_argument("--placed", type=int, default=300, help="pods of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("binds", "rejections"), help="one half of the figures")
     parser.add_argument("--rejected", type=int, default=2000, help="pods that fit nowhere")
     parser.add_argument("--seconds", type=float, default=20, help="of the CPU measurement")
     args = parser.parse_args()

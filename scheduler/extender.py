@@ -22,7 +22,7 @@ from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import UNRESOLVABLE, PlacementReason, PlacementRefusal
 
 NOT_READY: Final = "vgpu scheduler is not ready: "
 
@@ -61,7 +61,7 @@ class Extender:
             self._metrics.note_rejection(demand.reason)
             text = demand.text
             self._events.rejected(query.pod.ref, lambda: text)
-            return FilterAnswer(unresolvable=dict.fromkeys(query.names, text))
+            return FilterAnswer(unresolvable=query.each(text))
         filtered = self._cache.filter(*demand, query.names)
         refused = filtered.refused
         if not filtered.nodes:
@@ -70,6 +70,12 @@ class Extender:
                 self._metrics.note_rejection(reason)
             explain = partial(self._explain, query.pod, *demand, refused)
             self._events.rejected(query.pod.ref, explain)
+            only = refused.only_cause()
+            if only is not None:
+                texts = query.each(only.explanation)
+                if only in UNRESOLVABLE:
+                    return FilterAnswer(unresolvable=texts)
+                return FilterAnswer(failed=texts)
         return FilterAnswer(filtered.nodes, *refused.texts())
 
     def _explain(

@@ -57,6 +57,9 @@ class NodeFilter:
         self._state = state
         self._changed = changed
         self._answered: dict[str, AnsweredNode] = {}
+        self._names: dict[str, str] = {}
+        """The keys of remembered answers: the strings of one request, which lie side by side in
+        memory. Among the nodes' own objects each look-up would wait for the memory."""
         self._known = NodeAnswers()
         self._memories: list[NodeMemory[Any]] = [self._known]
 
@@ -84,7 +87,18 @@ class NodeFilter:
         now: float,
         before: Sequence[UnderWay] = (),
     ) -> list[NodeAnswer]:
-        """Whether each node takes the demand after those of ``before``, and its score.
+        """Whether each node takes the demand after those of ``before``, and its score."""
+        return self._answers(names, shape, demand, now, before)[0]
+
+    def _answers(
+        self,
+        names: Sequence[str],
+        shape: DemandShape,
+        demand: PodDemand,
+        now: float,
+        before: Sequence[UnderWay] = (),
+    ) -> tuple[list[NodeAnswer], set[NodeAnswer]]:
+        """The answers, and each of them once.
 
         What a node answers is the same for all pods of a shape, unless something is kept on it for
         a pod: then it is asked each time.
@@ -102,25 +116,27 @@ class NodeFilter:
             found = cached.as_found_by(demand)
             answer = self._known.shared(found.answer(scheme, demand, now, demands))
             if cached.is_alike_for(demand):
-                known[cached.name] = answer
+                known[self._names.setdefault(name, name)] = answer
             return answer
 
         get = known.get if not own else {**known, **dict.fromkeys(own)}.get
         answers = list(map(get, names))
-        for _ in range(answers.count(None)):  # few nodes have changed since the last pod
-            number = answers.index(None)
-            answers[number] = ask(names[number])
-        return cast("list[NodeAnswer]", answers)
+        distinct = set(answers)
+        if None in distinct:
+            for _ in range(answers.count(None)):  # few nodes have changed since the last pod
+                number = answers.index(None)
+                answers[number] = ask(names[number])
+            distinct = set(answers)
+        return cast("list[NodeAnswer]", answers), cast("set[NodeAnswer]", distinct)
 
     def split(
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[Sequence[str], RefusedNodes]:
         """The nodes that take the demand, and why the others do not."""
-        answers = self.answers(names, shape, demand, now)
-        distinct = set(answers)
+        answers, distinct = self._answers(names, shape, demand, now)
         refusing = {answer for answer in distinct if answer.refusal is not None}
         if len(refusing) == len(distinct):  # a pod that fits nowhere, again and again
-            return (), RefusedNodes(names, answers)
+            return (), RefusedNodes(names, answers, distinct)
         if not refusing:
             return names, RefusedNodes()
         refuses = list(map(refusing.__contains__, answers))
@@ -173,6 +189,8 @@ class NodeFilter:
                 self._answered[name] = answered
                 if before is not None and before.is_like(answered):
                     continue
+            else:
+                self._names.pop(name, None)
             for memory in self._memories:
                 memory.forget(name)
 

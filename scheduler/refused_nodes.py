@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Self
 
 from scheduler.node_answers import NodeAnswer
@@ -13,12 +14,22 @@ _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)
 class RefusedNodes:
     """The refusals of nodes. Each question looks at a shared refusal only once."""
 
-    def __init__(self, names: Sequence[str] = (), answers: Sequence[NodeAnswer] = ()) -> None:
-        """Each of the answers is a refusal, by the node whose name is at the same place."""
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        answers: Sequence[NodeAnswer] = (),
+        distinct: AbstractSet[NodeAnswer] | None = None,
+    ) -> None:
+        """Each of the answers is a refusal, by the node whose name is at the same place.
+
+        ``distinct`` has each of the answers once, if that is known.
+        """
         self.names = names
         self._answers = answers
         self._refusals: Mapping[NodeAnswer, PlacementRefusal] = {
-            answer: answer.refusal for answer in set(answers) if answer.refusal is not None
+            answer: answer.refusal
+            for answer in (set(answers) if distinct is None else distinct)
+            if answer.refusal is not None
         }
 
     @classmethod
@@ -56,10 +67,13 @@ class RefusedNodes:
 
     def most_frequent(self) -> PlacementReason | None:
         """The cause of most nodes; None without nodes."""
+        only = self.only_cause()  # nearly always: every node has too little of the same
+        return only or next((cause for cause, _ in self.counts()), None)
+
+    def only_cause(self) -> PlacementReason | None:
+        """The cause of all nodes; None if there are several, or no nodes."""
         causes = {refusal.cause for refusal in self._refusals.values()}
-        if len(causes) == 1:  # nearly always: every node has too little of the same
-            return causes.pop()
-        return next((cause for cause, _ in self.counts()), None)
+        return causes.pop() if len(causes) == 1 else None
 
     def resolvable(self) -> list[str]:
         """Names of the nodes whose answer other pods may change."""

@@ -26,7 +26,7 @@ NodeNames = frozenset[str] | None
 """Names of nodes; None stands for every node."""
 
 
-class RejectedPod(msgspec.Struct, frozen=True):
+class RejectedPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that no node took.
 
     Attributes:

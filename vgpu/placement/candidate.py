@@ -51,7 +51,7 @@ class PlacementWishes(msgspec.Struct, frozen=True):
 NO_WISHES: Final = PlacementWishes()
 
 
-class PodDemand(msgspec.Struct, frozen=True):
+class PodDemand(msgspec.Struct, frozen=True, gc=False):
     """What a pod requests of a node; ``requests`` are by container, in the pod's order.
 
     A higher ``priority`` is more important. ``units`` are the pod's extended resources, as
@@ -65,7 +65,7 @@ class PodDemand(msgspec.Struct, frozen=True):
     units: tuple[tuple[str, int], ...] = ()
 
 
-class UsedGpu(msgspec.Struct, frozen=True):
+class UsedGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU and what is in use of it.
 
     Attributes:
@@ -155,7 +155,7 @@ GpuLinks = Mapping[str, Mapping[str, int]]
 """How well a GPU is connected to each other one, by their UUIDs; a higher score is better."""
 
 
-class CandidateNode(msgspec.Struct, frozen=True):
+class CandidateNode(msgspec.Struct, frozen=True, gc=False):
     """A node that may be chosen; its GPUs are in the order of the register."""
 
     name: str

@@ -54,7 +54,7 @@ class ForeignPromise(msgspec.Struct, frozen=True):
     since: float
 
 
-class CandidateView(msgspec.Struct, frozen=True):
+class CandidateView(msgspec.Struct, frozen=True, gc=False):
     """A node as a placement sees it.
 
     Attributes:
@@ -78,7 +78,7 @@ def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme
     return own[0] if len(own) == 1 else PlacementReason.MIXED_NODE
 
 
-class IdleGpus(msgspec.Struct, frozen=True):
+class IdleGpus(msgspec.Struct, frozen=True, gc=False):
     """A node's GPUs without any share, in the order of the register.
 
     ``mode`` is how all of them are shared, ``links`` how well they are connected, ``places`` the
@@ -92,7 +92,7 @@ class IdleGpus(msgspec.Struct, frozen=True):
     places: Mapping[str, int]
 
 
-class HeldByPod(msgspec.Struct, frozen=True):
+class HeldByPod(msgspec.Struct, frozen=True, gc=False):
     """What a bound pod holds at its peak; ``shares`` are None if nothing shows it yet."""
 
     shares: tuple[Share, ...] | None
