@@ -167,10 +167,14 @@ def test_pods_with_resource_claims_are_kept_where_they_are_wanted():
     resource_claim_pod = pod(
         "claiming", resourceClaims=[{"name": "gpu", "resourceClaimName": "train"}]
     )
-    content = json.dumps({"metadata": {}, "items": [resource_claim_pod, pod("plain")]}).encode()
+    supplied = pod("supplied")  # its ResourceClaim is in no spec
+    supplied["status"] = {"extendedResourceClaimStatus": {"resourceClaimName": "supplied-7kx2p"}}
+    items = [resource_claim_pod, supplied, pod("plain")]
+    content = json.dumps({"metadata": {}, "items": items}).encode()
     assert PODS.page(content).objects == ()
-    (kept,) = PODS.page(content, keep=Keep.RESOURCE_CLAIMS).objects
-    assert (kept.ref.name, kept.uses_resource_claims) == ("claiming", True)
+    kept = PODS.page(content, keep=Keep.RESOURCE_CLAIMS).objects
+    assert [each.ref.name for each in kept] == ["claiming", "supplied"]
+    assert all(each.uses_resource_claims for each in kept)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
