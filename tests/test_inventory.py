@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import sample_cluster as sample
+from tests.support.registers import hami_register, volcano_register
 from tests.support.sample_cluster import GIB, HOUR, NOW
 from vgpu.inventory import Objects, Units, WaitingReason, inventory, of_node, only_node, only_scheme
 from vgpu.kube.dump import decode_dump
@@ -68,21 +69,9 @@ def test_a_finished_pod_holds_nothing_and_does_not_wait():
 
 def test_hamis_pods_are_read_and_those_of_nvidias_own_plugin_are_not():
     gpu = sample.uuid(1)
-    register = json.dumps(
-        [
-            {
-                "id": gpu,
-                "count": 10,
-                "devmem": 46068,
-                "devcore": 100,
-                "type": "NVIDIA-L40S",
-                "mode": "hami-core",
-                "health": True,
-            }
-        ]
-    )
+    register = hami_register(gpu, mib=46068, model="NVIDIA-L40S")
     told = found(
-        sample.node("hami", {"nvidia.com/gpu": 10}, {"hami.io/node-nvidia-register": register}),
+        sample.node("hami", {"nvidia.com/gpu": 10}, register),
         sample.node("nvidia", {"nvidia.com/gpu": 8}),
         sample.pod(
             "shares",
@@ -322,8 +311,7 @@ def test_nodes_that_cannot_have_the_same_unit_are_named():
 
 
 def test_volcanos_factor_counts_and_a_missing_one_is_noticed():
-    register = f"{sample.uuid(1)},10,44,NVIDIA-L40S,true,hami-core:"
-    node = sample.node("n", annotations={"volcano.sh/node-vgpu-register": register})
+    node = sample.node("n", annotations=volcano_register(sample.uuid(1), amount=44))
     assert "44 MiB" in found(node).notes[0]
     told = found(node, volcano_factor=1024)
     assert told.notes == ()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster.extending import bound, condition_message, make_node
 from tests.support.bed import objects
+from tests.support.registers import HAMI, hami_gpu, volcano_register
 from tests.support.waiting import wait_until
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.placement.dialects import demand_of, scheduler_schemes
@@ -23,24 +24,7 @@ from vgpu.placement.result import PlacementRefusal
 SCHEMES = scheduler_schemes({})
 (HAMI_SCHEME,) = (scheme for scheme in SCHEMES if scheme.row.name == "hami")
 
-HAMI_REGISTER = json.dumps(
-    [
-        {
-            "id": f"GPU-hami-{number}",
-            "count": 10,
-            "devmem": 16384,
-            "devcore": 100,
-            "type": "NVIDIA-Tesla T4",
-            "mode": "hami-core",
-            "health": True,
-            "index": number,
-        }
-        for number in range(2)
-    ]
-)
-VOLCANO_REGISTER = "".join(
-    f"GPU-volcano-{number},10,16384,NVIDIA-Tesla T4,true,hami-core:" for number in range(2)
-)
+HAMI_GPUS = [hami_gpu(f"GPU-hami-{number}", number) for number in range(2)]
 
 NODES_OF = {
     "gpushare": ({"aliyun.com/gpu-mem": 32, "aliyun.com/gpu-count": 2}, {}),
@@ -51,9 +35,9 @@ NODES_OF = {
             "volcano.sh/vgpu-memory": 32768,
             "volcano.sh/vgpu-cores": 200,
         },
-        {"volcano.sh/node-vgpu-register": VOLCANO_REGISTER},
+        volcano_register("GPU-volcano-0", "GPU-volcano-1"),
     ),
-    "hami": ({"nvidia.com/gpu": 20}, {"hami.io/node-nvidia-register": HAMI_REGISTER}),
+    "hami": ({"nvidia.com/gpu": 20}, {HAMI: json.dumps(HAMI_GPUS)}),
 }
 """Two GPUs of 16 GiB each: capacity and annotations."""
 

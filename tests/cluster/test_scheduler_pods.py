@@ -12,10 +12,11 @@ from tests.cluster.extending import (
     make_node,
     priority_class,
 )
-from tests.cluster.placing import HAMI_REGISTER, HAMI_SCHEME, SCHEMES, as_pod, check, limits
+from tests.cluster.placing import HAMI_SCHEME, SCHEMES, as_pod, check, limits
 from tests.cluster.scheduler_bed import bed, bind_body, placing
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
+from tests.support.registers import HAMI, hami_gpu
 from tests.support.waiting import wait_until
 from vgpu.kube.kinds import NODES
 from vgpu.placement.node_view import held_shares, scheme_of
@@ -81,10 +82,8 @@ def test_a_request_for_hamis_priority_keeps_no_pod_pending(bed):
 def test_hamis_preferences_of_numa_nodes_and_links_choose_gpus_and_mig_mode_takes_none(bed):
     """GPU 0 and 2 are connected, 0 and 1 are of one NUMA node, and GPU 3 is in MIG mode."""
     gpus = [
-        {**gpu, "numa": number // 2, "id": f"GPU-p-{number}", "mode": mode}
-        for number, (gpu, mode) in enumerate(
-            zip(json.loads(HAMI_REGISTER) * 2, ["hami-core"] * 3 + ["mig"], strict=True)
-        )
+        hami_gpu(f"GPU-p-{number}", number, numa=number // 2, mode=mode)
+        for number, mode in enumerate(["hami-core"] * 3 + ["mig"])
     ]
     scores = [
         {"uuid": "GPU-p-0", "score": {"GPU-p-1": 10, "GPU-p-2": 100}},
@@ -92,7 +91,7 @@ def test_hamis_preferences_of_numa_nodes_and_links_choose_gpus_and_mig_mode_take
         {"uuid": "GPU-p-2", "score": {"GPU-p-0": 100, "GPU-p-1": 10}},
     ]
     annotations = {
-        "hami.io/node-nvidia-register": json.dumps(gpus),
+        HAMI: json.dumps(gpus),
         "hami.io/node-nvidia-score": json.dumps(scores),
     }
     bed.nodes.append("hami-p")

@@ -4,8 +4,6 @@ The originals' plugins serve what our scheduler has promised. What an original's
 promised counts for ours, and the other way round.
 """
 
-import json
-
 import pytest
 
 from tests.cluster.extending import Extender, ExtenderProxy, condition_message, kube_scheduler
@@ -16,6 +14,7 @@ from tests.cluster.plugin_truth import SIGHTS
 from tests.cluster.scheduled import asking, promised
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
+from tests.support.registers import hami_register, volcano_register
 
 pytestmark = pytest.mark.thorough("schedulers")
 
@@ -29,28 +28,9 @@ def register(kind, plugin):
     path, memory = f"/api/v1/nodes/{plugin.node.name}", GPU_GIB * 1024
     match kind.name:
         case "volcano":
-            told = "".join(
-                f"{uuid},{SPLIT},{memory // UNIT_MIB},NVIDIA-T4,true,hami-core:"
-                for uuid in plugin.uuids
-            )
-            annotations = {"volcano.sh/node-vgpu-register": told}
+            annotations = volcano_register(*plugin.uuids, split=SPLIT, amount=memory // UNIT_MIB)
         case "hami":
-            told = json.dumps(
-                [
-                    {
-                        "id": uuid,
-                        "index": number,
-                        "count": SPLIT,
-                        "devmem": memory,
-                        "devcore": 100,
-                        "type": "NVIDIA-T4",
-                        "mode": "hami-core",
-                        "health": True,
-                    }
-                    for number, uuid in enumerate(plugin.uuids)
-                ]
-            )
-            annotations = {"hami.io/node-nvidia-register": told}
+            annotations = hami_register(*plugin.uuids, split=SPLIT, mib=memory)
         case "gpushare":
             count = {"aliyun.com/gpu-count": str(len(plugin.uuids))}
             status = {"capacity": count, "allocatable": count}

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from exporter.attribution import Attributor
 from exporter.codecs import codecs
+from tests.support.registers import HAMI as HAMI_REGISTER
+from tests.support.registers import hami_text
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -98,8 +100,8 @@ def pod(gpu=A, mib=4096, cores=30):
 
 def oversold(gib):
     """Our node, whose plugin has registered so much memory of each GPU."""
-    gpus = (f"{uuid},10,{gib * 1024},100,NVIDIA-X,0,true,0,hami-core:" for uuid in (A, B))
-    return Node(NODE, annotations={"hami.io/node-nvidia-register": "".join(gpus)})
+    gpus = (hami_text(uuid, mib=gib * 1024) for uuid in (A, B))
+    return Node(NODE, annotations={HAMI_REGISTER: "".join(gpus)})
 
 
 def joined(pods=None, node=None, **parts):

@@ -11,6 +11,8 @@ from exporter.problems import conflict_problems
 from exporter.statuspage import render
 from exporter.view import Attribution, ExporterView
 from tests.support.live import parse
+from tests.support.registers import HAMI as HAMI_REGISTER
+from tests.support.registers import hami_text
 from vgpu.facts import (
     ContainerName,
     Gpu,
@@ -432,13 +434,11 @@ def test_what_pod_resources_tells_is_a_source_of_its_own():
 
 # ---------------------------------------------------------------- what the plugins registered
 
-OVERSOLD = (
-    f"{A},10,49152,200,NVIDIA-X,0,true,0,hami-core:{B},10,24576,100,NVIDIA-X,0,true,1,hami-core:"
-)
+OVERSOLD = hami_text(A, 0, mib=49152, cores=200) + hami_text(B, 1, mib=24576)
 
 
 def own_node(register=OVERSOLD):
-    return Node(NODE, annotations={"hami.io/node-nvidia-register": register})
+    return Node(NODE, annotations={HAMI_REGISTER: register})
 
 
 def hami(name, mib):

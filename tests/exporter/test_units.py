@@ -1,6 +1,7 @@
 """The units of memory on the page: what was set, and whether this node's data contradicts it."""
 
 from exporter.units import fitting, unit_rows
+from tests.support.registers import volcano_register
 from vgpu.commands.top_reading import read_page
 from vgpu.inventory import short_notes
 from vgpu.kube.objects import Node
@@ -28,8 +29,7 @@ def holding(size):
 
 
 def node(units):
-    register = f"GPU-1,10,{units},NVIDIA-L40S,true,hami-core:"
-    return Node("gpu-1", annotations={"volcano.sh/node-vgpu-register": register})
+    return Node("gpu-1", annotations=volcano_register("GPU-1", amount=units))
 
 
 def test_only_units_that_are_set_have_a_row():

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.ledger.ledger_values import A, B, entry, kinds, pod, ref, where
+from tests.support.registers import HAMI as HAMI_REGISTER
+from tests.support.registers import hami_text
 from vgpu.kube.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
@@ -149,7 +151,7 @@ def test_pods_of_a_node_that_is_no_more_are_not_forgotten():
 def test_a_gpu_that_two_systems_tell_of_is_one():
     both = Node(
         "node-0",
-        annotations={"hami.io/node-nvidia-register": _hami(A, 0) + _hami(B, 1)},
+        annotations={HAMI_REGISTER: hami_text(A, 0) + hami_text(B, 1)},
         capacity=gpushare_node().capacity,
         allocatable=gpushare_node().allocatable,
     )
@@ -158,14 +160,10 @@ def test_a_gpu_that_two_systems_tell_of_is_one():
     assert where(ledger) == {("u1", "main"): [B]}
 
 
-def _hami(uuid, index):
-    return f"{uuid},10,15360,100,NVIDIA-L40S,0,true,{index},hami-core:"
-
-
 @pytest.mark.parametrize(
     ("node", "waits"),
     [
-        (Node("node-0", annotations={"hami.io/node-nvidia-register": _hami(A, 0)}), True),
+        (Node("node-0", annotations={HAMI_REGISTER: hami_text(A, 0)}), True),
         (Node("node-0", capacity={"nvidia.com/gpu": 8}), False),
         (VOLCANO_NODE, False),
     ],

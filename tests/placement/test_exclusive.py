@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.registers import volcano_register
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes
@@ -21,8 +22,8 @@ def schemes(*rules):
 
 def placed(asked, gpus, *rules):
     """The GPU of each pod of these labels, one after another; a refusal where there is none."""
-    register = "".join(f"GPU-{n},{SLOTS},16384,NVIDIA-T4,true,hami-core:" for n in range(gpus))
-    node = Node("n", annotations={"volcano.sh/node-vgpu-register": register})
+    uuids = (f"GPU-{number}" for number in range(gpus))
+    node = Node("n", annotations=volcano_register(*uuids, split=SLOTS))
     known, there, results = schemes(*rules), [], []
     for number, labels in enumerate(asked):
         container = Container("main", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1})

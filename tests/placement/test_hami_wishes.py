@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.support.registers import HAMI as HAMI_REGISTER
+from tests.support.registers import hami_gpu
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef, Share
 from vgpu.placement.candidate import with_shares
@@ -28,20 +30,15 @@ def node(numas, modes=(), scores=""):
     ``scores`` is HAMi's annotation of how they are connected.
     """
     gpus = [
-        {
-            "id": f"GPU-{number}",
-            "count": 10,
-            "devmem": 16384,
-            "devcore": 100,
-            "type": "NVIDIA-T4",
-            "mode": modes[number] if number < len(modes) else "hami-core",
-            "numa": numa,
-            "health": True,
-            "index": number,
-        }
+        hami_gpu(
+            f"GPU-{number}",
+            number,
+            numa=numa,
+            mode=modes[number] if number < len(modes) else "hami-core",
+        )
         for number, numa in enumerate(numas)
     ]
-    annotations = {"hami.io/node-nvidia-register": json.dumps(gpus)}
+    annotations = {HAMI_REGISTER: json.dumps(gpus)}
     return Node("n1", annotations=annotations | {"hami.io/node-nvidia-score": scores})
 
 

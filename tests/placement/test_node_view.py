@@ -5,6 +5,8 @@ import json
 import pytest
 from msgspec import structs
 
+from tests.support.registers import HAMI as HAMI_REGISTER
+from tests.support.registers import hami_gpu, volcano_register
 from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.model import Claim, ContainerKind, PodRef, Scheme, Share
 from vgpu.placement.dialects import demand_of, scheduler_schemes
@@ -24,25 +26,11 @@ BY_NAME = {scheme.row.name: scheme for scheme in SCHEMES}
 HAMI, VOLCANO, GPUSHARE, GAIA = (BY_NAME[n] for n in ("hami", "volcano", "gpushare", "gaia"))
 
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
-REGISTER = [
-    {
-        "id": f"GPU-{number}",
-        "count": 10,
-        "devmem": 16384,
-        "devcore": 100,
-        "type": "NVIDIA-Tesla T4",
-        "mode": "hami-core",
-        "health": True,
-        "index": number,
-    }
-    for number in range(2)
-]
+REGISTER = [hami_gpu(f"GPU-{number}", number) for number in range(2)]
 
 
 def hami_node(**annotations):
-    return Node(
-        "n1", annotations={"hami.io/node-nvidia-register": json.dumps(REGISTER)} | annotations
-    )
+    return Node("n1", annotations={HAMI_REGISTER: json.dumps(REGISTER)} | annotations)
 
 
 def gpushare_node(units=32, count=2):
@@ -112,15 +100,7 @@ def bind(one, node, *bound):
             pod("a", asking("gaia", 10, 30)),
         ),
         (
-            Node(
-                "n1",
-                annotations={
-                    "volcano.sh/node-vgpu-register": (
-                        "GPU-0,10,16384,NVIDIA-T4,true,hami-core:"
-                        "GPU-1,10,16384,NVIDIA-T4,true,hami-core:"
-                    )
-                },
-            ),
+            Node("n1", annotations=volcano_register("GPU-0", "GPU-1")),
             pod("a", asking("volcano", 4096)),
         ),
     ],

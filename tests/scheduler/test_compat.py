@@ -12,6 +12,7 @@ from scheduler.compat import SETS, SchedulerCompat
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from tests.grafana.pretended_scheduler import view_of
 from tests.scheduler.served import Served
+from tests.support.registers import HAMI, hami_gpu
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.metrics.render import Format, Renderer
 from vgpu.placement.dialects import scheduler_schemes
@@ -20,19 +21,9 @@ from vgpu.units import MIB
 L40S = "GPU-1,10,4914,NVIDIA-L40S,true,hami-core:"
 """The published example: 49140 MiB in units of 10 MiB."""
 
-T4 = {
-    "count": 10,
-    "devmem": 16384,
-    "devcore": 100,
-    "type": "NVIDIA-Tesla T4",
-    "mode": "hami-core",
-    "health": True,
-}
-REGISTER = json.dumps([{"id": f"GPU-{number}", "index": number, **T4} for number in (1, 2)])
-
 NODES_OF = {
     "volcano": {"volcano.sh/node-vgpu-register": L40S},
-    "hami": {"hami.io/node-nvidia-register": REGISTER},
+    "hami": {HAMI: json.dumps([hami_gpu(f"GPU-{number}", number) for number in (1, 2)])},
 }
 ASKED = {
     "volcano": {"volcano.sh/vgpu-number": "1"},

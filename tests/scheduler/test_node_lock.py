@@ -1,7 +1,5 @@
 """Locks of nodes for original plugins: one pod at a time, and never taken from one being served."""
 
-import json
-
 import pytest
 from msgspec import structs
 
@@ -10,23 +8,16 @@ from scheduler.node_lock import EXPIRY_SECONDS
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
+from tests.support.registers import hami_register, volcano_register
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef
 
 LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
 SINCE = "1970-01-12T13:46:40Z"  # NOW
-GPU = {
-    "id": "GPU-0",
-    "count": 10,
-    "devmem": 16384,
-    "devcore": 100,
-    "type": "NVIDIA",
-    "health": True,
-}
 REGISTERS = {
-    "hami": {"hami.io/node-nvidia-register": json.dumps([GPU])},
-    "volcano": {"volcano.sh/node-vgpu-register": "GPU-0,10,16384,NVIDIA,true,hami-core:"},
+    "hami": hami_register("GPU-0"),
+    "volcano": volcano_register("GPU-0"),
 }
 REQUESTS = {
     "hami": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},

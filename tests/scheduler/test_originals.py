@@ -4,7 +4,6 @@ The plugins are the stand-ins of the cluster tests, on pods as the API server wo
 """
 
 import copy
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from msgspec import structs
 from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, GPU_GIB, KINDS, UNIT_MIB
 from tests.cluster.plugin_originals import original_of
 from tests.scheduler.served import Served, as_sent, read
+from tests.support.registers import hami_register, volcano_register
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import scheduler_schemes
@@ -34,27 +34,8 @@ def node(system):
         capacity["aliyun.com/gpu-count"] = len(UUIDS)
     mib = GPU_GIB * 1024
     annotations = {
-        "volcano": {
-            "volcano.sh/node-vgpu-register": "".join(
-                f"{uuid},20,{mib // UNIT_MIB},NVIDIA,true,hami-core:" for uuid in UUIDS
-            )
-        },
-        "hami": {
-            "hami.io/node-nvidia-register": json.dumps(
-                [
-                    {
-                        "id": uuid,
-                        "count": 20,
-                        "devmem": mib,
-                        "devcore": 100,
-                        "type": "NVIDIA",
-                        "health": True,
-                        "index": number,
-                    }
-                    for number, uuid in enumerate(UUIDS)
-                ]
-            )
-        },
+        "volcano": volcano_register(*UUIDS, split=20, amount=mib // UNIT_MIB),
+        "hami": hami_register(*UUIDS, split=20, mib=mib),
     }
     return Node("n1", annotations=annotations.get(system, {}), capacity=capacity)
 

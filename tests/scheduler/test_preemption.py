@@ -9,6 +9,7 @@ import json
 import pytest
 
 from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, query
+from tests.support.registers import volcano_register
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.disruption import DisruptionBudget, Requirement
 from vgpu.kube.kinds import PODS
@@ -22,12 +23,7 @@ class Preempting(Served):
 
     def __init__(self):
         super().__init__()
-        register = "".join(
-            f"GPU-{gpu},10,16384,NVIDIA-Tesla T4,true,hami-core:" for gpu in range(2)
-        )
-        self.cache.set_node(
-            NODE, Node(NODE, annotations={"volcano.sh/node-vgpu-register": register})
-        )
+        self.cache.set_node(NODE, Node(NODE, annotations=volcano_register("GPU-0", "GPU-1")))
         self.budgets, self.labels = [], {}
         self.api.budgets = self.read_budgets
         self.api.pod_labels = lambda _, name: (f"uid-{name}", self.labels.get(name, {}))

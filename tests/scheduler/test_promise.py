@@ -1,7 +1,5 @@
 """The annotations of a placement, beside those that a pod's user has written."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from msgspec import structs
 
 from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
+from tests.support.registers import hami_register, volcano_register
 from vgpu.kube.objects import Container, Node, Pod
 from vgpu.model import ContainerKind, PodRef
 from vgpu.placement.dialects import demand_of, scheduler_schemes
@@ -17,20 +16,12 @@ from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal
 
 NOW = 1_700_000_000.0
 SCHEMES = scheduler_schemes({})
-GPU = {"count": 10, "devmem": 16384, "devcore": 100, "type": "NVIDIA-T4", "mode": "hami-core"}
-REGISTER = [GPU | {"id": f"GPU-{at}", "index": at, "health": True} for at in range(2)]
+UUIDS = ("GPU-0", "GPU-1")
 NODES = {
     "gpushare": Node("n1", capacity={"aliyun.com/gpu-mem": 32, "aliyun.com/gpu-count": 2}),
     "gaia": Node("n1", capacity={"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 128}),
-    "hami": Node("n1", annotations={"hami.io/node-nvidia-register": json.dumps(REGISTER)}),
-    "volcano": Node(
-        "n1",
-        annotations={
-            "volcano.sh/node-vgpu-register": "".join(
-                f"GPU-{at},10,16384,NVIDIA-T4,true,hami-core:" for at in range(2)
-            )
-        },
-    ),
+    "hami": Node("n1", annotations=hami_register(*UUIDS)),
+    "volcano": Node("n1", annotations=volcano_register(*UUIDS)),
 }
 LIMITS = {
     "gpushare": {"aliyun.com/gpu-mem": 4},
