@@ -1,6 +1,5 @@
 """The chart through the real helm: what it renders, and what it refuses.
 
-chart = Chart(tools.path("helm"))
 documents = chart.rendered({"exporter": {"profile": "full"}}, "--namespace=gpu")
 
 And what an installation on a node of the bed needs: its image, and a driver that pods are shown.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cluster.charting import Chart, install
+from tests.cluster.charting import install
 from tests.cluster.kubesharing import labelled_pod
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
@@ -16,11 +16,6 @@ SERVES_MUTATING = {
         "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
     ]
 }
-
-
-@pytest.fixture(scope="module")
-def chart(tools):
-    return Chart(tools.path("helm"))
 
 
 def only(namespace):

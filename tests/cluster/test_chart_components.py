@@ -5,26 +5,12 @@ import pytest
 from deploy.manifests import NAMESPACE
 from reconciler.config.settings import parse as configuration
 from reconciler.reasons import Rule
-from tests.cluster.charting import VALUES, Chart
+from tests.cluster.charting import VALUES
 from tests.support.defects import no_defects
 from tests.support.deploy_objects import containers, kinds, parse, pod_templates
 from vgpu import __version__
 
 each_set = pytest.mark.parametrize("name", VALUES)
-
-
-@pytest.fixture(scope="module")
-def chart(tools):
-    return Chart(tools.path("helm"))
-
-
-@pytest.fixture(scope="module")
-def sets(chart):
-    """Name of a set of values -> what the chart makes of it. Tests only read it."""
-    return {
-        name: chart.rendered(VALUES[name], f"--namespace={NAMESPACE}")
-        for name in ("defaults", "everything", "least")
-    }
 
 
 # ---------------------------------------------------------------- names, labels, accounts

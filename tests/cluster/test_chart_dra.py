@@ -2,13 +2,7 @@
 
 import pytest
 
-from tests.cluster.charting import Chart
 from tests.support.deploy_objects import containers, kinds
-
-
-@pytest.fixture(scope="module")
-def chart(tools):
-    return Chart(tools.path("helm"))
 
 
 def exporter(rendered):

@@ -3,14 +3,7 @@
 import pytest
 import urllib3
 
-from tests.cluster.charting import (
-    Chart,
-    driver_for_pods,
-    install,
-    of_the_bed,
-    shown,
-    uninstall,
-)
+from tests.cluster.charting import driver_for_pods, install, of_the_bed, shown, uninstall
 from tests.support import nvidia_plugin
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin
@@ -70,7 +63,7 @@ def tenant(node, namespace):
 
 
 @pytest.fixture
-def exporter(tools, control_plane, node, namespace, driver, host_proc):
+def exporter(chart, control_plane, node, namespace, driver, host_proc):
     """Installs the exporter in its default profile; its page as series."""
     client, made = control_plane.client, []
     volumes = {"driver": (str(driver.folder), "/driver"), "proc": (host_proc(), "/host/proc")}
@@ -78,9 +71,7 @@ def exporter(tools, control_plane, node, namespace, driver, host_proc):
     values = of_the_bed(node)
     values["paths"] = values["paths"] | {"mps": ROOT}
     values |= {"exporter": own | shown(volumes), "reconciler": {"kind": "None"}}
-    rendered = Chart(tools.path("helm")).rendered(
-        values, f"--namespace={namespace}", release=namespace
-    )
+    rendered = chart.rendered(values, f"--namespace={namespace}", release=namespace)
     made.extend(install(client, rendered))
     (workload,) = kinds(made, "DaemonSet")
     client.wait_for(workload, lambda it: it["status"].get("numberReady") == 1, "ready")

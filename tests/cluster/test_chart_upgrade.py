@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.generate import CHART
-from tests.cluster.charting import Chart, driver_for_pods, of_the_bed, shown
+from tests.cluster.charting import driver_for_pods, of_the_bed, shown
 from tests.cluster.plugin_node import volcano_pod
 from tests.support.bed import objects
 from tests.support.deploy_objects import pod_templates
@@ -111,9 +111,8 @@ def values(node, driver):
 
 
 @pytest.fixture
-def templates(tools, values):
+def templates(chart, values):
     """Renders a chart's folder: workload -> the template of its pods."""
-    chart = Chart(tools.path("helm"))
     return lambda folder: dict(pod_templates(chart.rendered(values, folder=folder)))
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 
-from tests.cluster.charting import Chart, driver_for_pods, of_the_bed, shown, uninstall
+from tests.cluster.charting import driver_for_pods, of_the_bed, shown, uninstall
 from tests.cluster.plugin_node import volcano_pod
 from tests.cluster.plugin_view import Sight
 from tests.cluster.scraping import rule_file, scrape_jobs
@@ -110,11 +110,11 @@ def values(node, driver, host_proc):
 
 
 @pytest.fixture
-def installed(tools, control_plane, values, namespace, crd_files):
+def installed(chart, control_plane, values, namespace, crd_files):
     """`helm template | kubectl apply` in this namespace; it is taken away at the end."""
     client = control_plane.client
     crds.load(client, *(file for file in crd_files if file != crds.SHARE_POD))
-    made = Chart(tools.path("helm")).rendered(values, f"--namespace={namespace}")
+    made = chart.rendered(values, f"--namespace={namespace}")
     text = "\n---\n".join(map(json.dumps, made))
     control_plane.kubectl("apply", "--filename=-", stdin=text)
     pods = f"/api/v1/namespaces/{namespace}/pods"

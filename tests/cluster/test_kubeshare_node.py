@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from tests.cluster import upstream_kubeshare as upstream
-from tests.cluster.charting import Chart, driver_for_pods, install, of_the_bed, shown, uninstall
+from tests.cluster.charting import driver_for_pods, install, of_the_bed, shown, uninstall
 from tests.cluster.kubeshare_watch import ShareWatch
 from tests.cluster.kubesharing import GPUID, labelled_pod, share_pod
 from tests.cluster.test_admission_policies import only
@@ -131,13 +131,13 @@ class Way:
 
 
 @pytest.fixture(scope="module")
-def way(control_plane, node, tools, tmp_path_factory, product_image):
+def way(control_plane, node, chart, tmp_path_factory, product_image):
     """Upstream's tenants on a node of two GPUs, then our controllers, twice, and node component."""
     del product_image
     driver = driver_for_pods(tmp_path_factory.mktemp("kubeshare") / "driver")
     driver.folder.parent.chmod(0o755)
     driver.write([nvml_fake.Device(uuid, "T4", total=16 * GIB) for uuid in UUIDS], [])
-    client, chart = control_plane.client, Chart(tools.path("helm"))
+    client = control_plane.client
     with (
         control_plane.namespace("kubeshare") as namespace,
         DevicePlugin(node, "nvidia.com/gpu", UUIDS, visible) as plugin,

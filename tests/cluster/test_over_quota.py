@@ -6,7 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tests.cluster.charting import Chart, install
+from tests.cluster.charting import install
 from tests.cluster.reconciling import AT_ONCE, HOME, Command, staged, with_rights
 from tests.reconciler.samples import node, pod
 from tests.support.bed import objects
@@ -25,9 +25,8 @@ CONFIG = AT_ONCE | {"rules": RULES}
 
 
 @pytest.fixture(scope="module")
-def rights(tools, tmp_path_factory):
+def rights(chart, tmp_path_factory):
     """The chart's objects that give the reconciler its rights, by the mode of the rule."""
-    chart = Chart(tools.path("helm"))
 
     def of(mode):
         rules = RULES | {"quota_mark": {"mode": mode}}

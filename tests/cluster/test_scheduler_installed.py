@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cluster.charting import Chart, install, uninstall
+from tests.cluster.charting import install, uninstall
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
 from tests.support.web_helpers import Pki
@@ -11,16 +11,14 @@ RIGHTS = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 @pytest.fixture
-def documents(tools, namespace, product_image):
+def documents(chart, namespace, product_image):
     """What the chart makes of a scheduler with client certificates, with the bed's image."""
     values = {
         "exporter": {"enabled": False},
         "reconciler": {"kind": "None"},
         "scheduler": {"enabled": True, "tlsSecret": "tls", "replicas": 1},
     }
-    rendered = Chart(tools.path("helm")).rendered(
-        values, f"--namespace={namespace}", release=namespace
-    )
+    rendered = chart.rendered(values, f"--namespace={namespace}", release=namespace)
     for each in rendered:
         if each["kind"] == "Deployment":
             each["spec"]["template"]["spec"]["containers"][0]["image"] = product_image

@@ -1,7 +1,7 @@
 """The manifests as they lie in deploy/manifests: what people apply is what was meant.
 
 That they are what the chart says, and that an API server takes them, is in
-tests/cluster/test_chart.py.
+tests/cluster/test_chart.py and tests/cluster/test_chart_accepted.py.
 """
 
 import re

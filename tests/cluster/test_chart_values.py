@@ -1,0 +1,134 @@
+"""Wrong values, which the chart refuses by its schema or in its templates."""
+
+import functools
+import json
+
+import pytest
+
+from tests.cluster.charting import HelmRefused
+from tests.deploy.wrong_values import WRONG, merged
+from tests.support.defects import no_defects
+from tests.support.deploy_objects import kinds
+
+
+def two_plugins(volcano, gaia, **everywhere):
+    """Values of two schemes, by labels of their nodes."""
+    return {
+        "units": {"volcanoMemoryFactor": 1},
+        "gpuNodes": {"nodeSelector": everywhere},
+        "devicePlugin": {
+            "schemes": {
+                "volcano": {"enabled": True, "nodeSelector": volcano},
+                "gaia": {"enabled": True, "nodeSelector": gaia},
+            }
+        },
+    }
+
+
+def test_helm_refuses_wrong_values_by_the_schema(chart):
+    """All in one go: it tells of each. That the schema refuses each alone is in tests/deploy."""
+    values = functools.reduce(merged, (wrong.values for wrong in WRONG))
+    with pytest.raises(HelmRefused) as refused:
+        chart.rendered(values)
+    lines = str(refused.value).splitlines()
+    for wrong in WRONG:
+        assert [line for line in lines if f"at '{wrong.place}'" in line and wrong.said in line], (
+            wrong
+        )
+
+
+REFUSED = (
+    ({"exporter": {"compat": ["none", "volcano"]}}, "none cannot be combined"),
+    ({"exporter": {"compat": ["volcano", "hami-legacy"]}}, "volcano and hami-legacy use the same"),
+    ({"exporter": {"compat": ["volcano-scheduler"]}}, "set units.volcanoMemoryFactor"),
+    ({"rules": {"alerts": {"VgpuLost": {}}}}, "rules.alerts.VgpuLost: there is no alert"),
+    (
+        {
+            "exporter": {"serviceAccount": {"name": "one"}},
+            "reconciler": {"serviceAccount": {"name": "one"}},
+        },
+        "serviceAccount.name: exporter and reconciler would both make one",
+    ),
+    (
+        {"kubeshare": {"enabled": True}, "paths": {"kubeshare": ""}},
+        "paths.kubeshare: the node component",
+    ),
+    (
+        {"tokens": {"enabled": True}, "paths": {"kubeshare": ""}},
+        "paths.kubeshare: the token daemon",
+    ),
+    (
+        {"tokens": {"enabled": True, "client": {"secret": "client"}}},
+        "tokens.client.secret: without effect",
+    ),
+    (
+        {"kubeshare": {"enabled": True, "pool": {"idleTtl": "5m"}}},
+        "kubeshare.pool.idleTtl: without effect",
+    ),
+    ({"scheduler": {"enabled": True}}, "scheduler: whoever reaches its port can bind pods"),
+    (
+        {"scheduler": {"enabled": True, "tlsSecret": "tls", "extraArgs": ["--single"]}},
+        "scheduler.extraArgs: --single decides in the memory of one process",
+    ),
+    ({"monitoring": {"scrapeTimeout": "16s"}}, "monitoring.scrapeTimeout: 16s is longer than"),
+    (
+        {"monitoring": {"scrapeTimeout": "1m30s", "interval": "89s"}},
+        "1m30s is longer than monitoring.interval, 89s",
+    ),
+    ({"reconciler": {"config": {"every": "500ms"}}}, "reconciler.config.every: 500ms is not from"),
+    ({"reconciler": {"node": {"config": {"every": "25h"}}}}, "reconciler.node.config.every: 25h"),
+    ({"reconciler": {"config": {"every": "2m", "cron": "* * * * *"}}}, "every or cron, not both"),
+    (
+        {
+            "paths": {"shims": ""},
+            "units": {"volcanoMemoryFactor": 1},
+            "devicePlugin": {"schemes": {"volcano": {"enabled": True}}},
+        },
+        "paths.shims:",
+    ),
+    (
+        {"paths": {"gpuManager": ""}, "devicePlugin": {"schemes": {"gaia": {"enabled": True}}}},
+        "paths.gpuManager:",
+    ),
+    ({"devicePlugin": {"schemes": {"volcano": {"enabled": True}}}}, "units.volcanoMemoryFactor:"),
+    ({"devicePlugin": {"schemes": {"gpushare": {"enabled": True}}}}, "units.gpushareMemoryUnit:"),
+    (two_plugins({}, {}), "gaia and volcano have nodes in common"),
+    (two_plugins({}, {"pool": "b"}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "b"}, {}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "b"}, {"pool": "b", "a": ""}), "gaia and volcano have nodes in common"),
+    (two_plugins({"pool": "a"}, {}, pool="a"), "gaia and volcano have nodes in common"),
+    (
+        {
+            "devicePlugin": {"schemes": {"gaia": {"enabled": True}}},
+            "reconciler": {"node": {"daemonSet": True}},
+        },
+        "reconciler.node.daemonSet:",
+    ),
+)
+"""What templates refuse: a schema does not know of it."""
+
+
+@no_defects
+def test_templates_refuse_what_the_schema_cannot(chart):
+    for values, said in REFUSED:
+        try:
+            chart.rendered(values)
+        except HelmRefused as refused:
+            if said not in str(refused):
+                yield f"{values}: {refused}"
+        else:
+            yield f"{values}: not refused"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        two_plugins({"pool": "a"}, {"pool": "b"}),
+        two_plugins({"pool": "a"}, {"pool": "b"}, pool="c"),
+        two_plugins({"pool": "a"}, {}, pool="c"),
+        two_plugins({"pool": "a"}, {"pool": "", "b": ""}),
+    ],
+    ids=json.dumps,
+)
+def test_two_plugins_may_have_different_nodes(chart, values):
+    assert len(kinds(chart.rendered(values), "DaemonSet")) == 3
