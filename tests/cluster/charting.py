@@ -108,6 +108,15 @@ def driver_for_pods(folder: Path) -> FakeDriver:
     return driver
 
 
+def with_library(node: Node) -> Node:
+    """The node with the files of the shim's library, as a plugin's image would leave them."""
+    folder = node.path("/usr/local/vgpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (folder / name).touch()
+    return node
+
+
 def shown(folders: Mapping[str, tuple[str, str]]) -> Object:
     """Values by which a program is shown the driver; folders: name -> (on the node, in it)."""
     return {

@@ -7,7 +7,7 @@ import pytest
 import urllib3
 from msgspec.structs import replace
 
-from tests.cluster.charting import driver_for_pods, install, of_the_bed, shown, uninstall
+from tests.cluster.charting import install, of_the_bed, shown, uninstall
 from tests.cluster.extending import make_node
 from tests.cluster.plugin_node import volcano_pod
 from tests.support.bed import objects
@@ -48,14 +48,6 @@ SOURCES = {
     "full": {"shim", "annotations", *OF_THE_NODE},
 }
 """Profile -> sources of the ledger that are read."""
-
-
-@pytest.fixture
-def driver(tmp_path):
-    """One GPU, in a driver that a pod can be shown."""
-    driver = driver_for_pods(tmp_path / "driver")
-    driver.write([Device(GPU)])
-    return driver
 
 
 def a_pod_on_the_gpu(name, namespace):
@@ -205,14 +197,6 @@ OFFERED = {
     "tencent.com/vcuda-core": "100",
 }
 """What one GPU of 80 GiB makes under each scheme."""
-
-
-@pytest.fixture
-def own_node(nodes, product_archive):
-    """A node on which no plugin has ever been."""
-    node = nodes()
-    node.import_image(product_archive)
-    return node
 
 
 def test_the_device_plugins_serve_with_just_their_rights(own_node, installed, namespace, driver):

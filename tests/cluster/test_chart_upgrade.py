@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.generate import CHART
-from tests.cluster.charting import driver_for_pods, of_the_bed, shown
+from tests.cluster.charting import of_the_bed, shown, with_library
 from tests.cluster.plugin_node import volcano_pod
 from tests.support.bed import objects
 from tests.support.deploy_objects import pod_templates
 from tests.support.environment import ROOT, missing
-from tests.support.nvml_fake import Device, uuid
+from tests.support.nvml_fake import uuid
 from tests.support.waiting import wait_until
-from vgpu.units import GIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough("release")]
 
@@ -76,23 +75,9 @@ def git(*args):
 
 
 @pytest.fixture
-def node(nodes, product_archive):
+def node(own_node):
     """A node of this test's own, with the product's image and the shim's library."""
-    node = nodes()
-    node.import_image(product_archive)
-    folder = node.path("/usr/local/vgpu")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("libvgpu.so", "ld.so.preload"):
-        (folder / name).touch()
-    return node
-
-
-@pytest.fixture
-def driver(tmp_path):
-    """The driver of that node."""
-    driver = driver_for_pods(tmp_path / "driver")
-    driver.write([Device(GPU, total=80 * GIB)])
-    return driver
+    return with_library(own_node)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 import pytest
 
-from tests.cluster.charting import driver_for_pods, of_the_bed, shown, uninstall
+from tests.cluster.charting import of_the_bed, shown, uninstall, with_library
 from tests.cluster.plugin_node import volcano_pod
 from tests.cluster.plugin_view import Sight
 from tests.cluster.scraping import rule_file, scrape_jobs
@@ -63,23 +63,9 @@ PODS = 4
 
 
 @pytest.fixture
-def node(nodes, product_archive):
+def node(own_node):
     """A node of this test's own, with the product's image and the shim's library."""
-    node = nodes()
-    node.import_image(product_archive)
-    folder = node.path("/usr/local/vgpu")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("libvgpu.so", "ld.so.preload"):
-        (folder / name).touch()
-    return node
-
-
-@pytest.fixture
-def driver(tmp_path):
-    """The driver of that node."""
-    driver = driver_for_pods(tmp_path / "driver")
-    driver.write([Device(GPU, total=80 * GIB)])
-    return driver
+    return with_library(own_node)
 
 
 @pytest.fixture

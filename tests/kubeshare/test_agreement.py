@@ -153,6 +153,19 @@ class Read:
         return cluster(nodes, join(self.pods, self.share_pods), CODECS_IN_USE).ledgers
 
 
+def held_by_ledger(read):
+    """UUID -> thousandths and bytes of the GPU that the ledgers have as held."""
+    return {
+        entry.device.uuid: (
+            sum(holding.share.cores_milli or 0 for holding in entry.holdings),
+            sum(holding.share.memory_bytes or 0 for holding in entry.holdings),
+        )
+        for ledger in read.ledgers().values()
+        for entry in ledger.devices
+        if entry.holdings
+    }
+
+
 @given(TENANTS, HOLDERS)
 def test_ledger_and_controllers_have_the_same_sum_of_each_gpu(tenants, holders):
     """Of each GPU that a SharePod or a holder pod names: pods alone name it only in their env."""
@@ -164,16 +177,7 @@ def test_ledger_and_controllers_have_the_same_sum_of_each_gpu(tenants, holders):
         milli = sum(user.request_milli for user in users)
         if users:
             expected[UUIDS[tuple(gpu.name)]] = milli, sum(user.memory_bytes for user in users)
-    held = {
-        entry.device.uuid: (
-            sum(holding.share.cores_milli or 0 for holding in entry.holdings),
-            sum(holding.share.memory_bytes or 0 for holding in entry.holdings),
-        )
-        for ledger in read.ledgers().values()
-        for entry in ledger.devices
-        if entry.holdings
-    }
-    assert held == expected
+    assert held_by_ledger(read) == expected
 
 
 @given(TENANTS, HOLDERS)
@@ -261,16 +265,7 @@ def test_pods_with_labels_count_the_same_for_all(pods, holders):
         step = holder_step(gpu, node_exists=True, may_create=True, is_kept=kept)
         if isinstance(step, DeletePod):
             deleted.add(step.ref.name)
-    held = {
-        entry.device.uuid: (
-            sum(holding.share.cores_milli or 0 for holding in entry.holdings),
-            sum(holding.share.memory_bytes or 0 for holding in entry.holdings),
-        )
-        for ledger in read.ledgers().values()
-        for entry in ledger.devices
-        if entry.holdings
-    }
-    assert held == expected
+    assert held_by_ledger(read) == expected
     assert deleted == {
         finding.object_ref.name
         for finding in read.findings()
