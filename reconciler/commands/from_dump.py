@@ -14,8 +14,8 @@ from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.report.document import PlanDocument, plan_document
 from vgpu.durations import parse_duration
-from vgpu.kube.flags import API_FLAGS, not_a_dump, read_dump
-from vgpu.program.flags import Decorator, composed, is_typed
+from vgpu.kube.flags import not_a_dump, read_dump, reads_dumps
+from vgpu.program.flags import Decorator, composed
 from vgpu.reasons import SourceError
 
 _SECONDS: Final = re.compile(r"\d{1,11}", re.ASCII)
@@ -82,12 +82,10 @@ def is_from_dump(
     """Whether the plan is from a dump. Raises click.UsageError for flags that contradict it."""
     if taken is not None and not dump:
         raise click.UsageError("--at is of a dump: it needs --from", ctx)
-    if dump:
-        named = [name for name in API_FLAGS if is_typed(ctx, name)]
-        if named or options.scope is Scope.NODE:
-            wrong = f"--{named[0].replace('_', '-')}" if named else "--scope node"
-            raise click.UsageError(f"--from asks no cluster: drop {wrong}", ctx)
-    return bool(dump)
+    is_dump = reads_dumps([dump] if dump else [])
+    if is_dump and options.scope is Scope.NODE:
+        raise click.UsageError("--from asks no cluster: drop --scope node", ctx)
+    return is_dump
 
 
 def made_from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> Made:

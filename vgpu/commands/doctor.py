@@ -7,7 +7,7 @@ import click
 from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.doctor_dump import DUMPED
 from vgpu.documentation import page
-from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
+from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.flags import is_typed
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 
@@ -116,13 +116,7 @@ def _facts(ctx: click.Context, flags: dict[str, Any]) -> Any:
         if is_typed(ctx, name, or_set=True)
     }
     configs = [read.given_config(path, MOST_BYTES) for path in flags["configs"]]
-    if files:
-        named = [flag for flag in API_FLAGS if is_typed(ctx, flag)]
-        if named:
-            wrong = f"--{named[0].replace('_', '-')}"
-            raise click.UsageError(f"--from asks no cluster: drop {wrong}", ctx)
-        if files.count("-") > 1:
-            raise click.UsageError("--from - can be read once only", ctx)
+    if reads_dumps(files):
         return read.from_dumps(files, units, configs)
     with connected(flags["kubeconfig"], flags["context"], flags["request_timeout"]) as cluster:
         return read.from_server(cluster, units, configs)

@@ -11,8 +11,7 @@ from vgpu.commands.cluster_flags import ACCESS, unit_flags
 from vgpu.commands.document_output import print_document
 from vgpu.commands.measure_flags import measure_flags, measuring
 from vgpu.documentation import page
-from vgpu.kube.flags import API_FLAGS, connected, kubeconfig_flags
-from vgpu.program.flags import is_typed
+from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 
 EPILOG: Final = f"""\
@@ -78,8 +77,7 @@ def command() -> None:
 @click.argument("name", metavar="NAMESPACE/NAME")
 @measure_flags("What the pod uses,")
 @_flags
-@click.pass_context
-def explain_pod_command(ctx: click.Context, /, *, name: str, **flags: Any) -> None:
+def explain_pod_command(*, name: str, **flags: Any) -> None:
     """Explain the way of a pod: request, quota, nodes, reservation, kubelet, plugin, use."""
     from vgpu.explain.pod import (  # noqa: PLC0415  # slow
         explain_pod,
@@ -96,9 +94,7 @@ def explain_pod_command(ctx: click.Context, /, *, name: str, **flags: Any) -> No
             f"{name!r} is not NAMESPACE/NAME, such as default/{name.strip('/') or 'train-0'}",
             param_hint="NAMESPACE/NAME",
         )
-    evidence = _evidence(
-        ctx, flags, lambda read, cluster: read.for_pod(cluster, namespace, pod_name)
-    )
+    evidence = _evidence(flags, lambda read, cluster: read.for_pod(cluster, namespace, pod_name))
     pod = evidence.pod(namespace, pod_name)
     if pod is not None:
         explanation = explain_pod(evidence.of_pod(pod))
@@ -118,12 +114,11 @@ def explain_pod_command(ctx: click.Context, /, *, name: str, **flags: Any) -> No
 @command.command("node", context_settings=_SETTINGS)
 @click.argument("name", metavar="NODE")
 @_flags
-@click.pass_context
-def explain_node_command(ctx: click.Context, /, *, name: str, **flags: Any) -> None:
+def explain_node_command(*, name: str, **flags: Any) -> None:
     """Explain whether a node takes pods: GPUs, device plugin, lock, allocation records."""
     from vgpu.explain.node import explain_node, explain_unreadable_node  # noqa: PLC0415  # slow
 
-    evidence = _evidence(ctx, flags, lambda read, cluster: read.for_node(cluster, name))
+    evidence = _evidence(flags, lambda read, cluster: read.for_node(cluster, name))
     node = evidence.node(name)
     if node is not None:
         _print(evidence, explain_node(evidence.of_node(node)), flags["output"])
@@ -137,8 +132,7 @@ def explain_node_command(ctx: click.Context, /, *, name: str, **flags: Any) -> N
 @command.command("gpu", context_settings=_SETTINGS)
 @click.argument("name", metavar="NODE/GPU")
 @_flags
-@click.pass_context
-def explain_gpu_command(ctx: click.Context, /, *, name: str, **flags: Any) -> None:
+def explain_gpu_command(*, name: str, **flags: Any) -> None:
     """Explain whether a GPU takes shares, and who holds it.
 
     GPU is the index, the UUID, or the beginning of the UUID.
@@ -150,7 +144,7 @@ def explain_gpu_command(ctx: click.Context, /, *, name: str, **flags: Any) -> No
         raise click.BadParameter(
             f"{name!r} is not NODE/GPU, such as gpu-7/0", param_hint="NODE/GPU"
         )
-    evidence = _evidence(ctx, flags, lambda read, cluster: read.for_node(cluster, node_name))
+    evidence = _evidence(flags, lambda read, cluster: read.for_node(cluster, node_name))
     node = evidence.node(node_name)
     if node is None:
         raise _missing(f"no node {node_name!r}", node_name, evidence.node_names)
@@ -165,7 +159,7 @@ def explain_gpu_command(ctx: click.Context, /, *, name: str, **flags: Any) -> No
 # ---------------------------------------------------------------- parts
 
 
-def _evidence(ctx: click.Context, flags: dict[str, Any], ask: Callable[[Any, Any], Any]) -> Any:
+def _evidence(flags: dict[str, Any], ask: Callable[[Any, Any], Any]) -> Any:
     """The evidence of the dumps, or of what ``ask`` reads from the API server.
 
     Raises click.ClickException and click.UsageError.
@@ -176,13 +170,7 @@ def _evidence(ctx: click.Context, flags: dict[str, Any], ask: Callable[[Any, Any
 
     files = flags["files"]
     units = Units(flags["volcano_factor"], flags["gpushare_unit"])
-    if files:
-        named = [flag for flag in API_FLAGS if is_typed(ctx, flag)]
-        if named:
-            wrong = f"--{named[0].replace('_', '-')}"
-            raise click.UsageError(f"--from asks no cluster: drop {wrong}", ctx)
-        if files.count("-") > 1:
-            raise click.UsageError("--from - can be read once only", ctx)
+    if reads_dumps(files):
         return ClusterEvidence(read.dumped(files), units)
     with connected(flags["kubeconfig"], flags["context"], flags["request_timeout"]) as cluster:
         objects = ask(read, cluster)

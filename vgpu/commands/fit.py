@@ -28,7 +28,7 @@ from vgpu.commands.inspect_read import (
 from vgpu.documentation import page
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
-from vgpu.kube.flags import connected, kubeconfig_flags, read_dump
+from vgpu.kube.flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.kube.kept_keys import keep_also
 from vgpu.kube.objects import Node, Pod
 from vgpu.placement.candidate import PodDemand
@@ -222,17 +222,14 @@ def command(
     """
     if sum(map(bool, (manifest, requests, like))) != 1:
         raise click.UsageError("name the pods by one of --filename, --request and --pod")
-    if files and (kubeconfig or context or request_timeout):
-        raise click.UsageError(
-            "--from asks no cluster: drop --kubeconfig, --context, --request-timeout"
-        )
+    is_dump = reads_dumps(files)
     if [*files, manifest].count("-") > 1:
         raise click.UsageError("standard input can be read once only")
     if defragments and wanted is None:
         raise click.UsageError("--defragment needs --pods: the number of pods that are to fit")
     keep_also(key for rule in volcano_exclusive_rule for key, _ in rule.labels)
     pod = _described(manifest, dict(requests), namespace)
-    if files:
+    if is_dump:
         read = from_files(files, budgets=defragments)
     else:
         of_pod = pod.ref.namespace if pod else (like or "").partition("/")[0]

@@ -34,10 +34,7 @@ from vgpu.inventory import (
     only_pods,
     only_scheme,
 )
-from vgpu.kube.flags import (
-    connected,
-    kubeconfig_flags,
-)
+from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.kube.selectors import parse_selector
 from vgpu.model import PodRef, Scheme
 from vgpu.program.flags import ChoiceOf, Duration
@@ -239,16 +236,12 @@ def command(
     requests of pods of NVIDIA's own device plugin, and the ResourceClaims of dynamic resource
     allocation (DRA).
     """
+    is_dump = reads_dumps(files)
     _refuse(
-        (
-            files and (kubeconfig or context or request_timeout),
-            "--from asks no cluster: drop --kubeconfig, --context, --request-timeout",
-        ),
         (legacy and scheme != Scheme.GPUSHARE, "--legacy needs --scheme gpushare"),
         (legacy and output != "table", "--legacy has its own form: drop --output"),
         (details and not legacy, "--details needs --legacy; without it every GPU is shown"),
-        (files.count("-") > 1, "--from - can be read once only"),
-        (files and watches, "--watch follows a cluster: drop --from"),
+        (is_dump and watches, "--watch follows a cluster: drop --from"),
         (
             legacy and (namespaces or selector or watches or sort != "name" or by),
             "--legacy shows everything: drop --namespace, --selector, --sort, --watch, --by",
@@ -287,7 +280,7 @@ def command(
             shown = only_pods(shown, _chooser(shown, namespaces, read.selected))
         _print(in_order(shown, sort), read.as_of, output, _nothing(node, scheme, of_pods=of_pods))
 
-    if files:
+    if is_dump:
         read = from_files(files, parse_selector(selector) if selector else None, team)
         if node and node not in (names := [found.name for found in read.objects.nodes]):
             raise no_such_node(node, names)

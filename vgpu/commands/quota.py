@@ -9,7 +9,7 @@ from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.inspect_read import Read, from_cluster, from_files, with_quotas
 from vgpu.documentation import page
 from vgpu.inventory import Units, detect_schemes
-from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.quota.manifests import Manifest, NativeQuota, native_quota, over_quota_policy
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.schemes.registry import registry
@@ -71,13 +71,7 @@ def manifests(
     ResourceQuotas for what annotations of Namespaces and HAMi's entries limit, and a
     ValidatingAdmissionPolicy. Nothing is changed in the cluster.
     """
-    if files and (kubeconfig or context or request_timeout):
-        raise click.UsageError(
-            "--from asks no cluster: drop --kubeconfig, --context, --request-timeout"
-        )
-    if files.count("-") > 1:
-        raise click.UsageError("--from - can be read once only")
-    if files:
+    if reads_dumps(files):
         read = from_files(files)
     else:
         with connected(kubeconfig, context, request_timeout) as cluster:

@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vgpu.program.flags import Duration
+from vgpu.program.flags import Duration, is_typed
 from vgpu.reasons import Reason, SourceError
 
 if TYPE_CHECKING:  # slow to import: only commands that use the API server wait
@@ -26,7 +26,7 @@ HINTS: Final[Mapping[str, str]] = {
 
 _NOT_KUBERNETES: Final = "Check the server of the --context, and the proxies before it."
 
-API_FLAGS: Final = ("kubeconfig", "context", "request_timeout")
+_API_FLAGS: Final = ("kubeconfig", "context", "request_timeout")
 """The Python names of the flags of :func:`kubeconfig_flags`."""
 
 REQUEST_SECONDS: Final = 30.0
@@ -98,6 +98,20 @@ def connected(
     except SourceError as error:
         hint = f"\n{_NOT_KUBERNETES}" if error.reason is Reason.MALFORMED else ""
         raise click.ClickException(f"{error}{hint}") from error
+
+
+def reads_dumps(files: Sequence[str]) -> bool:
+    """Whether the objects are those of the files of --from, and of no API server.
+
+    Raises click.UsageError for flags that contradict this.
+    """
+    ctx = click.get_current_context()
+    typed = [f"--{flag.replace('_', '-')}" for flag in _API_FLAGS if is_typed(ctx, flag)]
+    if files and typed:
+        raise click.UsageError(f"--from asks no cluster: drop {', '.join(typed)}", ctx)
+    if files.count("-") > 1:
+        raise click.UsageError("--from - can be read once only", ctx)
+    return bool(files)
 
 
 def not_a_dump(problem: str, flag: str = "--from") -> click.ClickException:
