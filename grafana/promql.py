@@ -1,6 +1,6 @@
 """A rule as a value, and the PromQL expressions that several rules share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -99,6 +99,19 @@ def named(expr: str, *labels: str) -> str:
     for label in labels or ("namespace", "pod", "container"):
         expr = f'label_replace({expr}, "{label}", "$1", "exported_{label}", "(.+)")'
     return expr
+
+
+def of_pods(expr: Callable[[str, str], str], by: str) -> str:
+    """What ``expr(by, which)`` aggregates, with each pod's own namespace and name.
+
+    ``by`` are the labels to keep beside these two, ``which`` is a matcher of ``expr``'s series.
+    After the pod of a target was replaced, both its pods have series in a time range, which differ
+    only by the pod of the target if there is no ``honor_labels: true``. :func:`named` would make
+    them equal, and an expression with equal series fails. So they are aggregated before.
+    """
+    renamed = expr(f"{by}, exported_namespace, exported_pod", 'exported_pod!=""')
+    others = expr(f"{by}, namespace, pod", 'exported_pod=""')
+    return named(f"(({renamed}) or ({others}))", "namespace", "pod")
 
 
 _SPLIT_GPUS: Final = (

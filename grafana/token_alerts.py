@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from grafana.promql import Alert, AlertSeverity, RuleGroup, named
+from grafana.promql import NODE, Alert, AlertSeverity, RuleGroup, of_pods
 from grafana.settings import (
     ABSENT_REMEMBERED,
     FLAPS,
@@ -18,23 +18,32 @@ CRITICAL, WARNING = AlertSeverity.CRITICAL, AlertSeverity.WARNING
 
 THE_POD: Final = "{{ $labels.namespace }}/{{ $labels.pod }}"
 
-BELOW_REQUEST: Final = (
-    f"(vgpu_token_request_ratio - vgpu_token_window_share_ratio > {TOKEN_SHARE_MISSED})"
-    f" and (avg_over_time(vgpu_token_waiting[5m]) > {TOKEN_WAIT_RATIO})"
-)
+POD_OF_GPU: Final = f"{NODE}, container, uuid"
+"""Labels of the alerts of a pod, beside its own."""
+
+
+def _below_request(by: str, which: str) -> str:
+    request, share = (
+        f"max by ({by}) (vgpu_token_{name}_ratio{{{which}}})"
+        for name in ("request", "window_share")
+    )
+    waiting = f"avg by ({by}) (avg_over_time(vgpu_token_waiting{{{which}}}[5m]))"
+    return f"({request} - {share} > {TOKEN_SHARE_MISSED}) and {waiting} > {TOKEN_WAIT_RATIO}"
+
+
+def _overrun(by: str, which: str) -> str:
+    overrun, used = (
+        f"sum by ({by}) (rate(vgpu_token_{name}_seconds_total{{{which}}}[15m]))"
+        for name in ("overrun", "used")
+    )
+    return f"{overrun} / {used} > {TOKEN_OVERRUN_RATIO}"
+
+
+BELOW_REQUEST: Final = of_pods(_below_request, POD_OF_GPU)
 """What pods miss of their requests although they wait for the token most of the time."""
 
-
-def _rate(counter: str) -> str:
-    return f"rate({counter}[15m])"
-
-
-def _part(counter: str, whole: str) -> str:
-    return f"{_rate(counter)} / {_rate(whole)}"
-
-
-OVERRUN: Final = _part("vgpu_token_overrun_seconds_total", "vgpu_token_used_seconds_total")
-LAG: Final = f"histogram_quantile(0.99, {_rate('vgpu_token_loop_lag_seconds_bucket')})"
+OVERRUN: Final = of_pods(_overrun, POD_OF_GPU)
+LAG: Final = "histogram_quantile(0.99, rate(vgpu_token_loop_lag_seconds_bucket[15m]))"
 
 TOKEN_DAEMONS: Final = RuleGroup(
     "vgpu-tokens",
@@ -80,7 +89,7 @@ TOKEN_DAEMONS: Final = RuleGroup(
         Alert(
             "VgpuTokenShareMissed",
             WARNING,
-            named(BELOW_REQUEST, "namespace", "pod"),
+            BELOW_REQUEST,
             "5m",
             f"{THE_POD} misses GPU time on {THE_NODE}",
             f"It gets {RATIO} of the GPU's time less than it requests, and waits. First: look for a"
@@ -91,7 +100,7 @@ TOKEN_DAEMONS: Final = RuleGroup(
         Alert(
             "VgpuTokenOverruns",
             WARNING,
-            named(f"{OVERRUN} > {TOKEN_OVERRUN_RATIO}", "namespace", "pod"),
+            OVERRUN,
             "15m",
             f"{THE_POD} overruns its quotas on {THE_NODE}",
             f"{RATIO} of the time for which it uses the GPU is beyond its quotas. Its bursts of"

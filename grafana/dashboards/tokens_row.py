@@ -15,7 +15,7 @@ from grafana.dashboards.model import (
     stat,
 )
 from grafana.dashboards.selecting import NODE, or_zero
-from grafana.promql import gained, named
+from grafana.promql import GPU, of_pods
 from grafana.settings import TOKEN_LAG_SECONDS, TOKEN_OVERRUN_RATIO, TOKEN_SHARE_MISSED
 
 NO_DAEMON: Final = "no token daemon is scraped on this node"
@@ -25,42 +25,59 @@ READY: Final = f"vgpu_token_ready{{{NODE}}}"
 """A series of every daemon."""
 
 
-def _of_pod(metric: str) -> str:
-    return named(f"{metric}{{{NODE}}}", "namespace", "pod")
+def _of_pod(metric: str, offset: str = "") -> str:
+    """One series for each pod and GPU."""
+    return of_pods(lambda by, which: f"max by ({by}) ({metric}{{{NODE}, {which}}}{offset})", GPU)
 
 
 def _rate(counter: str) -> str:
     return f"rate({counter}{{{NODE}}}[$__rate_interval])"
 
 
+def _rate_of_pod(counter: str, by: str = GPU) -> str:
+    def summed(by: str, which: str) -> str:
+        return f"sum by ({by}) (rate({counter}{{{NODE}, {which}}}[$__rate_interval]))"
+
+    return of_pods(summed, by)
+
+
 def _by_pod(expr: str) -> str:
-    return f"sum by (namespace, pod) ({named(expr, 'namespace', 'pod')})"
+    return f"sum by (namespace, pod) ({expr})"
 
 
 def _gained(counter: str) -> str:
-    """The growth of a counter in an hour, of all pods together."""
-    return or_zero(f"sum({gained(f'{counter}{{{NODE}}}', '1h')})", READY)
+    """The growth of a counter in an hour, of all pods together.
+
+    The next daemon goes on with the counters of the last one.
+    """
+    now, before = (_of_pod(counter, offset) for offset in ("", " offset 1h"))
+    return or_zero(f"sum(({now} - {before} >= 0) or {now})", READY)
 
 
-MISSED: Final = f"vgpu_token_request_ratio{{{NODE}}} - vgpu_token_window_share_ratio{{{NODE}}}"
+MISSED: Final = (
+    f"{_of_pod('vgpu_token_request_ratio')} - {_of_pod('vgpu_token_window_share_ratio')}"
+)
 """What each pod gets less than its request, whether it wants more or not."""
 
-WAITED: Final = f"avg_over_time(vgpu_token_waiting{{{NODE}}}[5m])"
+WAITED: Final = of_pods(
+    lambda by, which: f"avg by ({by}) (avg_over_time(vgpu_token_waiting{{{NODE}, {which}}}[5m]))",
+    GPU,
+)
 OVERRUN: Final = (
-    f"{_rate('vgpu_token_overrun_seconds_total')} / ({_rate('vgpu_token_used_seconds_total')} > 0)"
+    f"{_rate_of_pod('vgpu_token_overrun_seconds_total')}"
+    f" / ({_rate_of_pod('vgpu_token_used_seconds_total')} > 0)"
 )
 
 
-def _quantile(share: float, histogram: str, *by: str) -> str:
+def _quantile(share: float, buckets: str, *by: str) -> str:
     """The time that this share of all times did not exceed; nothing where there were none."""
-    rate = _rate(f"{histogram}_bucket")
-    counted = named(rate, *by) if by else rate
     labels = ", ".join((*by, "le"))
-    return f"histogram_quantile({share}, sum by ({labels}) ({counted})) >= 0"
+    return f"histogram_quantile({share}, sum by ({labels}) ({buckets})) >= 0"
 
 
-LAG: Final = _quantile(0.99, "vgpu_token_loop_lag_seconds")
-HANDOVER: Final = "vgpu_token_handover_seconds"
+LAG: Final = _quantile(0.99, _rate("vgpu_token_loop_lag_seconds_bucket"))
+HANDOVERS: Final = _rate("vgpu_token_handover_seconds_bucket")
+WAITS: Final = _rate_of_pod("vgpu_token_wait_seconds_bucket", f"{GPU}, le")
 
 POD_NAME: Final = "{{namespace}}/{{pod}}"
 
@@ -133,7 +150,7 @@ TOKENS: Final = PanelRow(
                 Column(
                     "Share", _of_pod("vgpu_token_window_share_ratio"), GrafanaUnit.RATIO, bar=True
                 ),
-                Column("Waits", named(WAITED, "namespace", "pod"), GrafanaUnit.RATIO),
+                Column("Waits", WAITED, GrafanaUnit.RATIO),
                 Column(
                     "Memory booked", _of_pod("vgpu_token_memory_booked_bytes"), GrafanaUnit.BYTES
                 ),
@@ -155,7 +172,7 @@ TOKENS: Final = PanelRow(
             "Share of GPU time, by pod",
             "The part of the last window for which each pod had the token, over all its GPUs.",
             GrafanaUnit.RATIO,
-            (PanelQuery(_by_pod(f"vgpu_token_window_share_ratio{{{NODE}}}"), POD_NAME),),
+            (PanelQuery(_by_pod(_of_pod("vgpu_token_window_share_ratio")), POD_NAME),),
             NO_TENANT,
             stacked=True,
             link=links.runbook("VgpuTokenShareMissed"),
@@ -173,7 +190,7 @@ TOKENS: Final = PanelRow(
             "Waiting for the token, by pod",
             "Time for which the pod waited for tokens that it got, by time.",
             GrafanaUnit.RATIO,
-            (PanelQuery(_by_pod(_rate("vgpu_token_wait_seconds_sum")), POD_NAME),),
+            (PanelQuery(_by_pod(_rate_of_pod("vgpu_token_wait_seconds_sum")), POD_NAME),),
             NO_TENANT,
             link=links.runbook("VgpuTokenShareMissed"),
         ),
@@ -182,7 +199,7 @@ TOKENS: Final = PanelRow(
             "How long the pod waited for a token: 99 % of its tokens came sooner. A wait of seconds"
             " is one at the pod's limit, or behind a pod that does not return its tokens.",
             GrafanaUnit.SECONDS,
-            (PanelQuery(_quantile(0.99, "vgpu_token_wait_seconds", "namespace", "pod"), POD_NAME),),
+            (PanelQuery(_quantile(0.99, WAITS, "namespace", "pod"), POD_NAME),),
             f"{NO_DAEMON}, or no pod got a token",
             link=links.runbook("VgpuTokenShareMissed"),
         ),
@@ -192,8 +209,8 @@ TOKENS: Final = PanelRow(
             " it. The GPU is idle meanwhile, unless its last kernels still run.",
             GrafanaUnit.SECONDS,
             (
-                PanelQuery(_quantile(0.5, HANDOVER), "median"),
-                PanelQuery(_quantile(0.99, HANDOVER), "99 %"),
+                PanelQuery(_quantile(0.5, HANDOVERS), "median"),
+                PanelQuery(_quantile(0.99, HANDOVERS), "99 %"),
             ),
             f"{NO_DAEMON}, or no pod got a token",
             link=links.runbook("VgpuTokensLate"),
