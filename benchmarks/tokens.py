@@ -5,11 +5,14 @@
 The daemon and a server that reads 80 bytes and answers 40, and does nothing else, are processes of
 their own; clients in C load them by turns. At the pace of hand-overs a message to either of them is
 slower than at a higher one: processors sleep deeper between two messages, and lose their caches.
+Tokens are held for times that vary, and for equal times. With equal ones the GPUs are in step: all
+their messages come at once, and each waits for those before it.
 CPU times are the scheduler's counts for a server's process, the best of several runs. Shares are of
 a simulated GPU on a virtual clock, with the hand-over that was measured.
 """
 
 import argparse
+import math
 import selectors
 import socket
 import subprocess
@@ -22,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets, load  # noqa: E402
-from benchmarks.exporter_minutes import cpu_ms  # noqa: E402
 from kubeshare.tokens.scheduler import TokenRules  # noqa: E402
 from tests.kubeshare.tokens.gemini_process import compiled, own_address, pod, write  # noqa: E402
 from tests.kubeshare.tokens.simulated_gpu import Behaviour, SimulatedGpu  # noqa: E402
@@ -34,6 +36,10 @@ GPUS, TENANTS, HOLD_MS = 8, 8, 20
 """64 clients; a GPU hands over 50 times a second."""
 
 CONNECTIONS, PACE_MS = 64, 50
+
+HOLDS = {"vary": 25, "are equal": 0}
+"""By how many percent the times differ for which tokens are held."""
+
 FIRST_PORT, WEB_PORT = 50051, 9402
 
 HANDOVER_P50_MS, HANDOVER_P99_MS = 0.15, 2.0
@@ -86,12 +92,12 @@ class Server:
         self.port = port or int(self.process.stdout.readline())
 
     def load(self, program, mode, *numbers):
-        """Number, p50 and p99 in microseconds, and the CPU of the server in microseconds."""
-        before = cpu_ms(self.process.pid)
-        command = [program, mode, own_address(), str(self.port), *map(str, numbers)]
+        """p50 and p99 in milliseconds, and the CPU of the server for a message in microseconds."""
+        place = [str(self.process.pid), own_address(), str(self.port)]
+        command = [program, mode, *place, *map(str, numbers)]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        cpu = (cpu_ms(self.process.pid) - before) * 1000
-        return *map(int, printed.split()), cpu
+        p50, p99, cpu = (int(number) / 1000 for number in printed.split())
+        return p50, p99, cpu
 
     def end(self):
         self.process.kill()
@@ -131,32 +137,27 @@ def measured(servers, program, seconds, runs):
     """The best of some runs, by figure; servers take turns."""
     best = {}
 
-    def keep(what, value):
-        best[what] = min(best.get(what, value), value)
+    def keep(what, p50, p99, cpu):
+        for name, value in (("p50", p50), ("p99", p99), ("cpu", cpu)):
+            best[what, name] = min(best.get((what, name), value), value)
 
     for _ in range(runs):
         for name, server in servers.items():
-            number, p50, p99, cpu = server.load(program, "memory", 8, 0, seconds)
-            keep(f"{name} cpu", cpu / number)
-            _, p50, p99, _ = server.load(program, "memory", CONNECTIONS, PACE_MS, seconds)
-            keep(f"{name} p50", p50 / 1000)
-            keep(f"{name} p99", p99 / 1000)
-        pace = CONNECTIONS * HOLD_MS / GPUS  # as many messages as there are hand-overs
-        number, p50, p99, cpu = servers["nothing"].load(
-            program, "memory", CONNECTIONS, pace, seconds
-        )
-        keep("same pace cpu", cpu / number)
-        keep("same pace p50", p50 / 1000)
-        keep("same pace p99", p99 / 1000)
-        before = handed_over()
-        number, p50, p99, cpu = servers["daemon"].load(
-            program, "tokens", GPUS, TENANTS, HOLD_MS, seconds
-        )
-        time, count = (after - ago for after, ago in zip(handed_over(), before, strict=True))
-        keep("handover inside", time / count * 1000)
-        keep("handover p50", p50 / 1000)
-        keep("handover p99", p99 / 1000)
-        keep("handover cpu", cpu / number)
+            keep(f"{name}, saturated", *server.load(program, "memory", 8, 0, seconds))
+            load = (CONNECTIONS, PACE_MS, seconds)
+            keep(f"{name}, paced", *server.load(program, "memory", *load))
+        for holds, variation in HOLDS.items():
+            load = (HOLD_MS, variation, seconds)
+            keep(
+                f"nothing, holds {holds}",
+                *servers["nothing"].load(program, "tokens", GPUS, 1, *load),
+            )
+            before = handed_over()
+            daemon = servers["daemon"].load(program, "tokens", GPUS, TENANTS, *load)
+            keep(f"daemon, holds {holds}", *daemon)
+            time, count = (after - ago for after, ago in zip(handed_over(), before, strict=True))
+            inside = best.get((holds, "inside"), math.inf)
+            best[holds, "inside"] = min(inside, time / count * 1000)
     return best
 
 
@@ -173,34 +174,39 @@ def shares(handover_ms, requests, quota_ms=None):
     return [100 * gpu.share(name, window.length) for name in gpu.tenants]
 
 
+def report_times(best, budgets, load):
+    """p50 and p99 of the daemon beside those of the server that does nothing."""
+    for name, most in (("p50", HANDOVER_P50_MS), ("p99", HANDOVER_P99_MS)):
+        value, beside = (best[f"{server}, {load}", name] for server in ("daemon", "nothing"))
+        held = budgets.hold(f"{name}, {load}", value, most, "ms")
+        print(f"  {name} {value:.3f} ms, beside {beside:.3f} ms: {held}")
+
+
 def report(best):
     budgets = Budgets()
     hold = budgets.hold
-    print(f"{CONNECTIONS} clients, a memory message every {PACE_MS} ms, load {load()}:")
-    for name in ("daemon", "nothing"):
-        print(f"  {name}: p50 {best[f'{name} p50']:.3f} ms, p99 {best[f'{name} p99']:.3f} ms")
-    print(f"{GPUS} GPUs with {TENANTS} tenants each, tokens of {HOLD_MS} ms:")
-    for name, most in (("p50", HANDOVER_P50_MS), ("p99", HANDOVER_P99_MS)):
-        value = best[f"handover {name}"]
-        held = hold(f"{name} of a hand-over", value, most, "ms")
-        print(f"  hand-over {name} {value:.3f} ms: {held}")
-    print(f"  of it in the daemon, on average: {best['handover inside']:.3f} ms")
-    p50, p99 = best["same pace p50"], best["same pace p99"]
-    print(f"  the server that does nothing at this pace: p50 {p50:.3f} ms, p99 {p99:.3f} ms")
-    ratio = best["daemon cpu"] / best["nothing cpu"]
-    each = f"{best['daemon cpu']:.1f} us beside {best['nothing cpu']:.1f} us"
-    print(f"CPU of a message: {each}, {ratio:.2f} times: {hold('CPU', ratio, CPU_RATIO, 'times')}")
-    core = best["handover cpu"] * GPUS * 1000 / HOLD_MS / 1e6 * 100
-    held = hold("CPU of hand-overs", core, CORE_PERCENT, "% of a core")
-    nothing = f"{best['same pace cpu']:.1f} us of the other server at this pace"
-    each = f"{best['handover cpu']:.1f} us each, beside {nothing}"
-    print(f"CPU of {GPUS} GPUs with 50 hand-overs a second: {each}, {core:.2f} %: {held}")
+    print(f'Load {load()}; times after "beside" are of the server that does nothing.')
+    daemon, nothing = (best[f"{server}, saturated", "cpu"] for server in ("daemon", "nothing"))
+    held = hold("CPU", daemon / nothing, CPU_RATIO, "times")
+    each = f"{daemon:.1f} us beside {nothing:.1f} us"
+    print(f"CPU of a memory message: {each}, {daemon / nothing:.2f} times: {held}")
+    print(f"{CONNECTIONS} clients, a memory message every {PACE_MS} ms:")
+    report_times(best, budgets, "paced")
+    for holds in HOLDS:
+        print(f"{GPUS} GPUs with {TENANTS} tenants each, tokens of {HOLD_MS} ms, holds {holds}:")
+        report_times(best, budgets, f"holds {holds}")
+        print(f"  of it in the daemon, on average: {best[holds, 'inside']:.3f} ms")
+        daemon, nothing = (best[f"{each}, holds {holds}", "cpu"] for each in ("daemon", "nothing"))
+        core = daemon * GPUS * 1000 / HOLD_MS / 1e6 * 100
+        held = hold(f"CPU of hand-overs, holds {holds}", core, CORE_PERCENT, "% of a core")
+        print(f"  CPU {daemon:.1f} us, beside {nothing:.1f} us; all together {core:.2f} %: {held}")
+    handover = max(best[f"daemon, holds {holds}", "p50"] for holds in HOLDS)
     for requests in ([500, 500], [500, 300, 200], [100, 200, 400, 300]):
-        reached = shares(best["handover p50"], requests)
+        reached = shares(handover, requests)
         off = max(abs(share - milli / 10) for share, milli in zip(reached, requests, strict=True))
         held = hold(f"shares {requests}", off, SHARE_POINTS, "points")
         print(f"shares {requests}: {', '.join(f'{it:.1f} %' for it in reached)}: {held}")
-    lost = 100 - sum(shares(best["handover p50"], [500, 500], quota_ms=100))
+    lost = 100 - sum(shares(handover, [500, 500], quota_ms=100))
     held = hold("lost to hand-overs", lost, LOST_PERCENT, "%")
     print(f"lost to hand-overs with quotas of 100 ms: {lost:.2f} %: {held}")
     return budgets.status()

@@ -85,7 +85,14 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
         wait_until(lambda: seen(server, "b").waiting, "b waits")
         one.send("quota 0 9000")  # more than is left: returns the token
         assert two.answer() == "quota 300.000"
-        assert seen(server, "b").counts.grants == 1
+        first, second = seen(server), seen(server, "b")
+    assert (first.held, second.held, second.quota) == (False, True, 300_000)
+    assert first.waiting, "it asks again"
+    assert not second.waiting
+    assert (second.counts.grants, second.counts.granted) == (1, 300_000)
+    assert second.window_share > 0
+    assert second.counts.waits.histogram().count == 1
+    assert server.view().handovers.count == 2
 
 
 def test_a_process_that_ends_returns_the_token(serve, tmp_path):
@@ -106,6 +113,7 @@ def test_a_token_that_is_not_returned_goes_on_after_quota_and_grace(serve, tmp_p
         assert one.ask("quota 0 0") == "quota 300.000"
         assert two.ask("quota 0 0") == "quota 300.000"
         assert seen(server).counts.unreturned == 1
+    assert server.view().lags.count == 1
 
 
 def test_gemini_1_1_sends_its_burst_as_overuse(serve, tmp_path):
@@ -306,9 +314,19 @@ def test_folders_that_come_later_are_noticed(serve, tmp_path):
 
 def test_a_pod_without_a_share_gets_a_token_in_mode_lenient(serve, tmp_path):
     write(tmp_path, [], {"a": 50051})
-    serve(TokenMode.LENIENT)
+    server = serve(TokenMode.LENIENT)
     with Client(50051) as client:
         assert client.ask("quota 0 0") == "quota 20.000"
+    assert seen(server).counts.unknown == 1
+
+
+def test_an_overuse_that_a_process_reports_is_counted(serve, tmp_path):
+    write(tmp_path, [pod("a")])
+    server = serve()
+    with Client(50051) as client:
+        assert client.ask("quota 0 0") == "quota 300.000"
+        assert client.ask("quota 12.5 9000") == "quota 1000.000"  # more than is left: returns it
+    assert seen(server).counts.overused == 12_500
 
 
 @pytest.mark.parametrize(
@@ -334,11 +352,13 @@ def test_a_recorded_stream_has_the_same_answers(serve, tmp_path, kind):
     assert replay(lines, 50051) == lines
 
 
-def test_the_program(tmp_path):
-    write(tmp_path, [pod("a")])
+@contextlib.contextmanager
+def program(tmp_path, nofile):
+    """The program, which is ready, with so many descriptors: its process and its address."""
     address = own_address()
-    program = subprocess.Popen(
+    process = subprocess.Popen(
         [
+            *("prlimit", f"--nofile={nofile}"),
             *(sys.executable, "-m", "vgpu", "tokens", "--kubeshare-dir", tmp_path),
             *("--tenant-address", address, "--web.listen-address", f"{address}:9402"),
             *("--handover-socket", tmp_path / "handover.sock"),
@@ -350,16 +370,38 @@ def test_the_program(tmp_path):
     try:
         url = f"http://{address}:9402"
         wait_until(lambda: get(f"{url}/-/ready"), "it is ready", failures=(OSError,))
+        yield process, url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate()
+    assert process.returncode == 0, log
+
+
+def test_the_program(tmp_path):
+    write(tmp_path, [pod("a")])
+    with program(tmp_path, "256:1024") as (_, url):
         uuid = next(Path(tmp_path, "config").iterdir()).name
         labels = f'{{uuid="{uuid}",namespace="ns",pod="a"}}'
         assert f"vgpu_token_request_ratio{labels} 0.5" in get(f"{url}/metrics")
+        assert "process_max_fds 1024" in get(f"{url}/metrics"), "all that it may have"
         with Client(50051) as client:
             assert client.ask("limit") == f"limit 0 {1024 * MIB}"
             assert f"vgpu_token_connections{labels} 1" in get(f"{url}/metrics")
-    finally:
-        program.send_signal(signal.SIGTERM)
-        _, log = program.communicate()
-    assert program.returncode == 0, log
+
+
+@pytest.mark.slow
+def test_a_process_is_served_when_there_are_descriptors_again(tmp_path):
+    write(tmp_path, [pod("a")])
+    with program(tmp_path, "64:64") as (process, _), contextlib.ExitStack() as others:
+        for _ in range(100):
+            others.enter_context(socket.create_connection((own_address(), 50051)))
+        descriptors = Path(f"/proc/{process.pid}/fd")
+        wait_until(lambda: len([*descriptors.iterdir()]) == 64, "none is left")
+        with socket.create_connection((own_address(), 50051), timeout=60) as last:
+            last.sendall(struct.pack("<Q4sxii", 4, b"ns/a", 7, 1).ljust(80, b"\0"))
+            others.close()
+            answer = last.recv(40, socket.MSG_WAITALL)
+    assert answer == struct.pack("<iQQ20x", 7, 0, 1024 * MIB)
 
 
 def get(url):
