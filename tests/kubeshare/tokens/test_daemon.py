@@ -85,6 +85,7 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
         wait_until(lambda: seen(server, "b").waiting, "b waits")
         one.send("quota 0 9000")  # more than is left: returns the token
         assert two.answer() == "quota 300.000"
+        handovers = server.view().handovers
         first, second = seen(server), seen(server, "b")
     assert (first.held, second.held, second.quota) == (False, True, 300_000)
     assert first.waiting, "it asks again"
@@ -92,7 +93,7 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
     assert (second.counts.grants, second.counts.granted) == (1, 300_000)
     assert second.window_share > 0
     assert second.counts.waits.histogram().count == 1
-    assert server.view().handovers.count == 2
+    assert handovers.count == 2
 
 
 def test_a_process_that_ends_returns_the_token(serve, tmp_path):
@@ -113,7 +114,7 @@ def test_a_token_that_is_not_returned_goes_on_after_quota_and_grace(serve, tmp_p
         assert one.ask("quota 0 0") == "quota 300.000"
         assert two.ask("quota 0 0") == "quota 300.000"
         assert seen(server).counts.unreturned == 1
-    assert server.view().lags.count == 1
+        assert server.view().lags.count == 1
 
 
 def test_gemini_1_1_sends_its_burst_as_overuse(serve, tmp_path):
@@ -223,7 +224,7 @@ def test_what_a_peer_sent_before_it_was_closed_books_nothing_afterwards(serve, t
     server = serve()
     message = struct.pack("<Q4sxiiQi", 4, b"ns/a", 5, 2, 1, 1).ljust(80, b"\0")
     with socket.create_connection((own_address(), 50051), timeout=60) as peer:
-        with pytest.raises(ConnectionError):
+        with contextlib.suppress(ConnectionError):
             for _ in range(10_000):  # until it is closed
                 peer.sendall(message * 100)
         wait_until(lambda: seen(server).connections == 0, "the connection is closed")
