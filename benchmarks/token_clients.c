@@ -2,16 +2,17 @@
  * Load for a server of Gemini's messages.
  *
  *     token_clients memory PID ADDRESS PORT CONNECTIONS PACE_MS SECONDS
- *     token_clients tokens PID ADDRESS PORT GPUS TENANTS HOLD_MS VARIATION SECONDS
+ *     token_clients tokens PID ADDRESS PORT GPUS TENANTS HOLD_MS VARIATION TOGETHER SECONDS
  *
  * memory: the connections of one process. Each allocates and frees one byte by turns, at once after
  * the answer, or every PACE_MS. Times are those of a message.
  *
  * tokens: a process for each of GPUS GPUs, with TENANTS tenants, whose ports are those from PORT on;
  * all have PORT if a GPU has one tenant. Each tenant asks for the token, keeps it for HOLD_MS,
- * VARIATION percent more or less, and asks again. Without variation the GPUs begin at one time, and
- * stay in step, since the second one of two is served faster. Times are those from the message that
- * returns a token to the answer with which the next tenant of the GPU gets it.
+ * VARIATION percent more or less, and asks again. The GPUs begin one after the other, within
+ * HOLD_MS, or all at one time with TOGETHER 1; without variation they then stay in step, since the
+ * second one of two is served faster. Times are those from the message that returns a token to the
+ * answer with which the next tenant of the GPU gets it.
  *
  * Prints "P50 P99 CPU": times in microseconds, and the CPU of the server PID for each in nanoseconds,
  * from when all have connected to when the first one closes.
@@ -139,7 +140,7 @@ static void *shared(size_t size)
 
 struct load {
     const char *address;
-    int port, is_memory, gpus, each, variation;
+    int port, is_memory, gpus, each, variation, together;
     int64_t pause, begin, end;
 };
 
@@ -164,7 +165,7 @@ static void run(const struct load *load, int first, int behind)
         client->due = load->begin;
         if (load->is_memory)
             client->due += load->pause * i / number;
-        else if (load->variation)
+        else if (!load->together)
             client->due += load->pause * client->gpu / load->gpus;
     }
     while (now_us() < load->end) {
@@ -212,13 +213,14 @@ static void run(const struct load *load, int first, int behind)
 int main(int argc, char **argv)
 {
     int is_memory = argc == 8 && !strcmp(argv[1], "memory");
-    if (!is_memory && !(argc == 10 && !strcmp(argv[1], "tokens")))
+    if (!is_memory && !(argc == 11 && !strcmp(argv[1], "tokens")))
         return 2;
     struct load load = {.address = argv[3], .port = atoi(argv[4]), .is_memory = is_memory};
     load.gpus = is_memory ? 1 : atoi(argv[5]);
     load.each = atoi(argv[is_memory ? 5 : 6]);
     load.pause = (int64_t)(atof(argv[is_memory ? 6 : 7]) * 1000);
     load.variation = is_memory ? 0 : atoi(argv[8]);
+    load.together = is_memory ? 0 : atoi(argv[9]);
     clockid_t server;
     if (load.gpus * load.each > MOST || clock_getcpuclockid(atoi(argv[2]), &server))
         return 2;
