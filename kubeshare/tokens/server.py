@@ -180,20 +180,23 @@ class TokenServer:
 
     def _loop(self) -> None:
         while not self._ending:
-            ready = self._poller.wait(self._timeout(now_us()))
+            due, now = self._due_at(), now_us()
+            ready = self._poller.wait(None if due == NEVER else max(0, due - now) / 1e6)
             with self._lock:
                 self._began = now_us()
                 for value, events in ready:
                     if self._ending:  # also: all was handed over
                         return
                     self._handle(value, events)
-                self._tick(now_us())
+                if (now := now_us()) >= due:
+                    self._tick(now)
 
-    def _timeout(self, now: int) -> float | None:
-        at = min((gpu.wake_at for gpu in self._gpus.values()), default=NEVER)
-        if self._problems or self._paused:
-            at = min(at, self._next_round)
-        return None if at == NEVER else max(0, at - now) / 1e6
+    def _due_at(self) -> int:
+        """When :meth:`_tick` has to be called, whatever comes before."""
+        due = self._next_round if self._problems or self._paused else NEVER
+        for gpu in self._gpus.values():
+            due = min(due, gpu.wake_at)
+        return due
 
     def _handle(self, value: Connection | Listener | str, events: int) -> None:
         if isinstance(value, Connection):
