@@ -23,7 +23,7 @@ def parts(tmp_path, monkeypatch):
     """Parts(...) in this test's folder; they end with it."""
     monkeypatch.setattr("deviceplugin.adapters.volcano.LOCK_FOLDER", str(tmp_path / "lock"))
     monkeypatch.setattr(clerk_module, "RECOVERY_PATIENCE_SECONDS", HASTY)
-    monkeypatch.setattr(clerk_module, "SETTLING_SECONDS", HASTY)
+    monkeypatch.setattr(clerk_module, "SETTLING_SECONDS", PATIENT)
     made = []
 
     def make(injector=CdiInjector, **options):
@@ -170,8 +170,7 @@ def test_without_cdi_a_guess_that_the_pod_could_not_get_is_refused(parts):
     assert bench.binder.expecting() == 0
 
 
-def test_a_guess_waits_until_it_is_known_for_whom_the_one_before_was(parts, monkeypatch):
-    monkeypatch.setattr(clerk_module, "SETTLING_SECONDS", PATIENT)
+def test_a_guess_waits_until_it_is_known_for_whom_the_one_before_was(parts):
     bench = parts(FileInjector)
     bench.start()
     first, second = bench.create("a", share(A, 2)), bench.create("b", share(B, 2))
