@@ -14,7 +14,7 @@ from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
 from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
-from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
 from vgpu.model import Scheme, Source
@@ -447,14 +447,19 @@ def test_a_sample_is_due_just_before_the_next_scrape_of_a_scraper_with_a_rhythm(
     assert sampler._earlier.is_set()  # the sampler's thread learns of it
 
 
-def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench):
-    sampler = make_bench(sample_interval=0.2).sampler
-    sampler._plan.due = time.monotonic() + 0.05
-    waiting = threading.Thread(target=sampler._wait_until_due, daemon=True)
-    waiting.start()
-    due = sampler._plan.due = sampler._plan.due + 0.3
-    wait_ended(waiting, "the sampler waits for the time of the sample")
-    assert time.monotonic() >= due
+def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench, monkeypatch):
+    sampler, now = make_bench(sample_interval=15.0).sampler, [1000.0]
+    monkeypatch.setattr(sampler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sampler._plan.due, later, waited = 1005.0, [1008.0], []
+
+    def wait(seconds):
+        waited.append(seconds)
+        now[0] += seconds
+        sampler._plan.due = later.pop() if later else sampler._plan.due
+
+    monkeypatch.setattr(sampler._earlier, "wait", wait)
+    sampler._wait_until_due()
+    assert waited == [5.0, 3.0]
 
 
 def test_a_change_makes_new_rows_of_the_containers_that_it_concerns(bench):
