@@ -171,7 +171,7 @@ class SchedulerCache(CacheReader):
         now = self._clock()
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            answers = self._nodes.answers(names, shape, demand, now)
+            answers, _ = self._nodes.answers(names, shape, demand, now)
             return [answer.score for answer in answers]
 
     # ------------------------------------------------------------ rejected pods

@@ -22,7 +22,7 @@ from vgpu.kube.objects import Pod
 from vgpu.model import PodRef
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.result import UNRESOLVABLE, PlacementReason, PlacementRefusal
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 
 NOT_READY: Final = "vgpu scheduler is not ready: "
 
@@ -70,12 +70,7 @@ class Extender:
                 self._metrics.note_rejection(reason)
             explain = partial(self._explain, query.pod, *demand, refused)
             self._events.rejected(query.pod.ref, explain)
-            only = refused.only_cause()
-            if only is not None:
-                texts = query.each(only.explanation)
-                if only in UNRESOLVABLE:
-                    return FilterAnswer(unresolvable=texts)
-                return FilterAnswer(failed=texts)
+            return FilterAnswer((), *refused.texts(query.each))
         return FilterAnswer(filtered.nodes, *refused.texts())
 
     def _explain(

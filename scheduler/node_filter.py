@@ -86,19 +86,9 @@ class NodeFilter:
         demand: PodDemand,
         now: float,
         before: Sequence[UnderWay] = (),
-    ) -> list[NodeAnswer]:
-        """Whether each node takes the demand after those of ``before``, and its score."""
-        return self._answers(names, shape, demand, now, before)[0]
-
-    def _answers(
-        self,
-        names: Sequence[str],
-        shape: DemandShape,
-        demand: PodDemand,
-        now: float,
-        before: Sequence[UnderWay] = (),
     ) -> tuple[list[NodeAnswer], set[NodeAnswer]]:
-        """The answers, and each of them once.
+        """Whether each node takes the demand after those of ``before``, and its score; and each of
+        these answers once.
 
         What a node answers is the same for all pods of a shape, unless something is kept on it for
         a pod: then it is asked each time.
@@ -133,7 +123,7 @@ class NodeFilter:
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[Sequence[str], RefusedNodes]:
         """The nodes that take the demand, and why the others do not."""
-        answers, distinct = self._answers(names, shape, demand, now)
+        answers, distinct = self.answers(names, shape, demand, now)
         refusing = {answer for answer in distinct if answer.refusal is not None}
         if len(refusing) == len(distinct):  # a pod that fits nowhere, again and again
             return (), RefusedNodes(names, answers, distinct)
@@ -157,7 +147,7 @@ class NodeFilter:
         """
         if not newest:
             return set()
-        answers = self.answers(names, shape, demand, now)
+        answers, _ = self.answers(names, shape, demand, now)
         scores = {name: answer.score for name, answer in zip(names, answers, strict=True)}
         best = sorted(names, key=scores.__getitem__, reverse=True)[:MOST_ASKED]
 
@@ -167,7 +157,7 @@ class NodeFilter:
         kept: set[str] = set()
         for may_come, group in alike.items():
             before = list(compress(newest, may_come))
-            answers = self.answers(group, shape, demand, now, before)
+            answers, _ = self.answers(group, shape, demand, now, before)
             kept.update(
                 name
                 for name, answer in zip(group, answers, strict=True)

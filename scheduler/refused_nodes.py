@@ -1,11 +1,12 @@
 """Why nodes refuse a pod, where thousands of nodes share a few refusals; pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Self
 
 from scheduler.node_answers import NodeAnswer
+from scheduler.wire import NodeTexts
 from vgpu.placement.result import UNRESOLVABLE, PlacementReason, PlacementRefusal
 
 _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
@@ -84,13 +85,18 @@ class RefusedNodes:
             if answer not in lasting
         ]
 
-    def texts(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The causes by node: those that other pods may change, and those that they do not."""
-        explained = {answer: each.cause.explanation for answer, each in self._refusals.items()}
-        if len(set(explained.values())) == 1:
-            texts = dict.fromkeys(self.names, next(iter(explained.values())))
-        else:
-            texts = dict(zip(self.names, map(explained.__getitem__, self._answers), strict=True))
+    def texts(self, each: Callable[[str], NodeTexts] | None = None) -> tuple[NodeTexts, NodeTexts]:
+        """The causes by node: those that other pods may change, and those that they do not.
+
+        ``each`` makes one text for all of these nodes.
+        """
+        only = self.only_cause()
+        if only is not None:
+            text = only.explanation
+            alike = dict.fromkeys(self.names, text) if each is None else each(text)
+            return ({}, alike) if only in UNRESOLVABLE else (alike, {})
+        explained = {answer: it.cause.explanation for answer, it in self._refusals.items()}
+        texts = dict(zip(self.names, map(explained.__getitem__, self._answers), strict=True))
         lasting = self._lasting()
         if not lasting:  # nearly always
             return texts, {}

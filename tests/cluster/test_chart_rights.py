@@ -69,13 +69,19 @@ def test_quotas_may_be_read_unless_their_rules_are_off(chart, rules, is_read):
     assert rules == (expected if is_read else [])
 
 
-@pytest.mark.parametrize("is_on", [False, True])
-def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
-    values = {"enabled": True, "allowAnonymous": True, "quotas": is_on}
+def with_scheduler(chart, **values):
+    """What is rendered with the scheduler alone, and its container."""
+    values = {"enabled": True, "allowAnonymous": True, **values}
     rendered = chart.rendered({"exporter": {"enabled": False}, "scheduler": values})
     ((_, _, container),) = (
         each for each in containers(rendered) if each[2]["args"][0] == "scheduler"
     )
+    return rendered, container
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
+    rendered, container = with_scheduler(chart, quotas=is_on)
     assert ("--no-quotas" in container["args"]) != is_on
     readable = {
         resource
@@ -89,11 +95,7 @@ def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
 
 @pytest.mark.parametrize("is_original", [False, True])
 def test_nodes_may_be_locked_only_for_an_original_plugin(chart, is_original):
-    values = {"enabled": True, "allowAnonymous": True, "originalPlugin": is_original}
-    rendered = chart.rendered({"exporter": {"enabled": False}, "scheduler": values})
-    ((_, _, container),) = (
-        each for each in containers(rendered) if each[2]["args"][0] == "scheduler"
-    )
+    rendered, container = with_scheduler(chart, originalPlugin=is_original)
     assert ("--original-plugin" in container["args"]) == is_original
     granted = {
         verb

@@ -9,7 +9,8 @@ import itertools
 from msgspec import structs
 
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Node
+from vgpu.kube.objects import Container, Node, Pod
+from vgpu.model import PodRef
 
 UNITS = 8
 """Units of gpushare on each GPU."""
@@ -51,6 +52,13 @@ class ModelApi:
         self.pods[pod.ref.name] = pod
         self.events.append((pod.ref.name, pod))
         return pod
+
+    def pending(self, name, units, priority=0):
+        """A new pod that asks for so many units of gpushare."""
+        container = Container("main", {"aliyun.com/gpu-mem": units})
+        ref = PodRef(f"uid-{name}", "ns", name)
+        pod = Pod(ref, containers=(container,), phase="Pending", priority=priority)
+        return self.store(pod).ref
 
     def delete(self, name):
         del self.pods[name]

@@ -8,8 +8,6 @@ from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
 
 
 class Cluster(Served):
@@ -20,10 +18,7 @@ class Cluster(Served):
         self.cache.set_node("n1", gpushare_node("n1", 1))
 
     def pod(self, name, units=8):
-        container = Container("main", {"aliyun.com/gpu-mem": units})
-        return self.api.store(
-            Pod(PodRef(f"uid-{name}", "ns", name), containers=(container,), phase="Pending")
-        ).ref
+        return self.api.pending(name, units)
 
     def tried(self, ref, fault="none"):
         """Why the pod is not bound."""

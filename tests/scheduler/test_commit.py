@@ -11,8 +11,6 @@ from scheduler.node_claims import lease_name
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.test_replicas_machine import Replica
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
 
 
 class Pair:
@@ -28,10 +26,7 @@ class Pair:
         self.second.close()
 
     def pod(self, name, units, priority=0):
-        container = Container("main", {"aliyun.com/gpu-mem": units})
-        ref = PodRef(f"uid-{name}", "ns", name)
-        pod = Pod(ref, containers=(container,), phase="Pending", priority=priority)
-        return self.api.store(pod).ref
+        return self.api.pending(name, units, priority)
 
     def bind(self, replica, ref, node="n1"):
         assert not replica.bind(ref, node)
