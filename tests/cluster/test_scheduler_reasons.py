@@ -1,6 +1,5 @@
 """What people see of our extender behind a real kube-scheduler, and what wakes a waiting pod."""
 
-import json
 import time
 
 import pytest
@@ -105,16 +104,8 @@ def test_an_extender_that_is_down_keeps_no_other_pod_from_its_node(bed):
 
 def test_client_certificates_are_required_of_kube_scheduler_and_not_of_the_probes(bed, tmp_path):
     pki = Pki(tmp_path, "vgpu")
-    certificate, key = pki.issue("extender")
     client, client_key = pki.issue("client")
-    config = tmp_path / "web-config.yaml"
-    tls = {
-        "cert_file": str(certificate),
-        "key_file": str(key),
-        "client_ca_file": str(pki.ca),
-        "client_auth_type": "RequireAndVerifyClientCert",
-    }
-    config.write_text(json.dumps({"tls_server_config": tls}))
+    config = pki.requiring_clients("extender")
     bed.node("gpushare", "gpushare-c")
     with Extender(bed.api, tmp_path, f"--web.config.file={config}", is_locked=True) as extender:
         address = f"127.0.0.1:{extender.port}"

@@ -105,15 +105,7 @@ def test_what_only_a_new_process_can_mend_ends_it_with_a_status_of_its_own(toy, 
 
 def test_probes_have_an_address_of_their_own_beside_client_certificates(toy, tmp_path):
     pki = Pki(tmp_path, "toys")
-    certificate, key = pki.issue("toy")
-    config = tmp_path / "web-config.json"
-    tls = {
-        "cert_file": str(certificate),
-        "key_file": str(key),
-        "client_ca_file": str(pki.ca),
-        "client_auth_type": "RequireAndVerifyClientCert",
-    }
-    config.write_text(json.dumps({"tls_server_config": tls}))
+    config = pki.requiring_clients("toy")
     live = toy(f"--web.config.file={config}", "--web.probe-address=127.0.0.1:0")
     (probes,) = re.findall(r"msg=listening address=(\S+) tls=False", live.log())
     for path, word in (("/-/healthy", "healthy"), ("/readyz", "ready")):

@@ -4,6 +4,7 @@ import base64
 import datetime as dt
 import http.client
 import ipaddress
+import json
 import socket
 import ssl
 from pathlib import Path
@@ -123,6 +124,19 @@ class Pki:
             serialization.NoEncryption(),
         )
         return self._write(f"{name}.pem", _pem(certificate)), self._write(f"{name}.key", secret)
+
+    def requiring_clients(self, name):
+        """Write a web configuration of a server that asks for client certificates; its path."""
+        certificate, key = self.issue(name)
+        tls = {
+            "cert_file": str(certificate),
+            "key_file": str(key),
+            "client_ca_file": str(self.ca),
+            "client_auth_type": "RequireAndVerifyClientCert",
+        }
+        return self._write(
+            f"{name}-web-config.json", json.dumps({"tls_server_config": tls}).encode()
+        )
 
     def client(self, identity=None, **versions):
         """A client's context that trusts this CA and shows ``identity``."""
