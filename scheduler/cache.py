@@ -126,6 +126,11 @@ class SchedulerCache(CacheReader):
         with self._lock:
             self._state.set_gpu_admission(data)
 
+    def end_old_promises(self) -> None:
+        """Report the nodes that another scheduler's reservation held back until it expired."""
+        with self._lock:
+            self._state.end_old_promises()
+
     # ------------------------------------------------------------ filter and prioritize
 
     def filter(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from scheduler.foreign_promises import ForeignPromises
 from scheduler.node_cache import CachedNode, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.quota_state import QuotaState
@@ -22,7 +23,7 @@ from vgpu.kube.objects import (
 )
 from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import foreign_promise, held_shares, scheme_of
+from vgpu.placement.node_view import held_shares, scheme_of
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.usage import PodUsage, node_model, usage_of_requests, usage_of_shares
 from vgpu.schemes.codec import ClaimError
@@ -81,8 +82,7 @@ class ClusterState:
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
         self._devices: dict[str, tuple[Node, Mapping[str, Device]]] = {}
-        self._promised: dict[str, str] = {}
-        self._first_promised: dict[str, float] = {}
+        self._promises = ForeignPromises(schemes)
         self._reserved: dict[str, set[str]] = {}
         self._unreadable: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -145,7 +145,7 @@ class ClusterState:
             self._forget(key, before)
             if pod is None or pod.ref.uid != before.ref.uid:
                 self.bury(before.ref.uid)
-                self._first_promised.pop(before.ref.uid, None)
+                self._promises.forget(before.ref.uid)
                 self._count(before.ref)
         if pod is not None:
             self.pods[key] = pod
@@ -278,6 +278,14 @@ class ClusterState:
         """Number of reservations."""
         return sum(map(len, self._reserved.values()))
 
+    def end_old_promises(self) -> None:
+        """Forget other schedulers' reservations that have expired: no event shows that.
+
+        Only these are looked at, not the nodes.
+        """
+        for key in self._promises.expired(self._clock()):
+            self._end_promise(key)
+
     # ------------------------------------------------------------ parts
 
     def _recount(self, namespace: str) -> None:
@@ -374,10 +382,7 @@ class ClusterState:
         if cached is not None and key in cached.pods:
             self._priorities[cached.pods.pop(key).priority] -= 1
             self._changed(cached)
-        promised = self.nodes.get(self._promised.pop(key, ""))
-        if promised is not None:
-            promised.promises.pop(key, None)
-            self._changed(promised)
+        self._end_promise(key)
 
     def _remember(self, key: str, pod: Pod) -> None:
         uid = pod.ref.uid
@@ -390,14 +395,18 @@ class ClusterState:
             cached.change()
             self.settle(uid)
         elif uid not in self._reserved:
-            first = self._first_promised.get(uid, self._clock())
-            promise = foreign_promise(pod, self._schemes, first)
+            promise = self._promises.read(key, pod, self._clock())
             if promise is not None:
-                self._first_promised[uid] = first
-                self._promised[key] = promise.node
                 cached = self.cached(promise.node)
                 cached.promises[key] = promise
                 cached.change()
+
+    def _end_promise(self, key: str) -> None:
+        promise = self._promises.take(key)
+        cached = self.nodes.get(promise.node) if promise else None
+        if cached is not None:
+            cached.promises.pop(key, None)
+            self._changed(cached)
 
     def _unlist(self, uid: str, name: str) -> bool:
         """Remove a node from those with a reservation of the pod; returns whether it was one."""

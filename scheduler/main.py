@@ -369,9 +369,14 @@ class Scheduler:
                 self._labeler.add(label)
         while not self._ending.wait(SETTLE_SECONDS):
             try:
-                self._binder.settle()
+                self._check_reservations()
             except Exception:
                 log.exception("the check of reservations failed on a defect")
+
+    def _check_reservations(self) -> None:
+        """End those that are over and that no event has ended: other schedulers', and ours."""
+        self._cache.end_old_promises()
+        self._binder.settle()
 
     def _view(self) -> SchedulerView:
         nodes, pods, reservations, rejected = self._cache.counts()

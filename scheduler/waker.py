@@ -1,8 +1,8 @@
 """Wakes rejected pods when a node that refused them has room for them now.
 
 kube-scheduler tries a rejected pod again after an event that it knows. It does not know ours: a GPU
-that is healthy again, a reservation that has ended, a quota that was raised, or a deletion that it
-heard of before we did.
+that is healthy again, a reservation that has ended, also another scheduler's that has expired, a
+quota that was raised, or a deletion that it heard of before we did.
 So the pods that fit now get the annotation ``vgpu.dev/retry``, which is such an event: one patch a
 pod and rejection.
 """

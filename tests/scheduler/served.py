@@ -174,12 +174,12 @@ class Served:
         """An event of a pod; what it makes the program hold is written."""
         namespace = pod.ref.namespace if pod is not None else "ns"
         self.cache.set_pod(f"{namespace}/{name}", pod)
-        for held in taken(self.program._holder):
+        for held in taken(self.program._holder._queue):
             self.program._holder._write(held)
 
     def settle(self):
-        """Check old reservations."""
-        self.program._binder.settle()
+        """Check old reservations, ours and other schedulers'."""
+        self.program._check_reservations()
 
     def events(self):
         """The messages of the events of rejected pods; no further one is written."""
@@ -188,16 +188,26 @@ class Served:
 
     def labels(self):
         """The labels that wait to be written."""
-        return taken(self.program._labeler)
+        return taken(self.program._labeler._queue)
 
     def relieved(self):
         """The namespaces whose rejected pods wait to be woken."""
-        return taken(self.program._reliever)
+        return taken(self.program._reliever._queue)
+
+    def changed(self):
+        """The names of the nodes that wait for the waker, which it does not see any more."""
+        return taken(self.program._waker._nodes)
+
+    def wake(self):
+        """Wake pods for the nodes that wait for the waker; returns how many. It then has ended."""
+        self.program._waker._nodes.shut_down()
+        self.program._waker._run()
+        return self.program._waker.woken
 
 
-def taken(worker):
-    """What a worker would have done by now."""
-    queue, items = worker._queue, []
+def taken(queue):
+    """What a worker of this queue would have done by now."""
+    items = []
     while len(queue):
         items.append(queue.get())
         queue.done(items[-1])

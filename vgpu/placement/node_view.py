@@ -6,6 +6,7 @@ on it has no GPU yet, or another scheduler's reservation for a pod that is not b
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -52,6 +53,11 @@ class ForeignPromise(msgspec.Struct, frozen=True):
     pod: PodRef
     node: str
     since: float
+
+    @property
+    def until(self) -> float:
+        """When it ends, in unix seconds."""
+        return self.since + RESERVED_SECONDS
 
 
 class CandidateView(msgspec.Struct, frozen=True, gc=False):
@@ -235,9 +241,11 @@ def _held_back(
     candidate: CandidateNode, promised: Sequence[ForeignPromise], now: float
 ) -> CandidateView:
     for promise in promised:
-        until = promise.since + RESERVED_SECONDS
-        if until > now:
+        if promise.until > now:
             pod = promise.pod
-            detail = f"GPUs are reserved for pod {pod.namespace}/{pod.name}, which is not bound"
-            return CandidateView(candidate, PlacementReason.OTHER_SCHEDULER, detail, until)
+            detail = (
+                f"GPUs are reserved for pod {pod.namespace}/{pod.name}, which is not bound, until"
+                f" {datetime.fromtimestamp(promise.until, UTC):%Y-%m-%dT%H:%M:%SZ}"
+            )
+            return CandidateView(candidate, PlacementReason.OTHER_SCHEDULER, detail, promise.until)
     return CandidateView(candidate)
