@@ -18,7 +18,6 @@ takes no node with pods that nobody has reserved a GPU for. Everything shares th
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
+from statistics import median
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -230,9 +230,14 @@ class RejectingCost(NamedTuple):
     requests: float
     memory: int
 
-    def at(self, requests):
-        """CPU time a second for another number of requests."""
-        return self.changes + self.rejections / self.requests * requests
+    @property
+    def request(self):
+        """Seconds of CPU time of a request."""
+        return self.rejections / self.requests
+
+    def beside(self, null):
+        """Times of the null extender's CPU time, for its number of requests."""
+        return (self.changes + self.request * null.requests) / (null.changes + null.rejections)
 
 
 def rejecting_cost(fleet, folder, mode, count, seconds):
@@ -311,17 +316,17 @@ def place(fleet, api, folder, args, hold):
     rounds = [one_round(fleet, api, folder, args.placed, number) for number in range(args.rounds)]
     print(f"  {args.placed} pods are placed")
     for mode in MODES:
-        show(f"{mode}: pods a second", median(rounds, mode, "rate"), "")
-        show(f"{mode}: CPU time of a pod", median(rounds, mode, "cpu"), "ms")
-        show(f"{mode}: bind, p99", median(rounds, mode, "bind"), "ms")
-        show("  a bare Binding, p99", median(rounds, mode, "bare"), "ms")
-        times = statistics.median(each[mode]["bind"] / each[mode]["bare"] for each in rounds)
+        show(f"{mode}: pods a second", of_rounds(rounds, mode, "rate"), "")
+        show(f"{mode}: CPU time of a pod", of_rounds(rounds, mode, "cpu"), "ms")
+        show(f"{mode}: bind, p99", of_rounds(rounds, mode, "bind"), "ms")
+        show("  a bare Binding, p99", of_rounds(rounds, mode, "bare"), "ms")
+        times = median(each[mode]["bind"] / each[mode]["bare"] for each in rounds)
         show("  bind of a bare Binding", times, "times")
         if mode == "null":
             continue
         hold(f"{mode}, bind", times, MOST_BIND, "times")
         slower = [each["null"]["rate"] / each[mode]["rate"] for each in rounds]
-        part = 1 / statistics.median(slower)
+        part = 1 / median(slower)
         show("  of the null extender's pods a second", part, "")
         hold(f"{mode}, null / own", 1 / part, 1 / LEAST_PART[mode], "times")
         start = min(each[mode]["start"] for each in rounds)
@@ -331,37 +336,54 @@ def place(fleet, api, folder, args, hold):
 
 def reject(fleet, folder, args, hold):
     """The figures of pods that are rejected again and again."""
-    costs = {}
-    for mode in MODES:
-        cost = rejecting_cost(fleet, folder, mode, args.rejected, args.seconds)
-        costs[mode] = cost
-        show(f"{mode}: requests of {args.rejected} pods", cost.requests, "a second")
-        show("  CPU time of a request", 1000 * cost.rejections / cost.requests, "ms")
-        show(f"  CPU time of {EVENTS_A_SECOND} changes", 1000 * cost.changes, "ms/s")
-        both = 1000 * (cost.changes + cost.rejections)
-        show("  CPU time of both", both, "ms/s", f"load {load()}")
-        if mode != "null":
-            null = costs["null"]
-            both = cost.at(null.requests)
-            show(f"  for {null.requests:.0f} requests a second", 1000 * both, "ms/s")
-            times = both / null.at(null.requests)
-            show("  of the null extender's", times, "times")
-            hold(f"{mode}, CPU with rejected pods", times, MOST_CPU, "times")
-            show(f"{mode}: resident memory at the peak", cost.memory, "MiB")
-            hold(f"{mode}, memory", cost.memory, MOST_MEMORY, "MiB")
+    rounds = [
+        {mode: rejecting(fleet, folder, args, mode, number) for mode in in_turn(number)}
+        for number in range(args.rounds)
+    ]
     remove(fleet, "rejected")
+    print(f"  {args.rejected} pods are rejected again and again")
+    for mode in MODES:
+        costs = [each[mode] for each in rounds]
+        show(f"{mode}: requests", median(cost.requests for cost in costs), "a second")
+        show("  CPU time of a request", median(1000 * cost.request for cost in costs), "ms")
+        changes = median(1000 * cost.changes for cost in costs)
+        show(f"  CPU time of {EVENTS_A_SECOND} changes a second", changes, "ms/s")
+        if mode == "null":
+            continue
+        times = median(each[mode].beside(each["null"]) for each in rounds)
+        show("  of the null extender's", times, "times")
+        hold(f"{mode}, CPU with rejected pods", times, MOST_CPU, "times")
+        memory = max(cost.memory for cost in costs)
+        show(f"{mode}: resident memory at the peak", memory, "MiB")
+        hold(f"{mode}, memory", memory, MOST_MEMORY, "MiB")
 
 
-def median(rounds, mode, figure):
-    return statistics.median(each[mode][figure] for each in rounds)
+def rejecting(fleet, folder, args, mode, number):
+    """The cost of an extender in one round."""
+    cost = rejecting_cost(fleet, folder, mode, args.rejected, args.seconds)
+    print(
+        f"  round {number + 1}, {mode:8}requests {cost.requests:.0f}"
+        f"  request {1000 * cost.request:.2f}  changes {1000 * cost.changes:.1f}  load {load()}",
+        flush=True,
+    )
+    return cost
+
+
+def of_rounds(rounds, mode, figure):
+    return median(each[mode][figure] for each in rounds)
+
+
+def in_turn(number):
+    """The extenders in the order of a round: another one begins each."""
+    modes = list(MODES)
+    first = number % len(modes)
+    return modes[first:] + modes[:first]
 
 
 def one_round(fleet, api, folder, placed, number):
     """The figures of each mode; the order of modes differs from round to round."""
-    modes = list(MODES)
-    modes = modes[number % len(modes) :] + modes[: number % len(modes)]
     figures = {}
-    for mode in modes:
+    for mode in in_turn(number):
         with extending(fleet.cluster, folder, mode) as extender:
             rate, cpu = throughput(fleet, folder, mode, extender, placed)
             figures[mode] = {
