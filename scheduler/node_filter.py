@@ -5,6 +5,7 @@ up, and asks only the nodes that have changed since the last pod.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import compress
 from operator import not_
 from typing import Any, Final, cast
@@ -12,7 +13,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from scheduler.cluster_state import ClusterState
-from scheduler.node_answers import UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
+from scheduler.node_answers import MOST_KEYS, UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
 from scheduler.node_cache import CachedNode
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.shapes import DemandShape
@@ -61,6 +62,8 @@ class NodeFilter:
         """The keys of remembered answers: the strings of one request, which lie side by side in
         memory. Among the nodes' own objects each look-up would wait for the memory."""
         self._known = NodeAnswers()
+        self._of_all: dict[int, AbstractSet[NodeAnswer]] = {}
+        """The answers of all nodes by the shape's number, where each refuses for the same cause."""
         self._memories: list[NodeMemory[Any]] = [self._known]
 
     def forget_also(self, memory: NodeMemory[Any]) -> None:
@@ -123,9 +126,13 @@ class NodeFilter:
         self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
     ) -> tuple[Sequence[str], RefusedNodes]:
         """The nodes that take the demand, and why the others do not."""
+        of_all = self._refusals_of_all(names, shape, demand, now)
+        if of_all is not None:
+            return (), RefusedNodes.for_one_cause(names, of_all)
         answers, distinct = self.answers(names, shape, demand, now)
         refusing = {answer for answer in distinct if answer.refusal is not None}
-        if len(refusing) == len(distinct):  # a pod that fits nowhere, again and again
+        if len(refusing) == len(distinct):
+            self._note_refusals(shape)
             return (), RefusedNodes(names, answers, distinct)
         if not refusing:
             return names, RefusedNodes()
@@ -181,8 +188,35 @@ class NodeFilter:
                     continue
             else:
                 self._names.pop(name, None)
+            self._of_all.clear()
             for memory in self._memories:
                 memory.forget(name)
+
+    def _refusals_of_all(
+        self, names: Sequence[str], shape: DemandShape, demand: PodDemand, now: float
+    ) -> AbstractSet[NodeAnswer] | None:
+        """The answers of all nodes if that is the same for this pod, whatever their names are.
+
+        A pod that fits nowhere is rejected again and again: then no name is looked up while no node
+        changes. As many names as there are nodes are taken for these nodes. At worst the answer has
+        a wrong cause for a node that no event has shown yet.
+        """
+        self.forget_changed(now)
+        if len(names) != len(self._state.nodes) or self._state.reserved_on(demand.pod.uid):
+            return None
+        return self._of_all.get(shape.number)
+
+    def _note_refusals(self, shape: DemandShape) -> None:
+        """Remember the answers of all nodes if each is known and they have one cause."""
+        known = self._known.of(_key(shape))
+        if len(known) != len(self._state.nodes):
+            return
+        distinct = set(known.values())
+        causes = {answer.refusal and answer.refusal.cause for answer in distinct}
+        if len(causes) == 1 and None not in causes:
+            if len(self._of_all) >= MOST_KEYS:
+                self._of_all.clear()
+            self._of_all[shape.number] = distinct
 
 
 def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:

@@ -1,13 +1,13 @@
 """Why nodes refuse a pod, where thousands of nodes share a few refusals; pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, Self
 
 from scheduler.node_answers import NodeAnswer
 from scheduler.wire import NodeTexts
-from vgpu.placement.result import UNRESOLVABLE, PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_QUOTA, UNRESOLVABLE, PlacementReason, PlacementRefusal
 
 _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
 
@@ -43,14 +43,23 @@ class RefusedNodes:
         """Every node refuses for the same reason."""
         return cls(names, (NodeAnswer(refusal),) * len(names))
 
+    @classmethod
+    def for_one_cause(cls, names: Sequence[str], distinct: AbstractSet[NodeAnswer]) -> Self:
+        """Every node refuses by one of these answers, which have one cause.
+
+        Whose answer is which is not known: they differ in the free memory only.
+        """
+        return cls(names, (next(iter(distinct)),) * len(names), distinct)
+
     def and_also(self, by_name: Mapping[str, PlacementRefusal]) -> Self:
         """These refusals, and those of further nodes."""
         answers = (*self._answers, *map(NodeAnswer, by_name.values()))
         return type(self)((*self.names, *by_name), answers) if by_name else self
 
-    def by_name(self) -> Mapping[str, PlacementRefusal]:
-        """The refusal of each node."""
-        return dict(zip(self.names, map(self._refusals.__getitem__, self._answers), strict=True))
+    def of_quota(self) -> Mapping[str, PlacementRefusal]:
+        """The refusals by the quota of the pod's namespace, by node."""
+        refusals = zip(self.names, map(self._refusals.__getitem__, self._answers), strict=True)
+        return {name: refusal for name, refusal in refusals if refusal.reason in OF_QUOTA}
 
     def distinct(self) -> Iterable[PlacementRefusal]:
         """Each refusal once."""
@@ -61,6 +70,9 @@ class RefusedNodes:
 
         Causes that are equally frequent are in the order of the enum.
         """
+        only = self.only_cause()
+        if only is not None:
+            return ((only, len(self.names)),)
         counts: Counter[PlacementReason] = Counter()
         for answer, nodes in Counter(self._answers).items():
             counts[self._refusals[answer].cause] += nodes
@@ -68,22 +80,22 @@ class RefusedNodes:
 
     def most_frequent(self) -> PlacementReason | None:
         """The cause of most nodes; None without nodes."""
-        only = self.only_cause()  # nearly always: every node has too little of the same
-        return only or next((cause for cause, _ in self.counts()), None)
+        return next((cause for cause, _ in self.counts()), None)
 
     def only_cause(self) -> PlacementReason | None:
-        """The cause of all nodes; None if there are several, or no nodes."""
+        """The cause of all nodes; None if there are several, or no nodes.
+
+        Nearly always there is one: every node has too little of the same.
+        """
         causes = {refusal.cause for refusal in self._refusals.values()}
         return causes.pop() if len(causes) == 1 else None
 
-    def resolvable(self) -> list[str]:
+    def resolvable(self) -> Iterator[str]:
         """Names of the nodes whose answer other pods may change."""
         lasting = self._lasting()
-        return [
-            name
-            for name, answer in zip(self.names, self._answers, strict=True)
-            if answer not in lasting
-        ]
+        for name, answer in zip(self.names, self._answers, strict=True):
+            if answer not in lasting:
+                yield name
 
     def texts(self, each: Callable[[str], NodeTexts] | None = None) -> tuple[NodeTexts, NodeTexts]:
         """The causes by node: those that other pods may change, and those that they do not.

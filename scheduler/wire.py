@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.listed_names import ListedNames
 from vgpu.kube import wire
 from vgpu.kube.decode import decode
 from vgpu.kube.objects import Pod
@@ -129,27 +130,17 @@ class PlacementQuery(msgspec.Struct, frozen=True):
         pod: the pod.
         names: the names of the nodes, in the order in which they were sent.
         sent: whole nodes by name; None where only names were sent.
-        listed: the names as they were sent, in JSON; b"" where whole nodes were sent.
     """
 
     pod: Pod
-    names: tuple[str, ...]
+    names: Sequence[str]
     sent: Mapping[str, msgspec.Raw] | None = None
-    listed: bytes = b""
 
     def each(self, text: str) -> NodeTexts:
-        """The text for each node.
-
-        A pod that fits nowhere is rejected again and again, so the JSON of the names is copied:
-        that takes a third of the time in which a mapping is made and encoded.
-        """
-        names, others = self.listed[1:-1], len(self.names) - 1
-        value = b":" + _ENCODER.encode(text)
-        pairs = names.replace(b",", value + b",")
-        commas = (len(pairs) - len(names)) // len(value)
-        if self.listed[:1] != b"[" or commas != others or any(each in names for each in _NOT_PLAIN):
-            return dict.fromkeys(self.names, text)  # not as kube-scheduler names nodes
-        return msgspec.Raw(b"{" + pairs + value + b"}")
+        """The text for each node."""
+        if isinstance(self.names, ListedNames):
+            return self.names.each(text)
+        return dict.fromkeys(self.names, text)
 
 
 class FilterAnswer(msgspec.Struct, frozen=True):
@@ -162,7 +153,7 @@ class FilterAnswer(msgspec.Struct, frozen=True):
         error: why there is no answer; "" if there is one.
     """
 
-    nodes: tuple[str, ...] = ()
+    nodes: Sequence[str] = ()
     failed: NodeTexts = {}
     unresolvable: NodeTexts = {}
     error: str = ""
@@ -173,9 +164,6 @@ _NAMES: Final = msgspec.json.Decoder(tuple[str, ...] | None)
 _POD: Final = msgspec.json.Decoder(ExtenderPod)
 _PREEMPTION: Final = msgspec.json.Decoder(PreemptionArgs)
 _BINDING: Final = msgspec.json.Decoder(BindingArgs)
-_NOT_PLAIN: Final = (b" ", b"\t", b"\n", b"\r", b"\\")
-"""What may be in a list of names in JSON, and is in none that kube-scheduler sends."""
-
 _ENCODER: Final = msgspec.json.Encoder()
 _NODE: Final = msgspec.json.Decoder(wire.AnyObject)
 
@@ -201,9 +189,9 @@ def read_query(body: bytes, known: KnownPods) -> PlacementQuery:
     ):
         pod = project_pod(decode(body, _POD, OBJECT_NAME).pod, OBJECT_NAME)
     listed = bytes(args.node_names)
-    names = decode(listed, _NAMES, OBJECT_NAME) if listed else None
+    names = ListedNames.of(listed) or (decode(listed, _NAMES, OBJECT_NAME) if listed else None)
     if names is not None:
-        return PlacementQuery(pod, names, listed=listed)
+        return PlacementQuery(pod, names)
     if args.nodes is None:
         raise SourceError(Reason.MALFORMED, OBJECT_NAME, "neither Nodes nor NodeNames")
     items = args.nodes.items or []

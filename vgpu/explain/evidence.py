@@ -45,7 +45,7 @@ from vgpu.placement.dialects import (
     scheduler_schemes,
 )
 from vgpu.placement.node_view import scheme_of
-from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
+from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.mark import OVER_QUOTA
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.schemes.registry import registry
@@ -384,13 +384,8 @@ def _answers(
     explained = cache.explain(scheme, demand)
     if not limited:
         return tuple(explained)
-    refused = cache.filter(scheme, demand, [name for name, _, _ in explained]).refused.by_name()
-    answers = []
-    for name, view, refusal in explained:
-        served = refused.get(name)
-        is_of_quota = served is not None and served.reason in OF_QUOTA
-        answers.append((name, view, served if is_of_quota else refusal))
-    return tuple(answers)
+    refused = cache.filter(scheme, demand, [name for name, _, _ in explained]).refused.of_quota()
+    return tuple((name, view, refused.get(name, refusal)) for name, view, refusal in explained)
 
 
 def _is_named(pod: Pod, namespace: str, name: str) -> bool:
