@@ -1,7 +1,7 @@
 """Reservations of the original schedulers for pods that are not bound: the day of the switch.
 
-HAMi's scheduler and gpu-admission write them with the node, and bind later. A reservation counts
-for five minutes, and its end wakes the pods that it kept waiting.
+HAMi's scheduler, gpu-admission and older Volcanos write them with the node, and bind later. A
+reservation counts for five minutes, and its end wakes the pods that it kept waiting.
 """
 
 import pytest
@@ -29,26 +29,32 @@ LIMITS = {
     "older volcano": lambda gib: {"volcano.sh/gpu-memory": gib * 1024},
 }
 RESERVED = {
-    "hami": lambda at: {
-        "hami.io/vgpu-node": "n1",
+    "hami": lambda at, node="n1": {
+        "hami.io/vgpu-node": node,
         "hami.io/vgpu-time": str(int(at)),
         "hami.io/vgpu-devices-to-allocate": "GPU-1,NVIDIA,4096,0:;",
         "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,4096,0:;",
     },
-    "gaia": lambda at: {
-        "tencent.com/predicate-node": "n1",
+    "gaia": lambda at, node="n1": {
+        "tencent.com/predicate-node": node,
         "tencent.com/predicate-time": str(int(at) * 10**9),
         "tencent.com/predicate-gpu-idx-0": "1",
         "tencent.com/gpu-assigned": "false",
     },
-    "gpushare": lambda at: {
+    "volcano": lambda at, node="n1": {  # up to 1.15
+        "volcano.sh/vgpu-node": node,
+        "volcano.sh/vgpu-time": str(int(at)),
+        "volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,4096,0:",
+        "volcano.sh/devices-to-allocate": "GPU-1,NVIDIA,4096,0:",
+    },
+    "gpushare": lambda at, _="": {
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_DEV": "16",
         "ALIYUN_COM_GPU_MEM_POD": "4",
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(int(at) * 10**9),
     },
-    "older volcano": lambda at: {
+    "older volcano": lambda at, _="": {
         "volcano.sh/gpu-index": "1",
         "volcano.sh/gpu-assigned": "false",
         "volcano.sh/predicate-time": str(int(at) * 10**9),
@@ -84,7 +90,7 @@ class Switched(Served):
         return self.filter(pod, ["n1"])
 
 
-@pytest.fixture(params=["hami", "gaia"])
+@pytest.fixture(params=["hami", "gaia", "volcano"])
 def switched(request):
     with Switched(request.param) as switched:
         yield switched

@@ -10,11 +10,12 @@ from msgspec import structs
 from scheduler.reasons import BindFailure
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import NAMES, QUARTERS, limits
+from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import NODES, SCHEMES
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
-from vgpu.placement.node_view import node_view
+from vgpu.placement.node_view import RESERVED_SECONDS, ForeignPromise, node_view
 from vgpu.placement.result import Placement, PlacementReason
 
 names = st.sampled_from(NAMES)
@@ -27,9 +28,10 @@ class Remembered(RuleBasedStateMachine):
     def begin(self, system):
         self.system = system
         self.scheme = next(scheme for scheme in SCHEMES if scheme.row.name == system)
-        self.served = Served()
+        self.now = NOW
+        self.served = Served(clock=lambda: self.now)
         self.cache = self.served.cache
-        self.nodes, self.pods, self.reserved = {}, {}, {}
+        self.nodes, self.pods, self.reserved, self.promises = {}, {}, {}, {}
         self.count = self.steps = 0
         for name in NAMES:
             self.register(name)
@@ -62,6 +64,21 @@ class Remembered(RuleBasedStateMachine):
         ref = self.served.api.store(self.pod(quarters)).ref
         if not self.served.bind(ref, name):
             self.reserved[ref.name] = self.served.api.pods[ref.name]
+
+    @rule(name=names, age=st.sampled_from([-1000, 0, RESERVED_SECONDS / 3]))
+    def reserve_elsewhere(self, name, age):
+        """Another scheduler reserves a GPU for a pod, and does not bind the pod."""
+        at = self.now - age
+        annotations = RESERVED[self.system](at, name)
+        pod = structs.replace(self.pod(1), annotations=annotations)
+        self.promises[pod.ref.name] = ForeignPromise(pod.ref, name, min(at, self.now))
+        self.show(pod.ref.name, pod)
+
+    @rule(is_checked=st.booleans())
+    def pass_time(self, is_checked):
+        self.now += RESERVED_SECONDS / 3
+        if is_checked:
+            self.served.settle()
 
     @rule(data=st.data())
     def show_bound(self, data):
@@ -98,7 +115,14 @@ class Remembered(RuleBasedStateMachine):
                 continue
             bound = itertools.chain(self.pods.values(), self.reserved.values())
             here = [pod for pod in bound if pod.node == name]
-            view = node_view(self.nodes[name], self.scheme, here, (), (), now=NOW)
+            promised = [
+                self.promises[key]
+                for key, pod in self.pods.items()
+                if not pod.node and pod.annotations and self.promises[key].node == name
+            ]
+            if self.system == "gpushare":
+                promised = []  # its annotations name no node
+            view = node_view(self.nodes[name], self.scheme, here, promised, (), now=self.now)
             if view.reason is not None:
                 yield view.reason, 0
                 continue
