@@ -205,13 +205,18 @@ class Exchange(NamedTuple):
 class Fault(NamedTuple):
     """What the proxy does to a request: pass it on or not, and answer or not.
 
-    ``gate`` is waited for before it is passed on; ``status`` replaces the answer.
+    ``gate`` is waited for before it is passed on, and ``late`` before the extender's answer is
+    passed back; ``status`` and ``text`` replace parts of the answer. An answer that is ``cut`` ends
+    in the middle of its body.
     """
 
     passes: bool = True
     answers: bool = True
     status: int = 200
     gate: threading.Event | None = None
+    late: threading.Event | None = None
+    text: bytes | None = None
+    cut: bool = False
 
 
 FINE = Fault()
@@ -265,7 +270,7 @@ class ExtenderProxy:
         """Pass one request on, or break it."""
         sent = json.loads(body)
         fault = self.fault(handler.path, sent)
-        if not (fault.passes and fault.answers and fault.status == 200):
+        if fault._replace(gate=None) != FINE:
             self.broken += 1
         if fault.gate is not None:
             fault.gate.wait(WAIT_SECONDS)
@@ -277,15 +282,19 @@ class ExtenderProxy:
                 fault = fault._replace(answers=False)
             else:
                 self.exchanges.append(Exchange(handler.path, sent, json.loads(answer)))
-        if not fault.answers:
+        if fault.late is not None:
+            fault.late.wait(WAIT_SECONDS)
+        if fault.text is not None:
+            answer = fault.text
+        if fault.answers:
+            handler.send_response(status if fault.status == 200 else fault.status)
+            handler.send_header("Content-Type", "application/json")
+            handler.send_header("Content-Length", str(len(answer)))
+            handler.end_headers()
+            handler.wfile.write(answer[: len(answer) // 2] if fault.cut else answer)
+        if fault.cut or not fault.answers:
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
-            return
-        handler.send_response(status if fault.status == 200 else fault.status)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(len(answer)))
-        handler.end_headers()
-        handler.wfile.write(answer)
 
 
 @contextmanager

@@ -4,9 +4,11 @@
         proxy.kill, proxy.kill_after = kill_the_program, 3
 
 The API server has answered the write, and the program never learns of it. Events are no writes.
+It can also stop a list after the first page, until the program is killed.
 """
 
 import json
+import re
 import socketserver
 import threading
 from collections.abc import Callable
@@ -32,6 +34,9 @@ class KillingProxy:
         kill_after: the write after which the program is killed; 0 for none.
         uncounted: ends of the paths whose writes do not count.
         killed_after: method and path of each write after which the program was killed.
+        stopped_list: path of the list of which only the first page is answered, with one object;
+            "" for none.
+        has_stopped: whether the second page was asked for.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -39,6 +44,8 @@ class KillingProxy:
         self.kill: Callable[[], None] = lambda: None
         self.uncounted: tuple[str, ...] = ()
         self.killed_after: list[tuple[str, str]] = []
+        self.stopped_list = ""
+        self.has_stopped = threading.Event()
         self._pool = urllib3.PoolManager(
             ca_certs=str(cluster.authority.ca.certificate), retries=False, maxsize=16
         )
@@ -98,17 +105,25 @@ class KillingProxy:
         """Pass a request on, and its answer back as it comes."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         headers = {key: text for key, text in request.headers.items() if key.lower() not in _HOP}
+        is_watch = "watch=" in request.path
+        path = request.path.partition("?")[0]
+        target = self._target + request.path
+        if path == self.stopped_list and not is_watch:
+            if "continue=" in request.path:
+                self.has_stopped.set()
+                request.close_connection = True
+                request.rfile.read(1)  # until the program's end closes the connection
+                return
+            target = re.sub(r"\blimit=\d+", "limit=1", target)
         answer = self._pool.request(
             request.command,
-            self._target + request.path,
+            target,
             body=body or None,
             headers=headers,
             preload_content=False,
             decode_content=False,
         )
-        is_watch = "watch=" in request.path
         content = b"" if is_watch else answer.read(decode_content=False)
-        path = request.path.partition("?")[0]
         is_write = request.command in _WRITES and "/events" not in path
         is_counted = is_write and answer.status < 300 and not path.endswith(self.uncounted)
         if is_counted and self._is_last():

@@ -39,19 +39,28 @@ def test_a_node_is_filled_to_the_last_quarter_and_not_beyond(bed, system):
     check(bed, bed.wait_bound(bed.namespace, 4))
 
 
-def breaking(*faults):
-    """Breaks the first binds of each pod in these ways, one after another."""
-    waiting = {}
-    lock = threading.Lock()
+class Breaking:
+    """Breaks the first requests of a verb for each pod.
 
-    def fault(path, body):
-        if path != "/bind":
+    ``faults`` has those of one pod after another, in the order in which the pods come.
+
+    Attributes:
+        left: UID of each pod that has come -> its faults that are left.
+    """
+
+    def __init__(self, verb, faults):
+        self._verb, self._faults = verb, iter(faults)
+        self._lock = threading.Lock()
+        self.left = {}
+
+    def __call__(self, path, body):
+        if path != self._verb:
             return Fault()
-        with lock:
-            left = waiting.setdefault(body["PodUID"], iter(faults))
-            return next(left, Fault())
-
-    return fault
+        uid = body["PodUID"] if "PodUID" in body else body["Pod"]["metadata"]["uid"]
+        with self._lock:
+            if uid not in self.left:
+                self.left[uid] = iter(next(self._faults))
+            return next(self.left[uid], Fault())
 
 
 LOST_ANSWER = Fault(answers=False)
@@ -67,11 +76,63 @@ DONE_AND_500 = Fault(status=500)
 def test_a_broken_bind_neither_overcommits_nor_loses_a_pod(bed, faults):
     for system in ("gpushare", "hami"):
         bed.node(system, f"{system}-f")
-    bed.proxy.fault = breaking(*faults)
+    bed.proxy.fault = Breaking("/bind", itertools.repeat(faults))
     replay = Replay(bed)
     random_pods(bed, 16, seed=len(faults))
     replay.check(lambda pods: len(pods) == 16 and all_that_fit(bed, pods))
     assert bed.proxy.broken >= sum(map(bound, replay.pods.values()))
+
+
+BROKEN_ANSWERS = {
+    "code 500": ERROR_500,
+    "invalid character '<'": Fault(text=b"<html>"),
+    "unexpected EOF": Fault(cut=True),
+    "Client.Timeout exceeded": Fault(late=threading.Event()),
+}
+"""What kube-scheduler says of a broken answer -> how it is broken. The late one never comes."""
+
+
+@pytest.mark.parametrize("verb", ["/filter", "/prioritize", "/bind"])
+def test_a_broken_answer_of_any_kind_neither_overcommits_nor_loses_a_pod(bed, tmp_path, verb):
+    """Each of the first pods has its first answer broken in another way.
+
+    kube-scheduler places a pod without scores; of all else it says what was wrong, and tries again.
+    """
+    for number in range(2):
+        bed.node("gpushare", f"gpushare-a{number}")
+    broken = Breaking(verb, itertools.chain(zip(BROKEN_ANSWERS.values()), itertools.repeat(())))
+    bed.proxy.fault = broken
+    replay = Replay(bed)
+    with kube_scheduler(bed.api, tmp_path, "impatient", bed.proxy.port, httpTimeout="1s"):
+        for number, quarters in enumerate((1,) * 6 + (3, 2) * 3):  # each node takes any of the six
+            bed.start(f"a{number}", bed.namespace, "gpushare", quarters, schedulerName="impatient")
+        replay.check(lambda pods: len(pods) == 12 and all_that_fit(bed, pods))
+        if verb != "/prioritize":
+            for uid, complaint in zip(broken.left, BROKEN_ANSWERS, strict=False):
+                wait_for_event(bed, uid, complaint)
+    assert bed.proxy.broken == len(BROKEN_ANSWERS)
+    bound_pods = filter(bound, replay.pods.values())
+    bindings = {(pod["metadata"]["uid"], pod["spec"]["nodeName"]) for pod in bound_pods}
+    wait_until(lambda: answered_binds(bed) == bindings, "each pod is bound once")
+
+
+def wait_for_event(bed, uid, text):
+    """Until an event of the pod has the text."""
+    pod = {"metadata": {"uid": uid}}
+    wait_until(
+        lambda: any(text in event["message"] for event in bed.client.events(pod)),
+        f"an event says {text!r}",
+        context=lambda: str([event["message"] for event in bed.client.events(pod)]),
+    )
+
+
+def answered_binds(bed):
+    """The pods and nodes of all binds that our scheduler has answered with success."""
+    return {
+        (exchange.body["PodUID"], exchange.body["Node"])
+        for exchange in bed.proxy.of("/bind")
+        if exchange.answer == {"Error": ""}
+    }
 
 
 def test_pods_that_are_bound_in_another_order_than_decided_fit(bed):

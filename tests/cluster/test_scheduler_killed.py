@@ -1,6 +1,7 @@
-"""kill -9 of our scheduler after each of its writes, which the API server has taken (I4).
+"""kill -9 of our scheduler after each of its writes, and in the middle of its first list (I4).
 
-The scheduler never learns of the write. It starts again at once, and kube-scheduler goes on.
+The API server has taken the write, and the scheduler never learns of it. It starts again at once,
+and kube-scheduler goes on.
 """
 
 import itertools
@@ -12,12 +13,15 @@ from scheduler.presence import LEASE
 from tests.cluster.extending import Extender, bound, kube_scheduler, remove_nodes
 from tests.cluster.killing_proxy import KillingProxy
 from tests.cluster.placing import Placing, Replay, all_that_fit, labelled
+from tests.cluster.scheduler_bed import bind_body
 from tests.support.waiting import wait_emptied, wait_until
 
 pytestmark = pytest.mark.thorough("schedulers")
 
 SECONDS = 300.0
 """Maximum time to wait for the pods of one round, in seconds: a program starts in it."""
+
+UNREAD = "vgpu scheduler is not ready: the cluster has not been read completely yet"
 
 QUARTERS = (3, 2, 2, 1, 1)
 """What the pods of a round ask for: the last one does not fit."""
@@ -76,3 +80,26 @@ def test_kill_9_after_each_write_neither_overcommits_nor_loses_a_pod_or_its_labe
     kinds = {kind_of(*write) for write in proxy.killed_after}
     assert kinds >= {"lease", "binding", "PATCH of a pod"}
     figure(f"the scheduler was killed after each of {len(proxy.killed_after)} writes")
+
+
+def test_a_scheduler_that_has_read_some_of_the_pods_answers_nothing_and_the_next_one_reads_all(bed):
+    """kill -9 between two pages of the list of pods."""
+    replay = Replay(bed)
+    first = [bed.start(f"first-{number}", bed.namespace, "hami", 3) for number in range(2)]
+    bed.wait_bound(bed.namespace, 2)
+    bed.extender.kill()
+    bed.proxy.stopped_list = "/api/v1/pods"
+    bed.extender.launch()
+    bed.extender.daemon.wait_until(bed.proxy.has_stopped.is_set, "reads the second page")
+    late = [bed.start(f"late-{number}", bed.namespace, "hami", 2) for number in range(2)]
+    assert bed.extender.get("/-/ready")[0] == 503
+    query = {"Pod": late[0], "Nodes": None, "NodeNames": ["hami-k"]}
+    assert bed.extender.post("/filter", query)["Error"].startswith(UNREAD)
+    assert bed.extender.post("/bind", bind_body(late[0], "hami-k"))["Error"].startswith(UNREAD)
+    bed.proxy.stopped_list = ""
+    bed.extender.kill()
+    bed.extender.start()
+    for pod in late:
+        bed.wait_refused(pod, "no GPU has enough free memory")
+    bed.client.delete(first[0], grace_seconds=0)
+    replay.check(lambda pods: len(pods) == 3 and sum(map(bound, pods)) == 3)

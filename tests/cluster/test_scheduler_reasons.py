@@ -4,18 +4,26 @@ import time
 
 import pytest
 
+from scheduler.commit import RETRY
 from tests.cluster.extending import Extender, bound, condition_message, kube_scheduler, request
 from tests.cluster.placing import check, explain_path
 from tests.cluster.scheduler_bed import LOST_REQUEST, bed, placing
 from tests.support.bed import objects
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import Pki, fetch
 
 __all__ = ["bed", "placing"]
 
+FLUSH_SECONDS = 300.0
+"""Time after which kube-scheduler tries a rejected pod again without any event, in seconds."""
+
 
 def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed, figure):
-    """I8, S5: kube-scheduler sees no event of the ConfigMap."""
+    """I8, S5: kube-scheduler sees no event of the ConfigMap, and tries the pod for its annotation.
+
+    No try without the annotation finds a node. By itself kube-scheduler tries a rejected pod again
+    after five minutes, which is longer than anything here waits.
+    """
     bed.node("gpushare", "gpushare-h")
     sick = {
         "apiVersion": "v1",
@@ -32,9 +40,21 @@ def test_a_gpu_that_is_healthy_again_wakes_the_pod_that_waits_for_it(bed, figure
         pod = bed.client.wait_for(waiting, bound, "is bound")
         figure(f"bound {time.monotonic() - started:.2f} s after its GPU was healthy again")
         assert pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
-        assert "vgpu.dev/retry" in pod["metadata"]["annotations"]
+        assert RETRY in pod["metadata"]["annotations"]
+        for annotations, nodes in tries_of(bed, pod):
+            assert RETRY in annotations or not nodes
+        assert 2 * WAIT_SECONDS < FLUSH_SECONDS
     finally:
         bed.client.delete(config)
+
+
+def tries_of(bed, pod):
+    """The pod's annotations at each try of kube-scheduler, and the nodes that took the pod."""
+    return [
+        (sent["metadata"].get("annotations", {}), answer["NodeNames"])
+        for sent, answer in ((each.body["Pod"], each.answer) for each in bed.proxy.of("/filter"))
+        if sent["metadata"]["uid"] == pod["metadata"]["uid"]
+    ]
 
 
 def test_a_pending_pod_has_its_reason_in_an_event_and_on_a_page(bed):
