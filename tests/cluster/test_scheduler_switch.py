@@ -7,6 +7,7 @@ promised counts for ours, and the other way round.
 import pytest
 
 from tests.cluster.extending import Extender, ExtenderProxy, condition_message, kube_scheduler
+from tests.cluster.original_books import BOOKS, UNITS_IN_GIB, GpuSize
 from tests.cluster.originals import VolcanoScheduler
 from tests.cluster.plugin_kinds import GPU_GIB, KINDS, SPLIT, UNIT_MIB, Ask
 from tests.cluster.plugin_originals import original_of
@@ -78,6 +79,16 @@ class Pods:
         assert seen in (promise, (promise.gpu, None))
         return promise
 
+    def counted_by_original(self):
+        """The GiB of each GPU that the original's scheduler finds in use, on the way back."""
+        system, in_gib = self.kind.name, UNITS_IN_GIB[self.kind.name]
+        names = self.plugin.uuids if system == "hami" else ("0", "1")
+        bound = self.client.list(
+            "/api/v1/pods", fieldSelector=f"spec.nodeName={self.plugin.node.name}"
+        )
+        units = BOOKS[system](bound, [GpuSize(name, GPU_GIB * in_gib) for name in names])
+        return [units[name] / in_gib for name in names]
+
     def wait_refused(self, pod):
         """Until it is said that no GPU has room for it."""
         self.client.wait_for(pod, lambda pod: NO_ROOM in condition_message(pod), NO_ROOM)
@@ -104,6 +115,9 @@ def test_an_originals_plugin_serves_our_promises_beside_those_of_its_own_schedul
         assert pods.require_own_share(late).gpu != promise.gpu
         asked = [*before, new, late]
         assert original.served == [pod["metadata"]["uid"] for pod in asked]
+        if name in BOOKS:  # Volcano's own scheduler is asked below
+            gib = {promise.gpu: 40 + 12, 1 - promise.gpu: 30}
+            assert pods.counted_by_original() == [gib[gpu] for gpu in range(2)]
 
 
 def test_volcanos_scheduler_counts_what_ours_has_promised(

@@ -4,8 +4,9 @@
         client.create(scheduler.group(pod))
         client.create(pod)
 
-Volcano's is there. HAMi's, gpushare's extender and gpu-admission are not: the proxy has no version
-of their modules. Each is a Go module of its own beside this file, built when a test asks for it.
+Volcano's is there. HAMi's, gpushare's extender and gpu-admission are not: the proxy answers 403
+for their modules (``original_books`` stands in for them). Each original that is there is a Go
+module of its own beside this file, built when a test asks for it.
 """
 
 import json
