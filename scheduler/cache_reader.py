@@ -137,15 +137,22 @@ class CacheReader:
         """The nodes of a sharing system, by name, with the pods that are bound to them."""
         with self._lock:
             nodes = []
-            for name in sorted(self._state.nodes):
-                cached = self._state.nodes[name]
-                scheme = cached.scheme
-                view = cached.view(self._clock())
-                if isinstance(scheme, PlacementReason) or scheme.row.name != system or not view:
+            for _, cached in sorted(self._state.nodes.items()):
+                node, scheme = cached.node, cached.scheme
+                if node is None or isinstance(scheme, PlacementReason) or scheme.row.name != system:
                     continue
-                pods = tuple(sorted(cached.pods.values(), key=lambda pod: pod.ref))
-                gpus = view.candidate.gpus
-                nodes.append(InspectedNode(name, gpus, pods, scheme.codec, scheme.unit_bytes))
+                view = cached.view(self._clock())
+                is_readable = view is not None and view.reason is not PlacementReason.UNREADABLE
+                nodes.append(
+                    InspectedNode(
+                        node,
+                        view.candidate.gpus if view and is_readable else cached.readable_gpus(),
+                        tuple(sorted(cached.pods.values(), key=lambda pod: pod.ref)),
+                        scheme.codec,
+                        scheme.unit_bytes,
+                        is_readable=is_readable,
+                    )
+                )
             return nodes
 
     def all_pods(self) -> list[Pod]:

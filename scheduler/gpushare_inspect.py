@@ -1,8 +1,10 @@
 """The inspect page of gpushare's extender, with its JSON; pure. Amounts are units of memory.
 
 The original counts a GPU by annotations and a pod by its limits, and lists no pod that is being
-deleted; both are so here. It closes the connection for a node that it does not know; here that is
-an error in the answer. Nodes are in the order of their names.
+deleted; both are so here. Its total of a node is the node's own, and can be more than that of its
+GPUs: each of three GPUs of a node with 32 units has 10. A pod whose annotations it cannot read is
+on no GPU. It closes the connection for a node that it does not know; here that is an error in the
+answer. Nodes are in the order of their names.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,20 +12,26 @@ from typing import Any
 
 import msgspec
 
-from vgpu.kube.objects import Pod
+from vgpu.kube.objects import Node, Pod
 from vgpu.model import ContainerKind
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.gpushare.node import MEMORY
 
 
 class InspectedNode(msgspec.Struct, frozen=True):
-    """A node of gpushare: its GPUs in use, its pods, and the bytes of a unit."""
+    """A node of a sharing system: its GPUs in use, its pods, and the bytes of a unit.
 
-    name: str
+    ``is_readable`` is False if its GPUs or what its pods hold cannot be read; ``gpus`` have then
+    what can be.
+    """
+
+    node: Node
     gpus: tuple[UsedGpu, ...]
     pods: tuple[Pod, ...]
     codec: SchemeCodec
     unit_bytes: int
+    is_readable: bool = True
 
 
 def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:
@@ -37,8 +45,8 @@ def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:
 def _node(node: InspectedNode) -> dict[str, Any]:
     devices = [_device(node, gpu) for gpu in node.gpus]
     return {
-        "name": node.name,
-        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "name": node.node.name,
+        "totalGPU": node.node.capacity.get(MEMORY, 0),
         "usedGPU": sum(device["usedGPU"] for device in devices),
         "devs": devices,
     }

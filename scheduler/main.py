@@ -312,7 +312,7 @@ class Scheduler:
             self._cache, self._binder, self._metrics, self._events, self._complaint
         )
         self._compat = frozenset(options.compat)
-        self._holdings = PodHoldings(self._cache.node)
+        self._holdings = PodHoldings()
         self._ending = threading.Event()
         self._settler = threading.Thread(target=self._settle, name="settle", daemon=True)
 

@@ -14,7 +14,7 @@ from scheduler.node_answers import NodeAnswer
 from scheduler.shapes import DemandShape
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Device, PodRef
-from vgpu.placement.candidate import CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
@@ -23,6 +23,7 @@ from vgpu.placement.node_view import (
     Reservation,
     ViewParts,
     node_view,
+    readable_gpus,
 )
 from vgpu.placement.result import (
     Placement,
@@ -172,16 +173,12 @@ class CachedNode:
             self.change()
             view = None
         if view is None:
-            counted = {pod.ref.uid for pod in self.pods.values()}
-            reservations = (
-                reservation for uid, reservation in self.reservations.items() if uid not in counted
-            )
             view = self._view = node_view(
                 self.node,
                 self.scheme,
                 tuple(self.pods.values()),
                 tuple(self.promises.values()),
-                reservations,
+                self._unbound(),
                 now=now,
                 unhealthy=self.unhealthy,
                 parts=self._parts,
@@ -190,6 +187,17 @@ class CachedNode:
                 reason = PlacementReason.UNREADABLE
                 view = self._view = CandidateView(view.candidate, reason, detail)
         return view
+
+    def readable_gpus(self) -> tuple[UsedGpu, ...]:
+        """The GPUs with what can be read of their use, also where that is not all."""
+        if self.node is None or isinstance(self.scheme, PlacementReason):
+            return ()
+        return readable_gpus(self.node, self.scheme, self.pods.values(), self._unbound())
+
+    def _unbound(self) -> list[PodReservation]:
+        """The reservations of pods that are not among the bound ones."""
+        counted = {pod.ref.uid for pod in self.pods.values()}
+        return [each for uid, each in self.reservations.items() if uid not in counted]
 
     def place(
         self,

@@ -38,7 +38,7 @@ def page_routes(cache: SchedulerCache) -> Routes:
         name = unquote(request.path.removeprefix(INSPECT).removeprefix("/"))
         if not name:
             return HttpResponse(200, _JSON, inspect_page(nodes))
-        named = [node for node in nodes if node.name == name]
+        named = [node for node in nodes if node.node.name == name]
         error = "" if named else f'node "{name}" not found'
         return HttpResponse(200, _JSON, inspect_page(named, error))
 

@@ -114,10 +114,10 @@ def hami_legacy() -> tuple[FamilyTable, ...]:
 def gpus(view: Any) -> Iterator[GpuOfNode]:
     """Every GPU, idle ones included, with what is reserved."""
     for node in view.held.hami:
-        known = registrations(node.node, HAMI) if node.gpus and node.node else ()
+        known = registrations(node.node, HAMI) if node.gpus else ()
         types = {each.uuid: each.type for each in known}
         for gpu in node.gpus:
-            yield GpuOfNode(node.name, gpu, types.get(gpu.device.uuid, ""))
+            yield GpuOfNode(node.node.name, gpu, types.get(gpu.device.uuid, ""))
 
 
 def shares(view: Any) -> Iterator[ShareOfNode]:
@@ -127,7 +127,7 @@ def shares(view: Any) -> Iterator[ShareOfNode]:
         for _, holding in node.pods:
             for held in holding.containers:
                 if held.share.device in total:
-                    yield ShareOfNode(node.name, held, total[held.share.device])
+                    yield ShareOfNode(node.node.name, held, total[held.share.device])
 
 
 def _cores(used_milli: int, total_milli: int, *, is_percent: bool) -> int:

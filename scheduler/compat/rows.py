@@ -1,6 +1,6 @@
 """What pods hold of the GPUs, as rows of the compatibility sets."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -31,11 +31,10 @@ class PodHolding(msgspec.Struct, frozen=True):
 class NodeHoldings(msgspec.Struct, frozen=True):
     """A node of a sharing system: its GPUs, and what its pods hold.
 
-    ``unit_bytes`` is a unit of memory; ``node`` is None if it has just gone.
+    ``unit_bytes`` is a unit of memory. ``gpus`` are none if their use cannot be read as a whole.
     """
 
-    name: str
-    node: Node | None
+    node: Node
     unit_bytes: int
     gpus: tuple[UsedGpu, ...]
     pods: tuple[tuple[PodRef, PodHolding], ...]
@@ -51,9 +50,7 @@ class SchemeHoldings(msgspec.Struct, frozen=True):
 class PodHoldings:
     """What pods hold, computed once for each state of a pod."""
 
-    def __init__(self, node: Callable[[str], Node | None]) -> None:
-        """``node`` returns the node of a name."""
-        self._node = node
+    def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[Pod, PodHolding | None]] = {}
 
     def of(
@@ -73,11 +70,8 @@ class PodHoldings:
                 )
                 if entry[1] is not None:
                     pods.append((pod.ref, entry[1]))
-            held.append(
-                NodeHoldings(
-                    node.name, self._node(node.name), node.unit_bytes, node.gpus, tuple(pods)
-                )
-            )
+            gpus = node.gpus if node.is_readable else ()
+            held.append(NodeHoldings(node.node, node.unit_bytes, gpus, tuple(pods)))
         others = {key: entry for key, entry in self._known.items() if key[0] != name}
         self._known = {**others, **known}
         return tuple(held)

@@ -20,7 +20,7 @@ def gpus(view: Any) -> Iterator[HeldRow]:
         for gpu in node.gpus:
             yield HeldRow(
                 gpu.device.name,
-                node.name,
+                node.node.name,
                 "",
                 node.unit_bytes,
                 gpu.device.memory_bytes,
@@ -39,7 +39,7 @@ def pods(view: Any) -> Iterator[HeldRow]:
                 memory = [share.memory_bytes for share in shares]
                 yield HeldRow(
                     device,
-                    node.name,
+                    node.node.name,
                     pod,
                     node.unit_bytes,
                     sizes[device],

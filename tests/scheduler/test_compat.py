@@ -14,7 +14,9 @@ from tests.grafana.pretended_scheduler import view_of
 from tests.scheduler.served import Served
 from tests.support.registers import HAMI, hami_gpu
 from vgpu.kube.kinds import NODES, PODS
+from vgpu.kube.objects import MalformedObject
 from vgpu.metrics.render import Format, Renderer
+from vgpu.model import PodRef
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.units import MIB
 
@@ -76,7 +78,7 @@ class Scheduling:
         schemes = self.cache.schemes
         self.scheme = next(scheme for scheme in schemes if scheme.row.name == system)
         self.cache.set_node("node-1", a_node(system))
-        self.holdings = PodHoldings(self.cache.node)
+        self.holdings = PodHoldings()
 
     def add(self, *args, **spec):
         pod = a_pod(self.system, *args, **spec)
@@ -134,6 +136,17 @@ def test_a_node_that_has_gone_has_no_series():
     bed.add("web", "GPU-1,NVIDIA,128,10:")
     bed.cache.set_node("node-1", None)
     assert bed.page(SchedulerCompat.VOLCANO) == {}
+
+
+@pytest.mark.parametrize("compat", SETS)
+def test_a_node_with_a_pod_that_cannot_be_read_has_no_series(compat):
+    """Nobody knows what is in use of its GPUs."""
+    bed = Scheduling(compat.system)
+    bed.add("web", "GPU-1,NVIDIA,128,10:" if compat.system == "volcano" else "")
+    assert bed.page(compat)
+    broken = MalformedObject("Pod", PodRef("uid-a", "ml", "a"), "spec: wrong", "node-1")
+    bed.cache.set_malformed("ml/a", broken)
+    assert bed.page(compat) == {}
 
 
 HAMI_PAGE = {

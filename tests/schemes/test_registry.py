@@ -165,6 +165,7 @@ OF_ONE_ORIGINAL = {
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
     "vgpu/commands/inspect.py": "its --legacy is one original's",
     "vgpu/commands/demo_schedule.py": "its pods are of one system",
+    "scheduler/gpushare_inspect.py": "is one original's inspect page",
     "scheduler/compat/": "has the gauges of each original's scheduler",
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",

@@ -174,15 +174,36 @@ def node_view(
             PlacementReason.UNREADABLE,
             f"{error.object_name}: {error.detail}",
         )
-    in_use = [(each.shares, each.groups) for each in held if each.shares]
-    in_use += [(effective_shares(each.allocations), each.groups) for each in reservations]
-    gpus = with_all_shares(idle.gpus, in_use, idle.places)
+    gpus = _in_use(idle, held, reservations)
     candidate = CandidateNode(node.name, gpus, idle.mode, idle.links)
     for pod, each in zip(bound, held, strict=True):
         if each.shares is None and scheme.is_asked(pod):
             detail = f"pod {pod.ref.namespace}/{pod.ref.name} has no GPU yet"
             return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
     return _held_back(candidate, promised, now)
+
+
+def readable_gpus(
+    node: Node,
+    scheme: SchedulerScheme,
+    bound: Iterable[Pod],
+    reservations: Iterable[Reservation],
+) -> tuple[UsedGpu, ...]:
+    """The GPUs of an unreadable node with what can be read of their use; none without a register.
+
+    Only to be shown: a placement would allocate again what the unreadable pods hold.
+    """
+    try:
+        idle = _idle(scheme, node, "")
+    except ClaimError:
+        return ()
+    held = []
+    for pod in bound:
+        try:
+            held.append(HeldByPod(held_shares(scheme, pod, idle.devices)))
+        except ClaimError:
+            continue
+    return _in_use(idle, held, reservations)
 
 
 def foreign_promise(
@@ -235,6 +256,15 @@ def _idle(scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
         gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
     mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
     return IdleGpus(devices, tuple(gpus), mode, links, places_of(gpus))
+
+
+def _in_use(
+    idle: IdleGpus, held: Iterable[HeldByPod], reservations: Iterable[Reservation]
+) -> tuple[UsedGpu, ...]:
+    """The GPUs with what pods hold, and with what is reserved."""
+    in_use = [(each.shares, each.groups) for each in held if each.shares]
+    in_use += [(effective_shares(each.allocations), each.groups) for each in reservations]
+    return with_all_shares(idle.gpus, in_use, idle.places)
 
 
 def _held_back(
