@@ -456,9 +456,9 @@ its JSON document.
 DOCTOR_TRAPS = """
 ## Traps in configurations of kube-scheduler
 
-They are errors if pods would be bound without a GPU. Otherwise they are warnings if `vgpu
-scheduler` is installed; without it the extender is another one, whose own manifests have some of
-these traps.
+They are errors if pods would be bound without a GPU, or if kube-scheduler would refuse the
+extenders. Otherwise they are warnings if `vgpu scheduler` is installed; without it the extender is
+another one, whose own manifests have some of these traps.
 
 | code | what it means |
 | --- | --- |

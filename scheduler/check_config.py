@@ -6,8 +6,9 @@ from typing import Final
 import click
 import yaml
 
-from scheduler.config_check import ConfigFinding, config_findings, read_config
+from scheduler.config_check import ConfigFinding, config_findings
 from vgpu.reasons import SourceError
+from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
 
 MOST_BYTES: Final = 1024 * 1024
 """Maximum size of the file, in bytes."""
@@ -20,7 +21,7 @@ def check_config(ctx: click.Context, /, file: Path) -> None:
     """Name the traps in FILE, a KubeSchedulerConfiguration that names this extender.
 
     The exit status is 1 if pods would be bound without a GPU, or if kube-scheduler would refuse the
-    file for its extenders.
+    file for its extenders. Plugins and their arguments are not checked.
     """
     findings = _findings(file)
     for finding in findings:
@@ -41,8 +42,12 @@ def _findings(file: Path) -> list[ConfigFinding]:
     if len(content) > MOST_BYTES:
         raise click.ClickException(f"{file}: larger than {MOST_BYTES} bytes")
     try:
-        return config_findings(read_config(yaml.safe_load(content), str(file)))
-    except (yaml.YAMLError, RecursionError) as error:
+        document = yaml.load(content, UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        return config_findings(document, str(file))
+    except DuplicateKeyError as error:
+        place = f"{file}, line {error.problem_mark.line + 1}" if error.problem_mark else str(file)
+        raise click.ClickException(f"{place}: kube-scheduler refuses a key twice") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = str(error).replace("\n", " ")
         raise click.ClickException(f"{file}: not YAML: {problem}") from error
     except SourceError as error:

@@ -1,20 +1,24 @@
 """Traps in a KubeSchedulerConfiguration that names our extender; pure.
 
-The format is ``kubescheduler.config.k8s.io/v1``, of which only the fields of extenders and node
-scoring are read. kube-scheduler refuses what its own validation finds; here is what it accepts.
+Some make kube-scheduler refuse the file: it decodes strictly and validates the extenders. It starts
+with the others. Plugins and their arguments are left to kube-scheduler.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from vgpu.durations import parse_duration
+from scheduler.kube_scheduler_config import (
+    ExtenderConfig,
+    KubeSchedulerConfig,
+    is_extended_resource,
+    read_config,
+    seconds_of,
+    unknown_fields,
+)
 from vgpu.placement.dialects import ROWS, DialectRow
-from vgpu.reasons import Explained, Reason, SourceError
-
-API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
-KIND: Final = "KubeSchedulerConfiguration"
+from vgpu.reasons import Explained
 
 LEAST_TIMEOUT: Final = 2.0
 """Minimum ``httpTimeout`` that leaves room for a slow write to the API server, in seconds."""
@@ -23,6 +27,8 @@ LEAST_TIMEOUT: Final = 2.0
 class ConfigTrap(Explained):
     """What is wrong with a configuration."""
 
+    UNKNOWN_FIELD = "unknown_field", "kube-scheduler refuses a field that its version does not know"
+    PERCENTAGE = "percentage", "kube-scheduler refuses a percentage that is not from 0 to 100"
     NO_EXTENDER = "no_extender", "no extender manages a resource of a sharing system"
     NO_BIND_VERB = (
         "no_bind_verb",
@@ -33,6 +39,20 @@ class ConfigTrap(Explained):
         "without filterVerb pods are sent to nodes without room, and fail at bind",
     )
     SECOND_BINDER = "second_binder", "kube-scheduler refuses a second extender with bindVerb"
+    NO_WEIGHT = "no_weight", "kube-scheduler refuses prioritizeVerb without a weight of at least 1"
+    NO_DURATION = (
+        "no_duration",
+        "kube-scheduler refuses a duration that is not like 5s, 500ms or 1m30s",
+    )
+    RESOURCE_TWICE = (
+        "resource_twice",
+        "kube-scheduler refuses a resource that is in the extenders twice",
+    )
+    NO_EXTENDED_RESOURCE = (
+        "no_extended_resource",
+        "kube-scheduler refuses a name that is not one of an extended resource (example.com/gpu)",
+    )
+    INSECURE_WITH_CA = "insecure_with_ca", "kube-scheduler refuses insecure: true beside a CA"
     NO_PREEMPT_VERB = (
         "no_preempt_verb",
         "without preemptVerb kube-scheduler may end pods without freeing a GPU",
@@ -44,7 +64,7 @@ class ConfigTrap(Explained):
     ALL_PODS = "all_pods", "without managedResources every pod of the cluster is sent"
     PARTLY_MANAGED = (
         "partly_managed",
-        "pods that request only this resource are bound without the extender",
+        "pods that request only this resource are bound without the extender, and get no GPU",
     )
     IGNORED = (
         "ignored",
@@ -68,7 +88,7 @@ class ConfigTrap(Explained):
     )
     UNVERIFIED = (
         "unverified",
-        "without a CA (tlsConfig) the certificate of the extender is not verified",
+        "the certificate of the extender is not verified: set a CA in tlsConfig, and not insecure",
     )
     REPLACED_IGNORED = (
         "replaced_ignored",
@@ -77,100 +97,75 @@ class ConfigTrap(Explained):
 
 
 class ConfigFinding(msgspec.Struct, frozen=True):
-    """A trap, and the field where it is; ``is_error`` if pods would be bound without a GPU."""
+    """A trap, and the field where it is.
+
+    ``is_error`` if pods would be bound without a GPU, or if kube-scheduler refuses the extenders.
+    """
 
     trap: ConfigTrap
     field: str
     is_error: bool = False
 
 
-class ManagedResource(msgspec.Struct, frozen=True, rename="camel"):
-    """A resource that makes a pod an extender's."""
+def config_findings(document: object, path: str) -> list[ConfigFinding]:
+    """What is wrong with the configuration in a parsed file: first what kube-scheduler refuses.
 
-    name: str = ""
-    ignored_by_scheduler: bool = False
-
-
-class ExtenderTls(msgspec.Struct, frozen=True, rename="camel"):
-    """How kube-scheduler verifies an extender."""
-
-    ca_file: str = ""
-    ca_data: str = ""
-    insecure: bool = False
+    Raises SourceError MALFORMED, which names the field.
+    """
+    config = read_config(document, path)
+    refused = list(_refused(config, document if isinstance(document, Mapping) else {}))
+    return [*refused, *_accepted(config)]
 
 
-class ExtenderConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One extender of a configuration."""
-
-    url_prefix: str = ""
-    filter_verb: str = ""
-    preempt_verb: str = ""
-    bind_verb: str = ""
-    node_cache_capable: bool = False
-    ignorable: bool = False
-    http_timeout: str | int = 0
-    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
-    tls_config: ExtenderTls | None = None
-    managed_resources: list[ManagedResource] | None = None
-
-    @property
-    def managed(self) -> dict[str, ManagedResource]:
-        """The managed resources by name."""
-        return {resource.name: resource for resource in self.managed_resources or ()}
-
-
-class PluginConfig(msgspec.Struct, frozen=True):
-    """The arguments of a plugin."""
-
-    name: str = ""
-    args: dict[str, Any] | None = None
+def _refused(config: KubeSchedulerConfig, document: Mapping[str, Any]) -> Iterator[ConfigFinding]:
+    """What makes kube-scheduler refuse the file."""
+    for field in unknown_fields(document):
+        # A later version can have a new field elsewhere; those of extenders have not changed.
+        is_error = field.startswith("extenders[")
+        yield ConfigFinding(ConfigTrap.UNKNOWN_FIELD, field, is_error=is_error)
+    for field, percentage in _percentages(config):
+        if not 0 <= percentage <= 100:
+            yield ConfigFinding(ConfigTrap.PERCENTAGE, field, is_error=True)
+    has_binder = False
+    names: set[str] = set()
+    for number, extender in enumerate(config.extenders or ()):
+        for trap, field in _refused_of(extender, names):
+            yield ConfigFinding(trap, f"extenders[{number}].{field}", is_error=True)
+        if extender.bind_verb and has_binder:
+            field = f"extenders[{number}].bindVerb"
+            yield ConfigFinding(ConfigTrap.SECOND_BINDER, field, is_error=True)
+        has_binder |= bool(extender.bind_verb)
 
 
-class SchedulerProfile(msgspec.Struct, frozen=True, rename="camel"):
-    """A profile, as far as it is read."""
-
-    percentage_of_nodes_to_score: int | None = None
-    plugin_config: list[PluginConfig] | None = None
-
-
-class KubeSchedulerConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """A configuration, as far as it is read."""
-
-    api_version: str = ""
-    kind: str = ""
-    percentage_of_nodes_to_score: int | None = None
-    profiles: list[SchedulerProfile] | None = None
-    extenders: list[ExtenderConfig] | None = None
-
-
-def read_config(document: object, path: str) -> KubeSchedulerConfig:
-    """The configuration in a parsed file. Raises SourceError MALFORMED, which names the field."""
-    try:
-        config = msgspec.convert(document, KubeSchedulerConfig)
-    except msgspec.ValidationError as error:
-        raise SourceError(Reason.MALFORMED, path, str(error)) from error
-    if (config.api_version, config.kind) != (API_VERSION, KIND):
-        detail = f"{config.api_version} {config.kind} in place of {API_VERSION} {KIND}"
-        raise SourceError(Reason.MALFORMED, path, detail)
-    return config
+def _refused_of(extender: ExtenderConfig, names: set[str]) -> Iterator[tuple[ConfigTrap, str]]:
+    """``names`` are the resources of the extenders before it, to which its own are added."""
+    if extender.prioritize_verb and extender.weight <= 0:
+        yield ConfigTrap.NO_WEIGHT, "weight"
+    if seconds_of(extender.http_timeout) is None:
+        yield ConfigTrap.NO_DURATION, "httpTimeout"
+    tls = extender.tls_config
+    if tls is not None and tls.insecure and tls.has_ca:
+        yield ConfigTrap.INSECURE_WITH_CA, "tlsConfig.insecure"
+    for number, resource in enumerate(extender.managed_resources or ()):
+        field = f"managedResources[{number}].name"
+        if not is_extended_resource(resource.name):
+            yield ConfigTrap.NO_EXTENDED_RESOURCE, field
+        elif resource.name in names:
+            yield ConfigTrap.RESOURCE_TWICE, field
+        names.add(resource.name)
 
 
-def config_findings(config: KubeSchedulerConfig) -> list[ConfigFinding]:
-    """What is wrong with the configuration, in the order of its fields."""
-    extenders = list(enumerate(config.extenders or ()))
+def _accepted(config: KubeSchedulerConfig) -> Iterator[ConfigFinding]:
+    """What is wrong although kube-scheduler starts, in the order of the fields."""
+    extenders = enumerate(config.extenders or ())
     ours = [(number, extender) for number, extender in extenders if _rows(extender)]
     if not ours:
-        return [ConfigFinding(ConfigTrap.NO_EXTENDER, "extenders", is_error=True)]
-    findings = []
+        yield ConfigFinding(ConfigTrap.NO_EXTENDER, "extenders", is_error=True)
+        return
     if not _scores_all(config):
-        findings.append(ConfigFinding(ConfigTrap.SOME_NODES, "percentageOfNodesToScore"))
-    binders = [number for number, extender in extenders if extender.bind_verb]
-    for number in binders[1:]:
-        field = f"extenders[{number}].bindVerb"
-        findings.append(ConfigFinding(ConfigTrap.SECOND_BINDER, field, is_error=True))
+        yield ConfigFinding(ConfigTrap.SOME_NODES, "percentageOfNodesToScore")
     for number, extender in ours:
-        findings += _of_extender(config, extender, f"extenders[{number}]")
-    return findings
+        yield from _of_extender(config, extender, f"extenders[{number}]")
 
 
 def _rows(extender: ExtenderConfig) -> Sequence[DialectRow]:
@@ -193,11 +188,9 @@ def _of_extender(
         yield ConfigFinding(ConfigTrap.IGNORABLE, f"{field}.ignorable", is_error=True)
     if not extender.node_cache_capable:
         yield ConfigFinding(ConfigTrap.WHOLE_NODES, f"{field}.nodeCacheCapable")
-    if 0 < _seconds(extender.http_timeout) < LEAST_TIMEOUT:
+    if 0 < (seconds_of(extender.http_timeout) or 0) < LEAST_TIMEOUT:
         yield ConfigFinding(ConfigTrap.SHORT_TIMEOUT, f"{field}.httpTimeout")
-    tls = extender.tls_config or ExtenderTls()
-    is_https = extender.enable_https or extender.url_prefix.startswith("https:")
-    if is_https and (tls.insecure or not (tls.ca_file or tls.ca_data)):
+    if extender.is_unverified:
         yield ConfigFinding(ConfigTrap.UNVERIFIED, f"{field}.tlsConfig")
     yield from _of_resources(config, extender, f"{field}.managedResources")
 
@@ -216,7 +209,7 @@ def _of_resources(
                 if not is_ignored:
                     yield ConfigFinding(ConfigTrap.NEVER_ADVERTISED, f"{field}: {name}")
             elif managed and resource is None:
-                yield ConfigFinding(ConfigTrap.PARTLY_MANAGED, f"{field}: {name}")
+                yield ConfigFinding(ConfigTrap.PARTLY_MANAGED, f"{field}: {name}", is_error=True)
             elif is_ignored and not _scores_all(config):
                 yield ConfigFinding(ConfigTrap.IGNORED, f"{field}: {name}")
     ignored = any(resource.ignored_by_scheduler for resource in managed.values())
@@ -227,16 +220,18 @@ def _of_resources(
                 yield ConfigFinding(ConfigTrap.REPLACED_IGNORED, place)
 
 
+def _percentages(config: KubeSchedulerConfig) -> Iterator[tuple[str, int]]:
+    """Each percentage of nodes that is set, with its field."""
+    name = "percentageOfNodesToScore"
+    if config.percentage_of_nodes_to_score is not None:
+        yield name, config.percentage_of_nodes_to_score
+    for number, profile in enumerate(config.profiles or ()):
+        if profile.percentage_of_nodes_to_score is not None:
+            yield f"profiles[{number}].{name}", profile.percentage_of_nodes_to_score
+
+
 def _scores_all(config: KubeSchedulerConfig) -> bool:
     """Whether every profile looks at all nodes."""
     general = config.percentage_of_nodes_to_score
     own = [profile.percentage_of_nodes_to_score for profile in config.profiles or ()]
     return all((general if part is None else part) == 100 for part in own or [None])
-
-
-def _seconds(text: str | int) -> float:
-    """A duration; 0 is kube-scheduler's default, as is one that cannot be read."""
-    try:
-        return parse_duration(str(text))
-    except ValueError:
-        return 0.0

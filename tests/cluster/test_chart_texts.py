@@ -15,7 +15,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.generate import dashboard_files, rule_files
 from grafana.runbooks import charted, published
 from reconciler.config.settings import parse as configuration
-from scheduler.config_check import config_findings, read_config
+from scheduler.config_check import config_findings
 from tests.cluster.extending import RESOURCES
 from tests.support.deploy_objects import containers, kinds, parse
 from tests.support.environment import ROOT
@@ -112,7 +112,7 @@ def test_the_part_of_kube_schedulers_configuration_that_is_printed_has_no_trap(n
     text = notes({"scheduler": {"enabled": True} | values})
     block = re.search(r"^apiVersion:.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL).group()
     document = yaml.safe_load(block)
-    assert config_findings(read_config(document, "NOTES.txt")) == []
+    assert config_findings(document, "NOTES.txt") == []
     (extender,) = document["extenders"]
     assert extender["urlPrefix"] == url
     assert sorted(extender["managedResources"], key=json.dumps) == sorted(RESOURCES, key=json.dumps)

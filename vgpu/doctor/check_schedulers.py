@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import yaml
 
-from scheduler.config_check import API_VERSION, KIND, ConfigTrap, config_findings, read_config
+from scheduler.config_check import ConfigTrap, config_findings
+from scheduler.kube_scheduler_config import API_VERSION, KIND
 from vgpu.doctor.components import NVIDIA, VOLCANOS, ComponentRole
 from vgpu.doctor.facts import ClusterFacts, SchedulerText
 from vgpu.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
@@ -54,7 +55,7 @@ def _of_kube_scheduler(
         yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, detail)
         return
     try:
-        traps = config_findings(read_config(document, config.place))
+        traps = config_findings(document, config.place)
     except SourceError as error:
         detail = error.detail[:_LONGEST_DETAIL]
         yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, detail)

@@ -12,12 +12,14 @@ that clients do without. The limits of the TLS settings are in :mod:`vgpu.web.tl
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
 import yaml
+
+from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 _DURATION_PART = re.compile(r"([0-9.]+)([a-zµ]+)")
@@ -94,22 +96,6 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_limit: RateLimit = RateLimit()
 
 
-_TWICE = "a key appears twice; remove one"
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a duplicate key; the last one would win unseen."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        values = set()
-        for key in keys:
-            if key.value in values:
-                raise yaml.constructor.ConstructorError(None, None, _TWICE, key.start_mark)
-            values.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 _SECTIONS = ("tls_server_config", "http_server_config", "rate_limit")
 
 _HEADERS: Mapping[str, tuple[str, ...]] = {  # name -> allowed values, empty for any
@@ -154,10 +140,11 @@ def parse(text: bytes) -> WebConfig:
 
 def _load_yaml(text: bytes) -> Any:
     try:
-        tree = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        tree = yaml.load(text, UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:  # its text would quote the line, and secrets in it
         where = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = _TWICE if error.problem == _TWICE else "not valid YAML"
+        is_duplicate = isinstance(error, DuplicateKeyError)
+        problem = "a key appears twice; remove one" if is_duplicate else "not valid YAML"
         raise Invalid("", problem + where) from None
     except Exception:  # noqa: BLE001 - PyYAML raises anything for a value under a wrong tag
         raise Invalid("", "not valid YAML") from None
