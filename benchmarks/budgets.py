@@ -1,6 +1,7 @@
 """Budgets: maximum costs of a benchmark, which reports each and exits with 1 if one is exceeded.
 
-A budget is compared with the best of several runs: other work of the machine only adds to a run.
+A budget is compared with the best of several runs, since other work of the machine only adds to a
+run, or with the median where the docstring of the benchmark has it.
 """
 
 import os
@@ -20,11 +21,11 @@ class Budgets:
     def __init__(self) -> None:
         self._broken: list[str] = []
 
-    def hold(self, what: str, best: float, most: float, unit: str) -> str:
-        """Whether ``best`` is at most ``most``, in words to print beside it."""
-        if best <= most:
+    def hold(self, what: str, figure: float, most: float, unit: str) -> str:
+        """Whether ``figure`` is at most ``most``, in words to print beside it."""
+        if figure <= most:
             return f"PASS: at most {most:g} {unit} (load {load()})"
-        self._broken.append(f"{what}: {best:.4g} {unit}, where {most:g} are allowed")
+        self._broken.append(f"{what}: {figure:.4g} {unit}, where {most:g} are allowed")
         return f"FAIL: at most {most:g} {unit} (load {load()})"
 
     def status(self) -> int:

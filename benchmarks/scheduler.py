@@ -8,8 +8,11 @@ connection, as kube-scheduler does. Times are wall times of the client, from the
 of a request to the last of its answer. The first requests of a kind are not counted: they compute
 what the later ones find. "Mixed" are pods of eight sizes that are not bound yet when the next one
 comes, so that filter counts them. "Quota of a model" are pods of a namespace with a limit of
-one GPU model, which depends on the GPUs of each node. A figure is that of the best round. There is
-no peer: HAMi's extender is in no package registry.
+one GPU model, which depends on the GPUs of each node.
+
+A figure is of the median round: half of the rounds were at least as fast, and the fastest and the
+slowest stand beside it. It is what a budget is compared with, so a machine with other work can
+exceed it. There is no peer: HAMi's extender is in no package registry.
 """
 
 import argparse
@@ -51,6 +54,7 @@ BUDGETS_MS = {
     "5000 names, p99": 20.0,
     "mixed, 5000 names, p99": 20.0,
     "rejected again, 500 names, p50": 1.0,
+    "rejected again, 500 names, p99": 1.0,
     "quota of a model, 500 names, p50": 1.0,
 }
 
@@ -186,10 +190,11 @@ def main():
             measured(connection, bodies)
             rounds = [measured(connection, bodies) for _ in range(args.rounds)]
             for part, label in ((0.5, "p50"), (0.99, "p99")):
-                took = min(quantile(times, part) for times in rounds)
+                of_rounds = [quantile(times, part) for times in rounds]
+                took = statistics.median(of_rounds)
                 name = f"{kind}{count} names, {label}"
-                median = statistics.median(quantile(times, part) for times in rounds)
-                print(f"  {name:36} {took:8.2f} ms   (median round {median:.2f})")
+                spread = f"rounds {min(of_rounds):.2f} to {max(of_rounds):.2f}"
+                print(f"  {name:36} {took:8.2f} ms   ({spread})")
                 if name in BUDGETS_MS:
                     print(f"    {budgets.hold(name, took, BUDGETS_MS[name], 'ms')}")
     server.stdin.close()
