@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from msgspec import structs
+
 from scheduler.foreign_promises import ForeignPromises
 from scheduler.node_cache import CachedNode, PodReservation, pod_key
 from scheduler.node_claims import Claims
@@ -45,6 +47,13 @@ def _counts_alike(before: Pod, pod: Pod) -> bool:
         and holds_devices(before) == holds_devices(pod)
         and before.initialized() == pod.initialized()
     )
+
+
+def _shows_alike(before: Node | None, node: Node | None) -> bool:
+    """Whether a newer state of a node has nothing new of what is read of nodes."""
+    if before is None or node is None:
+        return before is node
+    return structs.replace(node, resource_version=before.resource_version) == before
 
 
 class ClusterState:
@@ -103,9 +112,12 @@ class ClusterState:
     # ------------------------------------------------------------ events
 
     def set_node(self, name: str, node: Node | None) -> None:
-        """The node as it is now; None if it is gone."""
+        """The node as it is now; None if it is gone.
+
+        A kubelet writes the status of its node every few minutes: that changes nothing here.
+        """
         cached = self.cached(name)
-        if cached.node == node:
+        if _shows_alike(cached.node, node):
             return
         before, cached.node = cached.node, node
         cached.scheme = (

@@ -1,6 +1,7 @@
 """A pod that all nodes refuse: the answer is remembered for them together until a node changes."""
 
 import pytest
+from msgspec import structs
 
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served, filler
@@ -85,3 +86,13 @@ def test_a_pod_with_a_reservation_still_fits_where_it_has_it(served):
     refuse(served, "second")
     assert served.filter(pod("first"), HELD)[0] == ["node-c"]
     refuse(served, "second")
+
+
+def test_a_node_whose_status_is_written_again_is_not_read_again(served):
+    refuse(served)
+    before = served.cache.view("node-a")
+    again = structs.replace(served.cache.node("node-a"), resource_version="2")
+    served.cache.set_node("node-a", again)
+    assert served.cache.view("node-a") is before
+    served.cache.set_node("node-a", structs.replace(again, capacity={}, allocatable={}))
+    assert served.cache.view("node-a") is not before
