@@ -193,7 +193,11 @@ class SchedulerCache(CacheReader):
             return 0 if found is None else found.count(scheme, demand, now, min(most, MOST_WOKEN))
 
         with self._lock:
-            return self._rejected.take(name, fitting)
+            cached = self._state.nodes.get(name)
+            if cached is None:
+                return []
+            promised = (promise.pod.uid for promise in cached.promises.values())
+            return self._rejected.take(name, fitting, (*cached.reservations, *promised))
 
     def take_relieved(self, namespace: str) -> list[RejectedPod]:
         """Forget and return pods that the quota of their namespace refused, and admits now.

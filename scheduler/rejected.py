@@ -1,12 +1,12 @@
 """The pods that no node took, and which of them fit on a node that has changed; pure.
 
-Pods with equal demands that were refused by the same nodes are a group, so that a change of a node
-costs one placement a group, however many pods wait.
+Pods with equal demands and priorities that were refused by the same nodes are a group, so that a
+change of a node costs one placement a group, however many pods wait.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -53,10 +53,10 @@ class RejectedPod(msgspec.Struct, frozen=True, gc=False):
     @property
     def group(self) -> "Group":
         """What it has in common with pods that fit alike."""
-        return self.shape, self.nodes, self.limited
+        return self.shape, self.nodes, self.limited, self.demand.priority
 
 
-Group = tuple[DemandShape, NodeNames, str]
+Group = tuple[DemandShape, NodeNames, str, int]
 
 
 class NodeNameSets:
@@ -187,21 +187,31 @@ class RejectedPods:
         return rejected
 
     def take(
-        self, node: str, fitting: Callable[[DemandShape, PodDemand, int], int]
+        self,
+        node: str,
+        fitting: Callable[[DemandShape, PodDemand, int], int],
+        alone: Iterable[str] = (),
     ) -> list[RejectedPod]:
         """Forget and return the pods that may fit on the node now.
 
         ``fitting`` returns how many pods of a demand fit on the node, at most the third argument.
-        Of a group those of the highest priority are taken, then those that wait longest.
+        Of equal demands those of the highest priority are taken, then those that wait longest.
+        ``alone`` are UIDs of pods for which something is kept on the node: of equal demands only
+        theirs may fit.
         """
+        apart = [uid for uid in alone if uid in self._pods]
+        groups = [each for each in self._groups.items() if each[0][1] is None or node in each[0][1]]
+        groups.sort(key=lambda each: -each[0][3])  # what is held is free for a higher priority
+        before: dict[tuple[int, NodeNames, str], int] = {}
         taken: list[RejectedPod] = []
-        for (shape, nodes, _), pods in list(self._groups.items()):
-            if nodes is not None and node not in nodes:
-                continue
-            demand = next(iter(pods.values())).demand
-            count = fitting(shape, demand, len(pods))
-            if count:
-                taken += _in_order(pods)[:count]
+        for (shape, nodes, limited, _), pods in groups:
+            alike = shape.number, nodes, limited
+            for asked in _asked_together(pods, apart):
+                demand, earlier = next(iter(asked.values())).demand, before.get(alike, 0)
+                count = fitting(shape, demand, earlier + len(asked)) - earlier
+                if count > 0:
+                    taken += _in_order(asked)[:count]
+                    before[alike] = earlier + count
         for pod in taken:
             self.discard(pod.pod.uid)
         return taken
@@ -222,6 +232,17 @@ class RejectedPods:
         for pod in taken:
             self.discard(pod.pod.uid)
         return taken
+
+
+def _asked_together(
+    pods: Mapping[str, RejectedPod], apart: Iterable[str]
+) -> list[Mapping[str, RejectedPod]]:
+    """The pods of a group, those with these UIDs each by itself."""
+    single = [{uid: pods[uid]} for uid in apart if uid in pods] if apart else []
+    if not single:
+        return [pods]
+    others = {uid: pod for uid, pod in pods.items() if uid not in apart}
+    return [*single, others] if others else list(single)
 
 
 def _in_order(pods: Mapping[str, RejectedPod]) -> list[RejectedPod]:

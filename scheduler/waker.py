@@ -72,16 +72,21 @@ class Waker:
 
     def _run(self) -> None:
         while not self._ending.is_set() and (node := self._nodes.get()) is not None:
+            is_done = False
             try:
-                woken = [self._wake(pod) for pod in self._cache.take_rejected(node)]
+                is_done = self.wake_fitting(node)
             except Exception:
                 log.exception("waking pods failed on a defect")
-                woken = [False]
-            if all(woken):
+            if is_done:
                 self._nodes.forget(node)
             else:
                 self._nodes.add_rate_limited(node)
             self._nodes.done(node)
+
+    def wake_fitting(self, node: str) -> bool:
+        """Wake rejected pods that fit on a node now; returns whether nothing is left."""
+        woken = [self._wake(pod) for pod in self._cache.take_rejected(node)]
+        return all(woken)
 
     def wake_relieved(self, namespace: str) -> bool:
         """Wake pods that the quota of their namespace refused; returns whether nothing is left."""

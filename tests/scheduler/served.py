@@ -72,17 +72,28 @@ class Served:
 
     Attributes:
         cache: for events; a verb is asked by a request.
+        time: returns unix seconds.
         error: the text of the last answer to bind.
     """
 
-    def __init__(self, api=None, clock=lambda: NOW, *, units=None, leases=False, locks=False):
+    def __init__(
+        self,
+        api=None,
+        clock=lambda: NOW,
+        *,
+        policies=PlacementPolicies(),  # noqa: B008 - frozen
+        units=None,
+        leases=False,
+        locks=False,
+    ):
         self.api = api if api is not None else ModelApi()
+        self.time = clock
         options = SchedulerOptions(
             kubeconfig="",
             context="",
             request_timeout=None,
             lease_namespace="ns",
-            policies=PlacementPolicies(),
+            policies=policies,
             units=units or {},
             is_single=not leases,
             has_original_plugin=locks,
@@ -91,6 +102,7 @@ class Served:
             self.api, options, lambda *_: lambda _: plain(200, ""), clock=clock
         )
         self.cache = self.program._cache
+        self.program._waker._ending.set()  # its thread is not there, and it pauses for nobody
         self.server = WebServer(self.routes(), ["127.0.0.1:0"])
         self.server.start()
         self._connection = connect(self.server.addresses[0])
@@ -199,9 +211,9 @@ class Served:
         return taken(self.program._waker._nodes)
 
     def wake(self):
-        """Wake pods for the nodes that wait for the waker; returns how many. It then has ended."""
-        self.program._waker._nodes.shut_down()
-        self.program._waker._run()
+        """Wake pods for the nodes that wait for the waker; returns how many it has woken by now."""
+        for node in self.changed():
+            assert self.program._waker.wake_fitting(node)
         return self.program._waker.woken
 
 

@@ -102,9 +102,10 @@ def show(served, nodes, pods):
         served.show(pod.ref.name, pod)
 
 
-def new_pod(name, asked):
+def new_pod(name, asked, **fields):
     container = Container("main", asked)
-    return Pod(PodRef(f"uid-{name}", "ns", name), containers=(container,), phase="Pending")
+    ref = PodRef(f"uid-{name}", "ns", name)
+    return Pod(ref, containers=(container,), phase="Pending", **fields)
 
 
 def shares(allocations):
