@@ -278,7 +278,8 @@ class SchedulerCache(CacheReader):
     ) -> PodPlacement | PlacementRefusal:
         """Decide on the GPUs of a pod on a node, and reserve them.
 
-        A pod that has a reservation on the node keeps it.
+        A pod that has a reservation on the node keeps it. What is held for a pod stays until there
+        is a decision.
         """
         now = self._clock()
         uid = demand.pod.uid
@@ -290,7 +291,7 @@ class SchedulerCache(CacheReader):
             cached = self._state.nodes[name]
             reservation = cached.reservations.get(uid)
             if reservation is None or not reservation.is_for(shape):
-                if reservation is not None:
+                if reservation is not None and not reservation.is_held:
                     self._state.drop(uid, name)
                 result = self._nodes.place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):

@@ -123,7 +123,7 @@ class ClusterState:
         cached.scheme = (
             PlacementReason.UNKNOWN_NODE if node is None else scheme_of(node, self._schemes)
         )
-        self._set_health(cached)
+        cached.unhealthy = self._unhealthy_text(cached)
         self._changed(cached)
         self._recount_node(cached, before)
 
@@ -131,7 +131,10 @@ class ClusterState:
         """The texts of the ConfigMaps that list unhealthy GPUs, by the name of the ConfigMap."""
         self._unhealthy = texts
         for cached in self.nodes.values():
-            self._set_health(cached)
+            text = self._unhealthy_text(cached)
+            if cached.unhealthy != text:
+                cached.unhealthy = text
+                self._changed(cached)
 
     def set_malformed(self, key: str, pod: MalformedObject) -> None:
         """A pod that cannot be read."""
@@ -374,13 +377,11 @@ class ClusterState:
             known = self._devices[cached.name] = cached.node, by_name
         return known[1]
 
-    def _set_health(self, cached: CachedNode) -> None:
+    def _unhealthy_text(self, cached: CachedNode) -> str:
+        """The text of the ConfigMap that lists the node's unhealthy GPUs; "" if there is none."""
         scheme = cached.scheme
         unhealthy = None if isinstance(scheme, PlacementReason) else scheme.row.unhealthy_map
-        text = self._unhealthy.get(unhealthy.name(cached.name), "") if unhealthy else ""
-        if cached.unhealthy != text:
-            cached.unhealthy = text
-            self._changed(cached)
+        return self._unhealthy.get(unhealthy.name(cached.name), "") if unhealthy else ""
 
     def _changed(self, cached: CachedNode) -> None:
         cached.change()

@@ -184,7 +184,8 @@ class NodeFilter:
             if cached is not None:
                 answered = AnsweredNode(cached.node, cached.scheme, cached.view(now))
                 self._answered[name] = answered
-                if before is not None and before.is_like(answered):
+                # What is held is free for more important pods: they see another view.
+                if before is not None and not cached.held and before.is_like(answered):
                     continue
             else:
                 self._names.pop(name, None)

@@ -12,18 +12,31 @@ from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
 from scheduler.read_once import ReadObjects, filled_cache
 from scheduler.simulation import SchedulingSimulation
+from tests.scheduler.generated import (
+    POLICIES,
+    PREEMPTOR,
+    PRIORITIES,
+    SCHEMES_OF,
+    ModelNode,
+    preempted,
+    promised,
+    states,
+    wishes,
+)
 from tests.scheduler.served import NOW, Served, read
 from tests.scheduler.test_promise import NODES, SCHEMES
 from vgpu.commands.fit_answer import answer as fit
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
-from vgpu.placement.node_view import node_view
+from vgpu.placement.node_view import RESERVED_SECONDS, node_view
 from vgpu.placement.result import Placement
 
 NAMES = ("n1", "n2", "n3")
 QUARTERS = st.integers(1, 4)
 """Of a GPU of 16 GiB."""
+
+FILLERS = st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=5)
 
 
 def limits(system, quarters, count):
@@ -42,14 +55,16 @@ def limits(system, quarters, count):
     }[system]
 
 
-def filled(node, scheme, fillers):
+def filled(node, scheme, fillers, unhealthy=""):
     """The node's pods: as many of these as the placement takes, one after another."""
     pods = []
     for number, (quarters, count) in enumerate(fillers):
         container = Container("main", limits(scheme.row.name, quarters, count))
         ref = PodRef(f"uid-{node.name}-{number}", "ns", f"{node.name}-{number}")
         pod = Pod(ref, containers=(container,), phase="Running")
-        placed = scheme.dialect.choose(demand_of(pod, SCHEMES)[1], seen(node, scheme, pods))
+        placed = scheme.dialect.choose(
+            demand_of(pod, SCHEMES)[1], seen(node, scheme, pods, unhealthy)
+        )
         if isinstance(placed, Placement):
             devices = {name: gpu.device for gpu in placed.gpus for name in gpu.device.names}
             placement = PodPlacement(scheme, node.name, placed.allocations, devices)
@@ -58,40 +73,71 @@ def filled(node, scheme, fillers):
     return pods
 
 
-def seen(node, scheme, pods):
-    return node_view(node, scheme, pods, (), (), now=NOW).candidate
+def seen(node, scheme, pods, unhealthy=""):
+    return node_view(node, scheme, pods, (), (), now=NOW, unhealthy=unhealthy).candidate
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(NODES))
 @given(data=st.data())
 def test_filter_and_bind_answer_as_the_placement_does(system, data):
-    (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
-    fillers = st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=5)
-    nodes = {name: structs.replace(NODES[system], name=name) for name in NAMES}
-    pods = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
+    policies = data.draw(st.sampled_from(POLICIES))
+    (scheme,) = (each for each in SCHEMES_OF[policies] if each.row.name == system)
+    model = {name: drawn_node(data, name, scheme) for name in NAMES}
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 3)))
-    pod = read(new_pod("new", asked))
-    demand = demand_of(pod, SCHEMES)[1]
-    placements = {
-        name: scheme.dialect.choose(demand, seen(node, scheme, pods[name]))
-        for name, node in nodes.items()
-    }
-    fitting = [name for name in NAMES if isinstance(placements[name], Placement)]
-    with Served() as served:
-        show(served, nodes, itertools.chain(*pods.values()))
+    pod = read(
+        new_pod(
+            "new",
+            asked,
+            annotations=data.draw(wishes(system)),
+            priority=data.draw(PRIORITIES),
+        )
+    )
+    _, demand = demand_of(pod, SCHEMES)
+    with Served(policies=policies) as served:
+        for name, node in model.items():
+            served.cache.set_node(name, node.node)
+        served.cache.set_unhealthy(
+            {f"unhealthy-gpu-{name}": node.unhealthy for name, node in model.items()}
+        )
+        for bound in itertools.chain(*(node.bound.values() for node in model.values())):
+            served.show(bound.ref.name, bound)
+        keep_for_others(data, served, model, scheme)
+        placements = {name: node.place(scheme, demand, NOW) for name, node in model.items()}
+        fitting = [name for name in NAMES if isinstance(placements[name], Placement)]
         taken, refused = served.filter(pod, NAMES)
         assert taken == fitting
-        assert refused == {name: placements[name].cause for name in NAMES if name not in fitting}
-        candidates = {name: seen(nodes[name], scheme, pods[name]) for name in NAMES}
-        assert served.scores(pod, NAMES) == {
-            name: scheme.dialect.score(demand, candidates[name]) for name in NAMES
-        }
+        assert refused == {name: placements[name] for name in NAMES if name not in fitting}
+        scores = {name: node.answer(scheme, demand, NOW)[1] for name, node in model.items()}
+        assert served.scores(pod, NAMES) == scores
         if fitting:
             node = data.draw(st.sampled_from(fitting))
             assert not served.bind(served.api.store(pod).ref, node)
             written = scheme.codec.claim(served.api.pods[pod.ref.name]).allocations
             assert shares(written) == shares(placements[node].allocations)
+
+
+def drawn_node(data, name, scheme):
+    """A node in any state, and its bound pods."""
+    node, unhealthy = data.draw(states(scheme.row.name))
+    fillers = data.draw(FILLERS)
+    if node is None:
+        return ModelNode()
+    node = structs.replace(node, name=name)
+    bound = filled(node, scheme, fillers, unhealthy)
+    return ModelNode(node, unhealthy, {pod.ref.name: pod for pod in bound})
+
+
+def keep_for_others(data, served, model, scheme):
+    """On one node something may be kept for another pod: by a preemption, or by a promise."""
+    system, name = scheme.row.name, data.draw(st.sampled_from(NAMES))
+    kind = data.draw(st.sampled_from(("nothing", "held", "promised")))
+    pod = new_pod("other", limits(system, data.draw(QUARTERS), 1), priority=PREEMPTOR)
+    if kind == "held":
+        preempted(served, model, scheme, pod, name, [*model[name].bound])
+    elif kind == "promised":
+        age = data.draw(st.sampled_from((0.0, RESERVED_SECONDS)))
+        promised(served, model, system, pod, name, NOW - age)
 
 
 def show(served, nodes, pods):
@@ -117,9 +163,8 @@ def shares(allocations):
 @given(data=st.data())
 def test_as_many_pods_are_bound_as_fit_reports(system, data):
     (scheme,) = (scheme for scheme in SCHEMES if scheme.row.name == system)
-    fillers = st.lists(st.tuples(QUARTERS, st.integers(1, 2)), max_size=5)
     nodes = {name: structs.replace(NODES[system], name=name, ready=True) for name in NAMES[:2]}
-    held = {name: filled(node, scheme, data.draw(fillers)) for name, node in nodes.items()}
+    held = {name: filled(node, scheme, data.draw(FILLERS)) for name, node in nodes.items()}
     asked = limits(system, data.draw(QUARTERS), data.draw(st.integers(1, 2)))
     pods = list(itertools.chain(*held.values()))
     demanded = demand_of(new_pod("new", asked), SCHEMES)

@@ -4,9 +4,11 @@ The recorded pod requests a whole GPU of Volcano's; kube-scheduler has chosen tw
 another GPU, so that both GPUs keep a pod of 8 GiB.
 """
 
+import copy
 import json
 
 import pytest
+from msgspec import structs
 
 from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, query
 from tests.support.registers import volcano_register
@@ -183,3 +185,21 @@ def test_a_pod_of_no_sharing_system_keeps_kube_schedulers_victims(bed):
     sent["NodeNameToMetaVictims"][NODE]["NumPDBViolations"] = 2
     answer = bed.post("/preempt", json.dumps(sent).encode())
     assert answer["NodeNameToMetaVictims"] == sent["NodeNameToMetaVictims"]
+
+
+def test_a_more_important_pod_finds_what_is_held_in_place_of_a_pod_just_like_the_victim(bed):
+    """The node's GPUs are as much in use as before, and yet it answers otherwise."""
+    recorded = json.loads(PREEMPT)["Pod"]
+    bed.show("low", None)
+    bed.show("important", None)
+    for gpu, uid in enumerate(CHOSEN):
+        bed.bound(f"chosen{gpu}", gpu, 1, uid, gib=16)
+    urgent = copy.deepcopy(recorded)
+    urgent["metadata"] |= {"name": "urgent", "uid": "uid-urgent"}
+    urgent["spec"]["priority"] = 200
+    assert bed.filter(urgent, [NODE])[0] == []
+    assert bed.victims() == []
+    nominated = PODS.one(json.dumps(recorded).encode())
+    bed.show(nominated.ref.name, structs.replace(nominated, nominated_node=NODE))
+    bed.show("chosen1", None)
+    assert bed.filter(urgent, [NODE])[0] == [NODE]

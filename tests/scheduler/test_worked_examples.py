@@ -132,6 +132,17 @@ def test_s5_a_list_that_cannot_be_read_holds_its_node_back(example):
     assert (taken, failed) == (["m"], {"n": PlacementReason.UNREADABLE.explanation})
 
 
+def test_s5_the_list_outlives_its_node(example):
+    example.cache.set_unhealthy({"unhealthy-gpu-n": "0,1"})
+    for _ in range(2):
+        example.gpushare("n", 8, 8, 8)
+        unhealthy = {"n": PlacementReason.UNHEALTHY.explanation}
+        assert example.filter(example.pod(units(4)), "n") == ([], unhealthy)
+        example.cache.set_node("n", None)
+        unknown = {"n": PlacementReason.UNKNOWN_NODE.explanation}
+        assert example.filter(example.pod(units(4)), "n") == ([], unknown)
+
+
 def test_s6_a_gpu_with_more_in_use_than_it_has_is_full(example):
     """The original has 2^64 - 1 units free there."""
     example.gpushare("n1", 15, -1, 0)
