@@ -81,13 +81,18 @@ def node_lines(
     view: CandidateView | None,
     refusal: PlacementRefusal | None,
     *,
+    closed: str = "",
     shares_cores: bool = True,
 ) -> Sequence[str]:
     """A node of the page: its answer, and its GPUs with what is free of them.
 
-    A node without UUIDs has registered only the sum of its GPUs' memory.
+    ``closed`` is why kube-scheduler does not offer it, if that is known. A node without UUIDs has
+    registered only the sum of its GPUs' memory.
     """
-    answer = "takes the pod" if refusal is None else refusal.cause.explanation
+    if refusal is not None:
+        answer = refusal.cause.explanation
+    else:
+        answer = f"has room, but {closed}" if closed else "takes the pod"
     if view is None:
         return (f"node {name}: {answer}",)
     detail = f" ({view.detail})" if view.detail else ""

@@ -9,6 +9,7 @@ from scheduler.cache import SchedulerCache
 from scheduler.explanation import node_lines, quota_lines, rejection_text, request_text, summary_of
 from scheduler.gpushare_inspect import inspect_page
 from scheduler.refused_nodes import RefusedNodes
+from vgpu.kube.closed_nodes import closed_to
 from vgpu.kube.objects import Pod
 from vgpu.placement.result import PlacementRefusal
 from vgpu.units import count
@@ -83,10 +84,14 @@ def _explained(cache: SchedulerCache, pod: Pod) -> Iterator[str]:
         yield quota.refusal.text
         return
     explained = cache.explain(scheme, requested)
+    nodes = filter(None, map(cache.node, (name for name, _, _ in explained)))
+    closed = closed_to(pod.tolerations, nodes)
     refused = {name: refusal for name, _, refusal in explained if refusal is not None}
-    fitting = len(explained) - len(refused)
+    fitting = sum(name not in refused and name not in closed for name, _, _ in explained)
     yield f"now {fitting} of {count(len(explained), 'node with GPUs')} take it"
     if refused:
         yield rejection_text(summary_of(RefusedNodes.of(refused)), requested)
     for name, view, refusal in explained:
-        yield from node_lines(name, view, refusal, shares_cores=scheme.row.shares_cores)
+        why = closed[name].text if name in closed else ""
+        shares_cores = scheme.row.shares_cores
+        yield from node_lines(name, view, refusal, closed=why, shares_cores=shares_cores)

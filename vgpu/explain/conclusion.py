@@ -9,6 +9,7 @@ from reconciler.reasons import Cause
 from vgpu.documentation import page
 from vgpu.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, Explanation, WayStep
 from vgpu.inventory import WaitingReason
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.placement.result import PlacementReason
 
 _REQUEST = "correct the resources or annotations of the pod, and create the pod again"
@@ -56,8 +57,8 @@ ADVICE: Final[Mapping[str, str]] = {
     ExplainReason.GATED: "wait for the controller that has set the gate (spec.schedulingGates)",
     ExplainReason.OTHER_PLACEMENT: "look at the controller of the pod's sharing system",
     ExplainReason.NOT_REPORTED: _KUBELET,
-    ExplainReason.NOT_READY: "repair the node; without its kubelet nothing is known about its pods",
-    ExplainReason.CORDONED_NODE: "kubectl uncordon the node when it may take pods",
+    ClosedReason.NOT_READY: "repair the node; without its kubelet nothing is known about its pods",
+    ClosedReason.CORDONED_NODE: "kubectl uncordon the node when it may take pods",
     ExplainReason.NOT_ADVERTISED: "check that the device plugin of the node runs and has registered"
     " its resources",
     ExplainReason.STARTING: f"wait; {_DESCRIBE}",

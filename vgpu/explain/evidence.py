@@ -22,10 +22,10 @@ from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
 from scheduler.cache import SchedulerCache
 from scheduler.read_once import ReadObjects, filled_cache
-from vgpu.explain.closed_nodes import closed_to
 from vgpu.explain.known_objects import KnownNode, KnownPod, NodeAnswer
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
+from vgpu.kube.closed_nodes import closed_to
 from vgpu.kube.objects import (
     MalformedObject,
     Namespace,

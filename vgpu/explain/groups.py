@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vgpu.explain.closed_nodes import ClosedNode
 from vgpu.explain.known_objects import NodeAnswer
-from vgpu.explain.model import ExplainReason, GpuGroup, NodeGroup
+from vgpu.explain.model import GpuGroup, NodeGroup
+from vgpu.kube.closed_nodes import ClosedNode, ClosedReason
 from vgpu.placement.result import PlacementReason
 
-_ORDER = {reason: number for number, reason in enumerate((*ExplainReason, *PlacementReason))}
+_ORDER = {reason: number for number, reason in enumerate((*ClosedReason, *PlacementReason))}
 
 
 def node_groups(
@@ -18,7 +18,7 @@ def node_groups(
 
     A node that has no room is in the group of this reason, also if it is ``closed``.
     """
-    by_reason: dict[PlacementReason | ExplainReason | None, list[NodeAnswer]] = {}
+    by_reason: dict[PlacementReason | ClosedReason | None, list[NodeAnswer]] = {}
     for answer in answers:
         name, _, refusal = answer
         if refusal is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.model import Finding
-from vgpu.explain.closed_nodes import ClosedNode
+from vgpu.kube.closed_nodes import ClosedNode
 from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.from_api import Reading

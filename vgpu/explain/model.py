@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.placement.result import PlacementReason
 from vgpu.reasons import Explained
 
@@ -65,9 +66,6 @@ class ExplainReason(Explained):
     GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
     OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
     NOT_REPORTED = "not_reported", "the kubelet has not reported anything about the pod"
-    NOT_READY = "not_ready", "the node is not ready"
-    CORDONED_NODE = "cordoned_node", "the node is cordoned"
-    TAINTED_NODE = "tainted_node", "the node has a taint that the pod does not tolerate"
     NOT_ADVERTISED = "not_advertised", "the node registers GPUs and advertises no resource for them"
     NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
     STARTING = "starting", "the containers are starting"
@@ -133,7 +131,7 @@ class NodeGroup(msgspec.Struct, frozen=True):
         detail: what exactly is wrong with the first of them; "" if that is all.
     """
 
-    reason: PlacementReason | ExplainReason | None
+    reason: PlacementReason | ClosedReason | None
     names: tuple[str, ...]
     gpus: tuple[GpuGroup, ...] = ()
     free_bytes: int | None = None

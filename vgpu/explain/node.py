@@ -9,7 +9,6 @@ from reconciler.model import ObjectKind
 from reconciler.reasons import Cause
 from reconciler.rules.conflicts import CAUSES
 from scheduler.explanation import node_lines
-from vgpu.explain.closed_nodes import closed_to_new_pods
 from vgpu.explain.conclusion import concluded
 from vgpu.explain.known_objects import KnownNode
 from vgpu.explain.model import (
@@ -22,6 +21,7 @@ from vgpu.explain.model import (
 )
 from vgpu.explain.rule_steps import GPU_STEPS, with_findings
 from vgpu.explain.text import gpu_text, share_text
+from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.kube.objects import MalformedObject
 from vgpu.ledger import DeviceEntry

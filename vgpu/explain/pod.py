@@ -23,6 +23,7 @@ from vgpu.explain.rule_steps import with_findings, with_remarks
 from vgpu.explain.text import gpu_text, share_text, time_text
 from vgpu.inventory import WaitingReason
 from vgpu.inventory.measured import MeasuredUse
+from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.errors import one_line
 from vgpu.kube.objects import ContainerState, MalformedObject, Status, holds_devices
 from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
@@ -245,7 +246,7 @@ def _admitted(evidence: KnownPod) -> ExplainedStep:
     node = evidence.node
     reason: Explained = ExplainReason.NOT_REPORTED
     if node is not None and not node.ready:
-        reason = ExplainReason.NOT_READY
+        reason = ClosedReason.NOT_READY
     return _waiting(WayStep.ADMITTED, reason, f"node {pod.node}")
 
 

@@ -4,24 +4,37 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from vgpu.explain.model import ExplainReason
 from vgpu.kube.objects import Node
 from vgpu.kube.taints import CORDON, Toleration, untolerated
+from vgpu.reasons import Explained
+
+
+class ClosedReason(Explained):
+    """Why a node takes no new pods."""
+
+    NOT_READY = "not_ready", "the node is not ready"
+    CORDONED_NODE = "cordoned_node", "the node is cordoned"
+    TAINTED_NODE = "tainted_node", "the node has a taint that the pod does not tolerate"
 
 
 class ClosedNode(msgspec.Struct, frozen=True):
     """Why a node takes no new pods; ``detail`` is what the reason does not say, such as a taint."""
 
-    reason: ExplainReason
+    reason: ClosedReason
     detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason with its detail."""
+        return self.reason.explanation + (f" ({self.detail})" if self.detail else "")
 
 
 def closed_to_new_pods(node: Node) -> ClosedNode | None:
     """Why the node takes no new pods; None if it does. Taints keep only some pods away."""
     if not node.ready:
-        return ClosedNode(ExplainReason.NOT_READY)
+        return ClosedNode(ClosedReason.NOT_READY)
     if node.unschedulable:
-        return ClosedNode(ExplainReason.CORDONED_NODE)
+        return ClosedNode(ClosedReason.CORDONED_NODE)
     return None
 
 
@@ -33,9 +46,9 @@ def closed_to(
     closed = {}
     for node in nodes:
         why = closed_to_new_pods(node)
-        if why is None or (passes_cordons and why.reason is ExplainReason.CORDONED_NODE):
+        if why is None or (passes_cordons and why.reason is ClosedReason.CORDONED_NODE):
             taint = untolerated(tolerations, node.taints)
-            why = None if taint is None else ClosedNode(ExplainReason.TAINTED_NODE, taint.text)
+            why = None if taint is None else ClosedNode(ClosedReason.TAINTED_NODE, taint.text)
         if why is not None:
             closed[node.name] = why
     return closed
