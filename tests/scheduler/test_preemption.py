@@ -10,7 +10,8 @@ import json
 import pytest
 from msgspec import structs
 
-from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, query
+from tests.scheduler.model_api import UNITS, gpushare_node
+from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, filler, query
 from tests.support.registers import volcano_register
 from vgpu.kube.connection import ClusterError
 from vgpu.kube.disruption import DisruptionBudget, Requirement
@@ -203,3 +204,31 @@ def test_a_more_important_pod_finds_what_is_held_in_place_of_a_pod_just_like_the
     bed.show(nominated.ref.name, structs.replace(nominated, nominated_node=NODE))
     bed.show("chosen1", None)
     assert bed.filter(urgent, [NODE])[0] == [NODE]
+
+
+def test_a_bind_before_the_victims_are_gone_is_refused_and_ends_nothing_that_is_held(bed):
+    ref = bed.api.store(PODS.one(json.dumps(json.loads(PREEMPT)["Pod"]).encode())).ref
+    assert bed.victims() == ["uid-low"]
+    bed.show(ref.name, structs.replace(bed.api.pods[ref.name], nominated_node=NODE))
+    assert bed.bind(ref, NODE) == "memory"
+    for name in ("chosen1", "low"):
+        bed.show(name, None)
+    rival = copy.deepcopy(json.loads(PREEMPT)["Pod"])
+    rival["metadata"] |= {"name": "rival", "uid": "uid-rival"}
+    assert bed.filter(rival, [NODE])[0] == []
+    assert not bed.bind(ref, NODE)
+
+
+def test_a_pod_that_outranks_what_is_held_gets_no_unhealthy_gpu():
+    with Served() as served:
+        served.cache.set_node("n1", gpushare_node("n1", 2))
+        served.cache.set_unhealthy({"unhealthy-gpu-n1": "1"})
+        served.show("victim", filler("victim", "n1", 0, UNITS))
+        for name, priority in (("nominee", 5), ("urgent", 9)):
+            served.api.pending(name, UNITS, priority)
+        nominee = structs.replace(served.api.pods["nominee"], nominated_node="n1")
+        assert served.preempt(nominee, {"n1": ["uid-victim"]}).keys() == {"n1"}
+        served.show("nominee", nominee)
+        assert served.filter(served.api.pods["urgent"], ["n1"])[0] == []
+        served.show("victim", None)
+        assert served.filter(served.api.pods["urgent"], ["n1"])[0] == ["n1"]
