@@ -19,10 +19,12 @@ def main(prog_name: str | None = None) -> None:
     """Run the command line, and end the process."""
     from vgpu.cli import main as command_line  # noqa: PLC0415  # Ctrl-C is handled from here on
 
-    if is_default:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         command_line(prog_name=prog_name)
+    except KeyboardInterrupt:  # no command has begun, which would end in its own way
+        raise SystemExit(EXIT_INTERRUPTED) from None
     finally:
         if is_default:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -80,6 +80,25 @@ def test_ctrl_c_while_modules_are_imported_prints_no_traceback(module):
     assert process.returncode == 130
 
 
+def test_ctrl_c_before_a_command_has_begun_prints_no_traceback():
+    program = """if True:
+        import os, signal
+        import vgpu.__main__ as start
+        from vgpu import cli
+        cli.foreign_package = lambda: os.kill(os.getpid(), signal.SIGINT)
+        start.main("vgpu")"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def raising(error, cause=None):
     def command():
         raise error from cause
