@@ -238,11 +238,11 @@ def _asked_together(
     pods: Mapping[str, RejectedPod], apart: Iterable[str]
 ) -> list[Mapping[str, RejectedPod]]:
     """The pods of a group, those with these UIDs each by itself."""
-    single = [{uid: pods[uid]} for uid in apart if uid in pods] if apart else []
+    single: list[Mapping[str, RejectedPod]] = [{uid: pods[uid]} for uid in apart if uid in pods]
     if not single:
         return [pods]
     others = {uid: pod for uid, pod in pods.items() if uid not in apart}
-    return [*single, others] if others else list(single)
+    return [*single, others] if others else single
 
 
 def _in_order(pods: Mapping[str, RejectedPod]) -> list[RejectedPod]:

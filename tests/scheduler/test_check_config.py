@@ -127,29 +127,25 @@ def test_ignored_resources_are_no_trap_where_all_nodes_are_scored(tmp_path):
     assert checked(tmp_path, config) == ({}, 0)
 
 
-def on_its_line(trap, field, output):
-    """How the only line of a trap of a refused file judges it."""
+def judged(tmp_path, config, trap, field):
+    """How the only line of a trap of a refused file judges it, and the exit status."""
+    _, exit_code = checked(tmp_path, config)
+    output = run("check-config", str(tmp_path / "config.yaml")).output
     (line,) = [line for line in output.splitlines() if f"({trap})" in line]
     place, _, rest = line.partition(": ")
     assert field in (place, place.removeprefix("extenders[0]."))
     assert rest.endswith(f" ({trap}): {ConfigTrap(trap).explanation}")
-    return rest.partition(" ")[0]
+    return rest.partition(" ")[0], exit_code
 
 
 @pytest.mark.parametrize(("config", "trap", "field"), REFUSED.values(), ids=REFUSED)
 def test_what_kube_scheduler_refuses_is_an_error_with_its_field(tmp_path, config, trap, field):
-    _, exit_code = checked(tmp_path, config)
-    output = run("check-config", str(tmp_path / "config.yaml")).output
-    assert on_its_line(trap, field, output) == "error"
-    assert exit_code == 1
+    assert judged(tmp_path, config, trap, field) == ("error", 1)
 
 
 @pytest.mark.parametrize(("config", "trap", "field"), UNKNOWN_TO_US.values(), ids=UNKNOWN_TO_US)
 def test_a_field_that_a_later_version_may_have_is_a_warning(tmp_path, config, trap, field):
-    _, exit_code = checked(tmp_path, config)
-    output = run("check-config", str(tmp_path / "config.yaml")).output
-    assert on_its_line(trap, field, output) == "warning"
-    assert exit_code == 0
+    assert judged(tmp_path, config, trap, field) == ("warning", 0)
 
 
 @pytest.mark.parametrize("config", ACCEPTED.values(), ids=ACCEPTED)
