@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from vgpu.go_durations import parts_of
 from vgpu.reasons import Reason, SourceError
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
@@ -46,20 +47,6 @@ PROFILE_FIELDS: Final = frozenset(
     }
 )
 """The fields of a profile in Kubernetes 1.29 and later."""
-
-_UNITS: Final = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "\N{MICRO SIGN}s": 1e-6,
-    "\N{GREEK SMALL LETTER MU}s": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-}
-"""The seconds of Go's units; no unit follows one that it begins with."""
-
-_DURATION: Final = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(_UNITS)})")
 
 _LONGEST_NAME: Final = 63
 """Maximum length of a resource's name behind its domain, in characters."""
@@ -193,9 +180,10 @@ def seconds_of(duration: str) -> float | None:
     text = duration.removeprefix("-").removeprefix("+")
     if text == "0":
         return 0.0
-    if not text or _DURATION.sub("", text):
+    parts = parts_of(text)
+    if not parts:
         return None
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))
+    seconds = sum(float(number) * float(unit) for number, unit in parts)
     return -seconds if duration.startswith("-") else seconds
 
 

@@ -19,14 +19,10 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
+from vgpu.go_durations import parts_of
 from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
-_DURATION_PART = re.compile(r"([0-9.]+)([a-zµ]+)")
-_SECONDS = {
-    "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"),
-    "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600),
-}  # fmt: skip
 
 
 class Invalid(Exception):  # noqa: N818 - always wrapped into a WebConfigError
@@ -80,8 +76,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         if not _DURATION.fullmatch(text) or len(text) > 40:
             raise Invalid("rate_limit.interval", "must be a duration such as 1s or 500ms, or 0")
-        parts = _DURATION_PART.findall(text)
-        seconds = float(sum(Decimal(number) * _SECONDS[unit] for number, unit in parts))
+        seconds = float(sum(Decimal(number) * unit for number, unit in parts_of(text)))
         if seconds > 0 and self.burst < 1:
             raise Invalid("rate_limit.burst", "must be at least 1, or every request is refused")
         return seconds
