@@ -47,7 +47,7 @@ def _rows(view: ExporterView) -> Iterator[ProcessRow]:
         return
     places = {(pid, usage.device): usage for usage in attribution.usages for pid in usage.pids}
     pods = {row.pod_uid: (row.namespace, row.pod) for row in attribution.containers}
-    for process in sample.processes:
+    for process in (*sample.processes, *sample.unplaced):
         at = process.pid, process.device
         usage = places.get(at)
         uid, container = (usage.pod_uid, usage.container) if usage else ("", "")

@@ -5,9 +5,9 @@ Each source returns one of these for each sample. A value that could not be read
 :class:`~vgpu.reasons.Rejection`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -34,11 +34,16 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True, gc=False):
-    """One process on one device, by host pid; ``used_bytes`` is None where the driver hides it."""
+    """One process on one device, by host pid.
+
+    ``used_bytes`` is None where the driver hides it. ``graphics`` is a process without a compute
+    context, such as a display server: type G of ``nvidia-smi``.
+    """
 
     pid: int
     device: str
     used_bytes: int | None
+    graphics: bool = False
 
 
 class GpuSample(msgspec.Struct, frozen=True):
@@ -49,6 +54,8 @@ class GpuSample(msgspec.Struct, frozen=True):
         lost: UUIDs of devices that were there and no longer answer.
         processes: the processes on each device, only for devices in ``processes_known``.
         processes_known: devices whose process list is complete and consistent.
+        unplaced: processes on a GPU in MIG mode that the driver lists without a known instance;
+            ``device`` is the GPU. What they use of an instance is unknown.
         utilization: (pid, device) -> SM utilisation, ratio 0-1, since the last pass.
         utilization_known: devices that report utilisation by process (idle ones included).
         generation: number of driver initialisations.
@@ -63,6 +70,7 @@ class GpuSample(msgspec.Struct, frozen=True):
     processes_known: frozenset[str] = frozenset()
     utilization: Mapping[tuple[int, str], float] = {}
     utilization_known: frozenset[str] = frozenset()
+    unplaced: tuple[GpuProcess, ...] = ()
     generation: int = 1
     complete: bool = True
     rejections: tuple[Rejection, ...] = ()
@@ -116,31 +124,46 @@ class GpuSource(Protocol):
 
 
 class RegionDevice(msgspec.Struct, frozen=True, gc=False):
-    """One device of a region; ``memory_limit_bytes`` 0 and ``core_limit_percent`` 0 = no limit."""
+    """One device of a region: a limit of 0 is no limit, None is a number that cannot be."""
 
     uuid: str
-    memory_limit_bytes: int
-    core_limit_percent: int
+    memory_limit_bytes: int | None
+    core_limit_percent: int | None
 
 
 class RegionUse(msgspec.Struct, frozen=True, gc=False):
-    """One process's accounts on one device, in bytes; ``sm_util`` in percent, or None."""
+    """One process's accounts on one device, in bytes; ``sm_util`` in percent.
 
-    context: int
-    module: int
-    data: int
-    offset: int
-    total: int
+    None is a counter that cannot be: the library subtracts without a check, so it passes below 0
+    and wraps. ``sm_util`` is None, too, in layouts without it.
+    """
+
+    context: int | None
+    module: int | None
+    data: int | None
+    offset: int | None
+    total: int | None
     sm_util: int | None
 
 
 class RegionProcess(msgspec.Struct, frozen=True, gc=False):
-    """One process slot; ``used`` has one entry per device of the region, in its order."""
+    """One process slot; ``used`` has one entry per device of the region, in its order.
+
+    ``pid`` is the process's own in its pid namespace. ``host_pid`` is what NVML names inside the
+    container: the host's pid, or with NVIDIA's open kernel modules the container's; 0 is not found.
+    """
 
     pid: int
     host_pid: int
     status: int
     used: tuple[RegionUse, ...]
+
+
+SlotPids = tuple[int, int]
+"""``host_pid`` and ``pid`` of a slot."""
+
+SLOT_DEAD: Final = 0
+"""The status of a slot whose process has ended: the shim clears it, but not what it accounted."""
 
 
 class Region(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +183,12 @@ class Region(msgspec.Struct, frozen=True, gc=False):
     last_kernel_time: int | None
     major_version: int | None
     minor_version: int | None
+
+    def slot_pids(self) -> Iterator[SlotPids]:
+        """The pids of the slots that are not known to be dead."""
+        for slot in self.processes:
+            if slot.status != SLOT_DEAD:
+                yield slot.host_pid, slot.pid
 
 
 class RegionFile(msgspec.Struct, frozen=True, gc=False):
@@ -192,6 +221,14 @@ class ShimSample(msgspec.Struct, frozen=True, dict=True):
             if slot.host_pid > 0
         )
 
+    @cached_property
+    def slots(self) -> Mapping[str, frozenset[SlotPids]]:
+        """The pids in the slots of each pod's regions that are in use, by pod UID."""
+        slots: dict[str, set[SlotPids]] = {}
+        for file in self.files:
+            slots.setdefault(file.pod_uid, set()).update(file.region.slot_pids())
+        return {uid: frozenset(pids) for uid, pids in slots.items()}
+
 
 # ---------------------------------------------------------------- processes
 
@@ -216,6 +253,18 @@ class MpsClientLimits(msgspec.Struct, frozen=True, gc=False):
     thread_percent: int | None = None
 
 
+class PodPids(msgspec.Struct, frozen=True):
+    """The processes of a pod, by the pids that they have inside their containers.
+
+    Attributes:
+        containers: container id -> pid inside the container -> host pid.
+        complete: whether the pod has no other processes.
+    """
+
+    containers: Mapping[str, Mapping[int, int]]
+    complete: bool = True
+
+
 class ProcessSample(msgspec.Struct, frozen=True):
     """One pass over the processes that the kernel lists.
 
@@ -227,6 +276,10 @@ class ProcessSample(msgspec.Struct, frozen=True):
         bare: region files found inside containers (``/tmp/cudevshr.cache``), already attributed.
         mps_clients: host pid -> the limits in its environment, of processes in containers whose
             environment was read.
+        ended: host pids that were asked for, and whose processes lived at an earlier sample. A pid
+            that is neither here nor in ``owners`` was never seen.
+        pod_pids: the processes of the pods for whose region slots the host pids were not enough,
+            by pod UID.
     """
 
     owners: Mapping[int, ProcessOwner | None]
@@ -235,6 +288,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
     bare: tuple[tuple[ProcessOwner, str, Region], ...] = ()
     mps_clients: Mapping[int, MpsClientLimits] = {}
     rejections: tuple[Rejection, ...] = ()
+    ended: frozenset[int] = frozenset()
+    pod_pids: Mapping[str, PodPids] = {}
 
 
 # ---------------------------------------------------------------- the kubelet

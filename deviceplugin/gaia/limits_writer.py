@@ -15,6 +15,7 @@ from deviceplugin.gaia.container_names import Names
 from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
 from deviceplugin.model import AdmittedPod
 from vgpu.kube.objects import Pod
+from vgpu.ledger.owners import with_whole_ids
 from vgpu.model import Allocation, Phase, Request
 from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
@@ -108,7 +109,7 @@ class LimitsWriter:
         uid = tenant.pod.uid
         pod = self._pod(uid)
         pids = self._processes(uid)
-        names = self._names(tenant.pod, pod)
+        names = with_whole_ids(self._names(tenant.pod, pod), pids)
         running = {
             container_id: names.get(container_id) for container_id, its in pids.items() if its
         }

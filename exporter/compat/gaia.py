@@ -16,7 +16,7 @@ class GaiaRow(msgspec.Struct, frozen=True, gc=False):
 
     container: ContainerRow
     shares: tuple[ShareRow, ...]
-    gpu_bytes: Number
+    gpu_bytes: Number | None
     node: str
 
 
@@ -26,13 +26,15 @@ def gaia_rows(view: ExporterView) -> Iterator[GaiaRow]:
     for share in view.attribution.shares:
         shares.setdefault((share.pod_uid, share.container), []).append(share)
     memory = {
-        row.gpu.uuid: row.gpu.readings.get(("memory_total_bytes",), 0)
-        for row in view.attribution.gpus
+        row.gpu.uuid: row.gpu.readings.get(("memory_total_bytes",)) for row in view.attribution.gpus
     }
     for row in view.attribution.containers:
         if row.scheme is Scheme.GAIA and row.pod:
             own = tuple(shares.get((row.pod_uid, row.container), ()))
-            yield GaiaRow(row, own, sum(memory.get(s.device, 0) for s in own), view.node)
+            sizes = [memory.get(share.device) for share in own]
+            known = [size for size in sizes if size is not None]
+            total = sum(known) if len(known) == len(sizes) else None
+            yield GaiaRow(row, own, total, view.node)
 
 
 def gaia_key(row: GaiaRow) -> tuple[str, ...]:
@@ -51,8 +53,7 @@ def by_gpu(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
             if value is None or share.device_index is None:
                 return {}
             numbers[(f"gpu{share.device_index}",)] = value
-        numbers[("total",)] = sum(numbers.values())
-        return numbers
+        return {**numbers, ("total",): sum(numbers.values())} if numbers else {}
 
     return values
 
@@ -66,8 +67,8 @@ def gaia_request_cores(row: GaiaRow) -> Labelled:
 
 def gaia_request_memory(row: GaiaRow) -> Labelled:
     """The requested memory in MiB; no request means the whole GPU, as the original has it."""
-    asked = sum(share.limit_bytes or 0 for share in row.shares)
-    return {("total",): int(asked or row.gpu_bytes) // MIB} if row.shares else {}
+    asked = sum(share.limit_bytes or 0 for share in row.shares) or row.gpu_bytes
+    return {("total",): int(asked) // MIB} if row.shares and asked else {}
 
 
 def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets

@@ -112,7 +112,7 @@ def last_kernel(row: VDeviceRow) -> Value:
 def offset_breakdown(row: VDeviceRow) -> Labelled:
     """The total with its parts as labels, as the originals have it."""
     use = row.share.accounted
-    if use is None:
+    if use is None or use.total is None or use.other is None:
         return {}
     return {(str(use.context), str(use.module), str(use.data), str(use.other)): use.total}
 

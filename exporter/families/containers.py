@@ -22,16 +22,17 @@ def accounted(field: str) -> Callable[[ShareRow], Value]:
 
 
 def breakdown(row: ShareRow) -> Labelled:
-    """The shim's accounted memory by kind; the kinds add up to the total."""
+    """The shim's accounted memory by kind, where known; all kinds add up to the total."""
     accounted = row.accounted
     if accounted is None:
         return {}
-    return {
+    kinds = {
         ("context",): accounted.context,
         ("module",): accounted.module,
         ("data",): accounted.data,
         ("other",): accounted.other,
     }
+    return {kind: value for kind, value in kinds.items() if value is not None}
 
 
 CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid")
@@ -74,7 +75,8 @@ SHARES = FamilyTable(
         Family(
             "vgpu_container_memory_accounted_bytes",
             GAUGE,
-            "Device memory that the shim accounts for live processes (shim region).",
+            "Device memory that the shim accounts for live processes (shim region). Absent if it is"
+            " unknown which processes live, as without the host's PIDs.",
             accounted("total"),
             unit="bytes",
         ),
@@ -91,7 +93,7 @@ SHARES = FamilyTable(
             "vgpu_container_memory_phantom_bytes",
             GAUGE,
             "Memory that slots of dead or killed processes still claim (shim region). Absent if"
-            " the sum is more than the device has.",
+            " the sum is more than the device has, or it is unknown which processes live.",
             accounted("phantom"),
             unit="bytes",
             detail=Detail.ACCOUNTING,

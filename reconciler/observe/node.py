@@ -35,7 +35,7 @@ from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import container_name
-from vgpu.ledger.usage import Usage, certain, usages
+from vgpu.ledger.usage import Usage, certain, unclear_use, usages
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import registry
@@ -308,7 +308,7 @@ def _usage(seen: Observation) -> tuple[Usage, ...] | None:
         return None
     names = seen.kubelet.containers if seen.kubelet else {}
     usage = usages(gpu, process.owners, lambda owner, _: container_name(owner, names))
-    return tuple(certain(usage))
+    return tuple(certain(usage, unclear_use(gpu, process, usage)))
 
 
 def _device_pods(seen: Observation) -> Mapping[str, frozenset[str]]:
@@ -322,6 +322,11 @@ def _device_pods(seen: Observation) -> Mapping[str, frozenset[str]]:
             pods.pop(one.device, None)
         elif one.device in pods and (owner := process.owners[one.pid]) is not None:
             pods[one.device].add(owner.pod_uid)
+    for one in gpu.unplaced:
+        is_of_host = one.pid in process.owners and process.owners[one.pid] is None
+        for device in () if is_of_host else gpu.gpus:
+            if device.parent == one.device:
+                pods.pop(device.uuid, None)
     return {device: frozenset(uids) for device, uids in pods.items()}
 
 

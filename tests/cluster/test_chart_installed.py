@@ -161,9 +161,9 @@ def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(
     user, capabilities, collectors = PROFILES[profile]
     series, status = exporter(profile)
     seen = 1 + (profile == "full")  # regions: that in a folder, and the bare one
-    accounted = "vgpu_container_memory_accounted_bytes"
+    limit, accounted = (f"vgpu_container_memory_{kind}_bytes" for kind in ("limit", "accounted"))
     page = wait_until(
-        lambda: (told := series()) and sum(accounted in at for at in told) == seen and told,
+        lambda: (told := series()) and sum(limit in at for at in told) == seen and told,
         "the regions are seen",
         context=lambda: "\n".join(map(str, series().items())),
     )
@@ -178,8 +178,9 @@ def test_a_profile_of_the_exporter_sees_with_just_its_rights_what_it_should(
 
     success = {at: value for at, value in page.items() if at.startswith("vgpu_collector_success")}
     assert success == {f'vgpu_collector_success{{collector="{one}"}}': 1 for one in collectors}
-    assert about(page, accounted, "train")
-    assert bool(about(page, accounted, "bare")) == (profile == "full")
+    assert about(page, limit, "train")
+    assert about(page, accounted, "train") == ([] if profile == "minimal" else [0])
+    assert about(page, accounted, "bare") == ([0] if profile == "full" else [])
     for pod in USERS:
         used = about(page, "vgpu_container_memory_used_bytes", pod)
         assert used == ([] if profile == "minimal" else [GIB])

@@ -16,6 +16,7 @@ from vgpu.facts import (
     KubeletSample,
     LimitFile,
     LimitSample,
+    PodPids,
     ProcessOwner,
     ProcessSample,
     Region,
@@ -64,11 +65,18 @@ def driver(*processes, gpus=(GPU,), utilization=None, known=None, lost=()):
     )
 
 
-def kernel(owners=None, live=(POD,), sees_host=True):
+def kernel(owners=None, live=(POD,), sees_host=True, inside=None, complete=True, ended=()):
+    """``inside`` is container id -> pid inside it -> host pid, of POD; None was not read."""
     found = {
         pid: ProcessOwner(cid, uid, "containerd") if cid else None for pid, cid, uid in owners or ()
     }
-    return ProcessSample(found, sees_host, None if live is None else frozenset(live))
+    return ProcessSample(
+        found,
+        sees_host,
+        None if live is None else frozenset(live),
+        ended=frozenset(ended),
+        pod_pids={} if inside is None else {POD: PodPids(inside, complete)},
+    )
 
 
 def kubelet(grants=None, containers=()):
@@ -83,8 +91,8 @@ def use(total=0, context=0, module=0, data=0, sm=0):
     return RegionUse(context, module, data, 0, total, sm)
 
 
-def slot(*used, host_pid=100, status=1):
-    return RegionProcess(1, host_pid, status, used or (use(),))
+def slot(*used, pid=1, host_pid=100, status=1):
+    return RegionProcess(pid, host_pid, status, used or (use(),))
 
 
 def shim(*slots, pod=POD, container="main", devices=((A, 3 * GIB, 30),), **changes):
@@ -158,9 +166,32 @@ def test_an_idle_container_uses_zero_but_an_unknown_one_uses_nothing_that_we_kno
     seen = {"shim": shim(slot(host_pid=0)), "process": kernel()}
     assert share(node(gpu=driver(), **seen)).used_bytes == 0
     assert share(node(gpu=driver(), **seen)).sm_utilization == 0.0
-    assert share(node(gpu=driver(known=()), **seen)).used_bytes is None
-    assert share(node(**seen)).used_bytes is None
+    for unknown in (share(node(gpu=driver(known=()), **seen)), share(node(**seen))):
+        assert (unknown.used_bytes, unknown.sm_utilization) == (None, None)
     assert share(node(gpu=driver(), shim=seen["shim"])).used_bytes is None
+
+
+def test_nobody_is_known_to_use_zero_beside_a_process_that_the_kernel_never_had():
+    """It may be any container's on that device."""
+    seen = {"gpu": driver((7, A, GIB), gpus=(GPU, gpu(B, 1)))}
+    region = shim(slot(use(), use()), devices=((A, 0, 0), (B, 0, 0)))
+    result = node(shim=region, process=kernel(), **seen)
+    assert share(result).used_bytes is share(result).sm_utilization is None
+    assert share(result, device=B).used_bytes == 0
+    ended = node(shim=region, process=kernel(ended=[7]), **seen)
+    assert share(ended).used_bytes == 0
+
+
+def test_a_display_server_of_the_host_is_in_the_gap_and_one_in_a_pod_is_the_pods():
+    drawing = (9, A, MIB, True)
+    result = node(
+        gpu=driver((100, A, GIB, True), drawing),
+        process=kernel([(100, "c1", POD), (9, "", "")]),
+        kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
+    )
+    assert share(result).used_bytes == GIB
+    assert result.gpus[0].unattributed_bytes == 3 * GIB
+    assert result.gpus[0].unattributed_processes == 1
 
 
 def test_one_process_of_unknown_size_makes_the_sum_unknown_and_the_gap_too():
@@ -182,25 +213,99 @@ def test_dead_and_killed_slots_are_phantom_and_not_accounted():
             slot(use(7 * MIB), host_pid=100, status=0),
             slot(use(11 * MIB), host_pid=999),
         ),
-        process=kernel([(100, "c1", POD)]),
+        process=kernel([(100, "c1", POD)], inside={}),
     )
     told = share(result).accounted
     assert (told.total, told.phantom, told.processes) == (5 * MIB, 18 * MIB, 1)
 
 
-def test_a_host_pid_that_now_is_another_pods_counts_as_gone():
+def accounts(*slots, container="main", containers=(), **of_kernel):
+    """Total, phantom and processes of POD's region, by the kernel's processes."""
     result = node(
-        gpu=driver(), shim=shim(slot(use(MIB))), process=kernel([(100, "c9", POD2)], (POD, POD2))
+        gpu=driver(),
+        shim=shim(*slots, container=container),
+        process=kernel(**of_kernel),
+        kubelet=kubelet(containers=containers),
     )
-    assert share(result).accounted.phantom == MIB
+    told = share(result, container).accounted
+    return told.total, told.phantom, told.processes
+
+
+def test_a_host_pid_that_now_is_another_pods_counts_as_gone():
+    strangers = [(100, "c9", POD2)]
+    assert accounts(slot(use(MIB)), owners=strangers, live=(POD, POD2), inside={}) == (0, MIB, 0)
+
+
+@pytest.mark.parametrize("host_pid", [2623, 0], ids=["the container's pid", "not found"])
+def test_a_slot_lives_by_its_pid_inside_the_container(host_pid):
+    """With NVIDIA's open kernel modules NVML names the container's pid inside of it."""
+    live = slot(use(3 * GIB), pid=2623, host_pid=host_pid)
+    killed = slot(use(MIB), pid=2700, host_pid=host_pid)
+    strangers = [(2623, "", "")]
+    inside = {"c1": {1: 812_300, 2623: 812_345}}
+    assert accounts(live, killed, owners=strangers, inside=inside) == (3 * GIB, MIB, 1)
+
+
+def test_a_pid_inside_another_container_of_the_pod_is_no_evidence():
+    names = [("c1", "train", "main", POD), ("c2", "train", "side", POD)]
+    inside = {"c1": {}, "c2": {7: 100_007}}
+    told = accounts(slot(use(MIB), pid=7, host_pid=0), containers=names, inside=inside)
+    assert told == (0, MIB, 0)
+    unnamed = accounts(slot(use(MIB), pid=7, host_pid=0), containers=names[:1], inside=inside)
+    assert unnamed == (MIB, 0, 1)
+
+
+def test_what_slots_account_is_unknown_while_one_of_them_may_be_dead():
+    known = slot(use(MIB), pid=1, host_pid=100)
+    unclear = slot(use(GIB), pid=7, host_pid=0)
+    owners = [(100, "c1", POD)]
+    for seen in ({"inside": None}, {"inside": {"c1": {1: 100}}, "complete": False}):
+        assert accounts(known, unclear, owners=owners, **seen) == (None, None, None)
+    idle = slot(use(0), pid=7, host_pid=0)
+    assert accounts(known, idle, owners=owners) == (MIB, 0, 1)
+
+
+def test_one_wrapped_counter_is_absent_and_the_others_are_added_up():
+    wrapped = slot(use(GIB, 100, 50, None))
+    result = node(
+        gpu=driver(),
+        shim=shim(wrapped, slot(use(GIB, 100, 50, 800), pid=2, host_pid=101)),
+        process=kernel([(100, "c1", POD), (101, "c1", POD)]),
+    )
+    told = share(result).accounted
+    assert (told.total, told.context, told.module) == (2 * GIB, 200, 100)
+    assert (told.data, told.other) == (None, None)
+    assert reasons(result) == [("shim", Reason.IMPLAUSIBLE)]
+    assert "data of pid 1" in result.rejected[0][1].detail
+
+
+def test_a_region_with_an_impossible_limit_keeps_everything_else():
+    result = node(
+        gpu=driver(),
+        shim=shim(slot(use(MIB)), devices=((A, None, None),)),
+        process=kernel([(100, "c1", POD)]),
+    )
+    row = share(result)
+    assert (row.limit_bytes, row.unlimited, row.core_limit_percent) == (None, False, None)
+    assert row.accounted.total == MIB
+    assert reasons(result) == [("shim", Reason.IMPLAUSIBLE)]
+
+
+def test_a_region_names_the_container_of_a_process_by_the_pid_inside():
+    result = node(
+        gpu=driver((812_345, A, 2 * GIB)),
+        shim=shim(slot(use(GIB), pid=2623, host_pid=2623)),
+        process=kernel([(812_345, "c1", POD)], inside={"c1": {2623: 812_345}}),
+    )
+    assert share(result).used_bytes == 2 * GIB
 
 
 def test_without_the_hosts_pids_nothing_is_called_gone_and_nothing_is_attributed():
     result = node(
         gpu=driver((100, A, GIB)), shim=shim(slot(use(MIB))), process=kernel(sees_host=False)
     )
-    assert share(result).accounted.total == MIB
-    assert share(result).accounted.phantom == 0
+    assert share(result).accounted.total is None
+    assert share(result).accounted.phantom is None
     assert share(result).used_bytes is None
     assert result.gpus[0].unattributed_bytes is None
 
@@ -272,7 +377,8 @@ def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_give
 def test_a_second_region_of_one_container_is_refused():
     one, two = shim(slot(use(MIB))), shim(slot(use(GIB)))
     other = RegionFile("/other/x.cache", POD, "main", two.files[0].region)
-    result = node(gpu=driver(), shim=ShimSample((*one.files, other)))
+    owners = kernel([(100, "c1", POD)])
+    result = node(gpu=driver(), shim=ShimSample((*one.files, other)), process=owners)
     assert share(result).accounted.total == MIB
     assert reasons(result) == [("shim", Reason.AMBIGUOUS)]
     assert result.rejected[0][1].object_name == "/other/x.cache"

@@ -69,7 +69,7 @@ def test_a_container_link_names_its_container():
 @pytest.mark.parametrize(
     "name",
     [
-        f"web-0_default_main-{ID[:-1]}.log",  # cut by the kubelet
+        f"web-0_default_main-{ID[:11]}.log",  # cut by the kubelet to too little
         f"web-0_default_main-{ID}",
         f"web-0_default_-{ID}.log",
         f"web-0_default-{ID}.log",
@@ -79,6 +79,20 @@ def test_a_container_link_names_its_container():
 )
 def test_any_other_name_is_no_containers(name):
     assert parse_container_link(name) is None
+
+
+def cut_link(pod, container="main", container_id=ID):
+    """The link's name as kuberuntime's ``logSymlink`` makes it: 255 bytes at most."""
+    return f"{pod}_default_{container}-{container_id}"[:251] + ".log"
+
+
+def test_a_link_that_the_kubelet_has_cut_names_the_beginning_of_its_id():
+    pod = "x" * 200
+    container_id, name = parse_container_link(cut_link(pod))
+    assert container_id == ID[: len(container_id)] != ID
+    assert name == ContainerName("default", pod, "main")
+    assert parse_container_link(cut_link("x" * 225)) is not None  # 12 digits
+    assert parse_container_link(cut_link("x" * 226)) is None
 
 
 @given(st.text() | st.binary().map(os.fsdecode))

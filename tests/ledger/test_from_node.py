@@ -8,7 +8,9 @@ from vgpu.facts import (
     Gpu,
     GpuProcess,
     LimitFile,
+    PodPids,
     ProcessOwner,
+    ProcessSample,
     Region,
     RegionDevice,
     RegionFile,
@@ -21,11 +23,13 @@ from vgpu.ledger.from_node import (
     process_statements,
     region_statements,
 )
+from vgpu.ledger.slots import Slots
 from vgpu.model import Device, PodRef, Scheme, Share, Source
 from vgpu.units import GIB
 
 CID = "c" * 64
 OWNER = ProcessOwner(CID, "u1", "containerd")
+UNREAD = Slots(None, {})
 NAMES = {CID: ContainerName("team", "pod-u1", "main", "u1")}
 
 
@@ -94,21 +98,24 @@ def region(*slots, memory=2 * GIB, cores=30):
 
 
 def test_a_region_is_a_statement_of_its_limits():
-    (statement,) = region_statements([region()], None)
+    (statement,) = region_statements([region()], UNREAD)
     assert statement.source is Source.SHIM
     assert (statement.pod.uid, statement.container) == ("u1", "main")
     assert statement.shares == (Share(A, 2 * GIB, 300),)
     assert statement.scheme is Scheme.VOLCANO
     assert statement.where == "/regions/u1_main/x.cache"
-    (unlimited,) = region_statements([region(memory=0, cores=100)], None)
+    (unlimited,) = region_statements([region(memory=0, cores=100)], UNREAD)
     assert unlimited.shares == (Share(A),)
-    (bare,) = region_statements([region(cores=0)], None)
+    (bare,) = region_statements([region(cores=0)], UNREAD)
     assert bare.shares == (Share(A, 2 * GIB),)
 
 
 def test_a_region_is_alive_if_the_kernel_knows_one_of_its_processes_as_its_pods():
     def alive(slots, owners):
-        (statement,) = region_statements([region(*slots)], owners)
+        pids = {"u1": PodPids({})}
+        live = frozenset({"u1"})
+        process = None if owners is None else ProcessSample(owners, True, live, pod_pids=pids)
+        (statement,) = region_statements([region(*slots)], Slots(process, NAMES))
         return statement.alive
 
     other = ProcessOwner(CID, "u2", "containerd")

@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName, GpuProcess, GpuSample, ProcessOwner
+from vgpu.facts import ContainerName, Gpu, GpuProcess, GpuSample, ProcessOwner, ProcessSample
 from vgpu.ledger.owners import container_name
-from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage, certain, is_over, usages
+from vgpu.ledger.usage import (
+    OVER_LIMIT_PERCENT,
+    UnclearUse,
+    Usage,
+    certain,
+    is_over,
+    unclear_use,
+    usages,
+)
 from vgpu.units import GIB
 
 A, B = "GPU-a", "GPU-b"
@@ -39,20 +47,31 @@ def added(gpu, owners):
     return usages(gpu, owners, lambda owner, _: container_name(owner, NAMES))
 
 
+def unclear(gpu, owners, ended=()):
+    process = ProcessSample(owners, True, None, ended=frozenset(ended))
+    return unclear_use(gpu, process, added(gpu, owners))
+
+
+def sure(gpu, owners, ended=()):
+    """What is known to be all that a container uses of a device."""
+    return tuple(certain(added(gpu, owners), unclear(gpu, owners, ended)))
+
+
 def amounts(found):
     return {(one.pod_uid, one.container, one.device): one.used_bytes for one in found}
 
 
 def test_processes_are_added_up_by_container_and_device():
     gpu = driver((1, A, GIB), (2, A, 2 * GIB), (1, B, 4 * GIB), (3, A, 8 * GIB), (4, A, 16 * GIB))
-    found = added(gpu, kernel(c1=[1, 2], c2=[3], c3=[4]))
+    owners = kernel(c1=[1, 2], c2=[3], c3=[4])
+    found = added(gpu, owners)
     assert set(found) == {
         Usage("u1", "main", A, 3 * GIB, (1, 2)),
         Usage("u1", "main", B, 4 * GIB, (1,)),
         Usage("u1", "side", A, 8 * GIB, (3,)),
         Usage("u2", "main", A, 16 * GIB, (4,)),
     }
-    assert tuple(certain(found)) == found
+    assert sure(gpu, owners) == found
 
 
 def test_a_device_whose_list_is_not_complete_tells_nothing():
@@ -68,22 +87,48 @@ def test_a_process_that_has_ended_or_is_in_no_container_is_nobodys():
 @pytest.mark.parametrize("sizes", [(None, GIB), (GIB, None), (None, None)])
 def test_a_sum_of_which_a_part_is_hidden_is_unknown(sizes):
     gpu = driver(*((pid, A, size) for pid, size in enumerate(sizes)), (9, B, GIB))
-    found = added(gpu, kernel(c1=[0, 1, 9]))
-    assert amounts(found) == {("u1", "main", A): None, ("u1", "main", B): GIB}
-    assert amounts(certain(found)) == {("u1", "main", B): GIB}
+    owners = kernel(c1=[0, 1, 9])
+    assert amounts(added(gpu, owners)) == {("u1", "main", A): None, ("u1", "main", B): GIB}
+    assert amounts(sure(gpu, owners)) == {("u1", "main", B): GIB}
 
 
 def test_a_process_of_an_unnamed_container_may_be_any_of_its_pods():
     """On that device, and not of another pod."""
     gpu = driver((1, A, GIB), (2, A, GIB), (1, B, GIB), (3, A, GIB))
-    found = added(gpu, kernel(c1=[1], unnamed=[2], c3=[3]))
-    assert amounts(certain(found)) == {("u1", "main", B): GIB, ("u2", "main", A): GIB}
+    found = sure(gpu, kernel(c1=[1], unnamed=[2], c3=[3]))
+    assert amounts(found) == {("u1", "main", B): GIB, ("u2", "main", A): GIB}
+
+
+def test_a_process_that_the_kernel_never_had_may_be_any_pods_on_its_device():
+    gpu = driver((1, A, GIB), (1, B, GIB), (7, A, GIB))
+    assert unclear(gpu, kernel(c1=[1])).devices == {A}
+    assert amounts(sure(gpu, kernel(c1=[1]))) == {("u1", "main", B): GIB}
+
+
+def test_a_process_that_has_ended_since_the_driver_listed_it_is_no_doubt():
+    gpu = driver((1, A, GIB), (7, A, GIB))
+    assert unclear(gpu, kernel(c1=[1]), ended=[7]) == UnclearUse()
+    assert amounts(sure(gpu, kernel(c1=[1]), ended=[7])) == {("u1", "main", A): GIB}
+
+
+def test_a_process_without_an_instance_leaves_only_its_own_pod_in_doubt():
+    """On all instances of that GPU, and no other pod; a host's process concerns nobody."""
+    gpus = (Gpu("GPU-m", 0, {}, {}), *(Gpu(one, 0, {}, {}, parent="GPU-m") for one in (A, B)))
+    gpu = GpuSample(
+        gpus,
+        processes=(GpuProcess(1, A, GIB), GpuProcess(3, A, GIB)),
+        processes_known=frozenset({A, B}),
+        unplaced=(GpuProcess(2, "GPU-m", GIB), GpuProcess(9, "GPU-m", 1)),
+    )
+    owners = kernel(c1=[1, 2], c3=[3]) | {9: None}
+    assert unclear(gpu, owners).places == {("u1", A), ("u1", B)}
+    assert amounts(sure(gpu, owners)) == {("u2", "main", A): GIB}
 
 
 def test_a_container_outside_kubernetes_leaves_the_pods_alone():
     owners = {2: ProcessOwner("0123456789abcdef", "", "docker")} | kernel(c1=[1])
-    found = added(driver((1, A, GIB), (2, A, GIB)), owners)
-    assert amounts(certain(found)) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
+    found = sure(driver((1, A, GIB), (2, A, GIB)), owners)
+    assert amounts(found) == {("u1", "main", A): GIB, ("", "0123456789ab", A): GIB}
 
 
 @given(
@@ -98,10 +143,11 @@ def test_what_is_certain_is_all_that_the_container_uses_in_any_order(processes, 
     owners = {
         pid: owner for pid, home in homes.items() for owner in kernel(**{home: [pid]}).values()
     }
-    found = amounts(certain(added(driver(*processes), owners)))
+    found = amounts(sure(driver(*processes), owners))
     mixed = random.sample(processes, len(processes))
-    assert amounts(certain(added(driver(*mixed), owners))) == found
+    assert amounts(sure(driver(*mixed), owners)) == found
     for (uid, container, device), used in found.items():
+        assert all(pid in owners for pid, on, _ in processes if on == device)
         of_pod = [
             (owners[pid], size)
             for pid, on, size in processes

@@ -63,14 +63,24 @@ def test_utilisation_by_process_is_not_asked_for(driver, source):
     assert driver.calls()["nvmlDeviceGetProcessUtilization"] == 0
 
 
-def test_a_process_on_an_unknown_instance_spoils_the_list(driver, source):
+def test_a_process_on_an_unknown_instance_costs_only_its_own_place(driver, source):
     driver.write(devices=node(), processes=[on(3, 0, 10), on(4, 0, 11)])
     sample = source.sample(time.time())
-    assert (sample.processes, sample.processes_known) == ((), frozenset())
+    assert [process.pid for process in sample.processes] == [10]
+    assert sample.processes_known == {gpu.uuid for gpu in sample.gpus if gpu.parent}
+    assert [(process.pid, process.device) for process in sample.unplaced] == [(11, GPU)]
     (rejection,) = sample.rejections
     assert (rejection.object_name, rejection.reason) == (GPU, Reason.PROCESS_LIST_INVALID)
     assert "(4, 0)" in rejection.detail
-    assert len(sample.gpus) == 3
+
+
+def test_a_process_without_an_instance_is_on_the_gpu_and_nothing_is_refused(driver, source):
+    display = Process(GPU, 900, type="G")
+    driver.write(devices=node(), processes=[on(3, 0, 10), display])
+    sample = source.sample(time.time())
+    assert [process.pid for process in sample.processes] == [10]
+    assert [(process.pid, process.graphics) for process in sample.unplaced] == [(900, True)]
+    assert sample.rejections == ()
 
 
 def test_without_the_right_to_see_all_instances_processes_are_not_known(driver, source):

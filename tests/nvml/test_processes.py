@@ -244,16 +244,30 @@ U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 
 
-@given(st.lists(st.tuples(U32, U64, U32, U32)), st.none() | st.floats(0, 2**64))
-def test_any_list_is_merged_truthfully_or_refused(entries, total):
+INSTANCES = {(1, 0): "MIG-1", (2, 0): "MIG-2"}
+ENTRIES = st.lists(st.tuples(U32, U64, st.integers(0, 3) | U32, st.integers(0, 1) | U32))
+
+
+@given(ENTRIES, ENTRIES, st.none() | st.just(INSTANCES), st.none() | st.floats(0, 2**64))
+def test_any_list_is_merged_truthfully_or_refused(compute, graphics, instances, total):
+    """Each process once for each device; without a known instance it is on none of them."""
+    entries = compute + graphics
     try:
-        merged = merge(entries, GPU, None, total)
+        merged = merge([(False, compute), (True, graphics)], GPU, instances, total)
     except InvalidListError:
         return
     told = [entry[1] for entry in entries if entry[1] != NOT_AVAILABLE]
-    assert {pid for pid, _ in merged} == {entry[0] for entry in entries}
-    assert 0 not in {pid for pid, _ in merged}
-    assert {used for used in merged.values() if used is not None} <= set(told)
+    listed = (*merged.processes, *merged.unplaced)
+    assert {process.pid for process in listed} == {entry[0] for entry in entries}
+    assert len({(process.pid, process.device) for process in listed}) == len(listed)
+    assert 0 not in {process.pid for process in listed}
+    assert {process.used_bytes for process in listed} <= {None, *told}
+    devices = set(instances.values()) if instances else {GPU}
+    assert {process.device for process in merged.processes} <= devices
+    assert {process.device for process in merged.unplaced} <= ({GPU} if instances else set())
+    assert {process.pid for process in listed if not process.graphics} == {
+        entry[0] for entry in compute
+    }
     if total is not None:
         assert max(told, default=0) <= total
 

@@ -325,7 +325,7 @@ def test_one_bad_container_never_affects_another(root):
         Reason.DEVICE_COUNT: lambda path: scribble(path, frame.device_num, 5000),
         Reason.PROCESS_COUNT: lambda path: scribble(path, frame.trailer, b"\xff" * 4),
         Reason.BAD_UUID: lambda path: scribble(path, frame.uuids, b'"\n'),
-        Reason.INCONSISTENT_SUMS: lambda path: scribble(path, frame.slots + 8, 2**63),
+        Reason.INCONSISTENT_SUMS: lambda path: scribble(path, frame.slots + 8, 2**52),
     }
     for pod, damage in enumerate(damages.values()):
         damage(place(root, GOOD, pod=2 * pod))

@@ -19,6 +19,7 @@ from vgpu.facts import (
     KubeletSample,
     LimitFile,
     LimitSample,
+    PodPids,
     ProcessOwner,
     ProcessSample,
     Region,
@@ -34,7 +35,7 @@ from vgpu.model import ContainerKind, PodRef, Scheme, Share, Source
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import pod_sample
-from vgpu.units import GIB
+from vgpu.units import GIB, MIB
 
 NODE = "node-1"
 NOW = 1_790_000_000.0
@@ -115,6 +116,9 @@ def any_driver(random):
         processes_known=known,
         utilization={(one.pid, one.device): 0.25 for one in processes if random.random() < 0.8},
         utilization_known=frozenset(uuid for uuid in uuids if random.random() < 0.8),
+        unplaced=(GpuProcess(random.choice(range(100, 108)), B, MIB),)
+        if INSTANCE in uuids and random.random() < 0.5
+        else (),
         complete=random.random() < 0.9,
     )
 
@@ -131,7 +135,14 @@ def any_kernel(random, owners):
         sees_host=random.random() < 0.9,
         live_pods=live if random.random() < 0.85 else None,
         bare=bare,
+        ended=frozenset({107} - owners.keys() if random.random() < 0.5 else ()),
+        pod_pids={pod.uid: any_pids(random, pod) for pod in PODS if random.random() < 0.5},
     )
+
+
+def any_pids(random, pod):
+    inside = {1: random.choice(range(100, 108))} if random.random() < 0.5 else {}
+    return PodPids({container_id(pod, random.choice(CONTAINERS)): inside}, random.random() < 0.8)
 
 
 # ---------------------------------------------------------------- files
@@ -140,7 +151,7 @@ def any_kernel(random, owners):
 def any_region(random):
     names = dict.fromkeys(random.choice(NAMED) for _ in range(random.choice([1, 1, 1, 2])))
     devices = tuple(
-        RegionDevice(name, random.choice([0, *SIZES, 2**50]), random.choice([0, 30, 100]))
+        RegionDevice(name, random.choice([0, *SIZES, 2**50, None]), random.choice([0, 30, 100]))
         for name in names
     )
     slots = tuple(any_slot(random, len(devices)) for _ in range(random.choice([0, 1, 2])))
@@ -160,7 +171,7 @@ def any_region(random):
 
 def any_slot(random, devices):
     def use():
-        total = random.choice([0, *SIZES, 2**50])
+        total = random.choice([0, *SIZES, 2**50, None])
         return RegionUse(0, 0, total, 0, total, random.choice([None, 40]))
 
     pid = random.choice([0, *range(100, 108), 999])

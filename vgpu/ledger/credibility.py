@@ -9,13 +9,19 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from vgpu.facts import Region
+from vgpu.facts import Region, RegionFile
 from vgpu.ledger.bounds import Bounds
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.statements import LIMITS, PARTIAL, Statement
 from vgpu.model import Source
 from vgpu.reasons import Reason
+
+COUNTERS = ("context", "module", "data", "offset", "total")
+"""The counters of memory of a process slot."""
+
+LIMITS_READ = ("memory limit", "core limit")
+"""The limits of a region's device."""
 
 CLOCK_SLACK_SECONDS = 86_400
 """Maximum lead of the library's time over ours, in seconds: a clock may have been set."""
@@ -50,7 +56,7 @@ class Credibility:
             self._reject(*file, Reason.FORGED, f"{device}, but {contradiction}")
         return bool(contradiction)
 
-    def limit(self, file: _File, device: str, limit: int) -> int | None:
+    def limit(self, file: _File, device: str, limit: int | None) -> int | None:
         """The limit in bytes; None if there is none, or more than is possible."""
         return (
             None if self._absurd(file, self._bounds.limit_error(device, limit)) else limit or None
@@ -58,12 +64,29 @@ class Credibility:
 
     def use(self, file: _File, device: str, accounted: Accounted) -> Accounted | None:
         """The accounted amounts, without impossible ones."""
-        if self._absurd(file, self._bounds.use_error(device, accounted.total)):
+        if self._absurd(file, self._bounds.use_error(device, accounted.total or 0)):
             return None
         error = self._bounds.use_error(device, accounted.phantom or 0)
         if self._absurd(file, error and f"dead processes have {error}"):
             return msgspec.structs.replace(accounted, phantom=None)
         return accounted
+
+    def counters(self, file: RegionFile, position: int) -> None:
+        """Report the numbers of the device at ``position`` that cannot be, which are absent."""
+        device = file.region.devices[position]
+        limits = device.memory_limit_bytes, device.core_limit_percent
+        wrong = [name for name, limit in zip(LIMITS_READ, limits, strict=True) if limit is None]
+        for slot in file.region.processes:
+            use = slot.used[position]
+            counters = use.context, use.module, use.data, use.offset, use.total
+            if None in counters:
+                wrong += (
+                    f"{name} of pid {slot.pid}"
+                    for name, counter in zip(COUNTERS, counters, strict=True)
+                    if counter is None
+                )
+        if wrong:
+            self._absurd((Source.SHIM, file.path), f"{', '.join(wrong)} of {device.uuid}")
 
     def priority(self, region: Region, path: str) -> int | None:
         """The priority: the library accepts any number, HAMi's monitor none below 0."""

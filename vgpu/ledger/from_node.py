@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.owners import container_name, owned_limits
-from vgpu.ledger.slots import slot_lives
+from vgpu.ledger.slots import Slots
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model import Device, PodRef, Scheme, Share, Source
 from vgpu.schemes.nvidia.device_ids import legacy_instance
@@ -52,7 +52,8 @@ def process_statements(
 ) -> list[Statement]:
     """A statement for each container with processes on devices, and for each process in none.
 
-    ``owners`` has all processes that live; ``names`` is by container id.
+    Of the processes in no pod, those that only draw (a display server) are no work of somebody who
+    needs an allocation. ``owners`` has all processes that live; ``names`` is by container id.
     """
     pids: dict[tuple[str, str], dict[str, list[int]]] = {}
     statements = []
@@ -60,6 +61,8 @@ def process_statements(
         if process.pid not in owners:
             continue
         owner = owners[process.pid]
+        if process.graphics and (owner is None or not owner.pod_uid):
+            continue
         if owner is None:
             statements.append(_process(PodRef("", "", ""), "", {process.device: [process.pid]}))
         else:
@@ -84,7 +87,7 @@ def _process(pod: PodRef, container: str, devices: Mapping[str, Iterable[int]]) 
 
 def region_statements(
     files: Iterable[RegionFile],
-    owners: Mapping[int, ProcessOwner | None] | None,
+    slots: Slots,
     bounds: Bounds = UNREGISTERED,
 ) -> Iterator[Statement]:
     """A statement for each region of HAMi-core; alive if a process of its pod is in the region.
@@ -105,18 +108,14 @@ def region_statements(
                 for device in file.region.devices
             ),
             scheme=Scheme.VOLCANO,
-            alive=owners is not None and _runs(file, owners),
+            alive=any(slots.host_pid(slot, file) for slot in file.region.processes),
             where=file.path,
         )
 
 
-def _core_limit(percent: int) -> int | None:
+def _core_limit(percent: int | None) -> int | None:
     """The limit in thousandths; None for 0 and for 100 %, which HAMi-core does not enforce."""
-    return percent * MILLI_PER_PERCENT if 0 < percent < WHOLE_DEVICE_PERCENT else None
-
-
-def _runs(file: RegionFile, owners: Mapping[int, ProcessOwner | None]) -> bool:
-    return any(slot_lives(slot, file.pod_uid, owners) for slot in file.region.processes)
+    return percent * MILLI_PER_PERCENT if percent and percent < WHOLE_DEVICE_PERCENT else None
 
 
 def limit_statements(

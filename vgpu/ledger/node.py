@@ -31,6 +31,7 @@ from vgpu.ledger.from_node import (
     region_statements,
 )
 from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_node
+from vgpu.ledger.slots import Slots
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
@@ -137,7 +138,7 @@ def node_evidence(
     if shim or (process and process.bare):
         on_node = regions_on_node(shim)
         files = (*on_node.values(), *regions_inside(process, names, on_node))
-        by_source[Source.SHIM] = region_statements(files, owners, bounded)
+        by_source[Source.SHIM] = region_statements(files, Slots(process, names), bounded)
     if limits:
         living = pods_with_cgroups(refs.values(), process.live_pods if process else None)
         by_source[Source.LIMIT_FILE], refused = limit_statements(

@@ -34,7 +34,14 @@ from vgpu.ledger.owners import (
 )
 from vgpu.ledger.region_usage import RegionUsage
 from vgpu.ledger.statements import Statement, tenant_writes
-from vgpu.ledger.usage import DeviceUsage, Usage, device_usages, unnamed_places, usages
+from vgpu.ledger.usage import (
+    DeviceUsage,
+    UnclearUse,
+    Usage,
+    device_usages,
+    unclear_use,
+    usages,
+)
 from vgpu.model import REPLICATED_SHARING, UNLIMITED_SHARING, Scheme, Sharing, Source
 from vgpu.reasons import Reason
 
@@ -61,7 +68,7 @@ def node_usage(
     names = kubelet.containers if kubelet else {}
     pods = kubelet.pods if kubelet else {}
     builder = UsageBuilder(index, presence=presence, pods=pods, finished=finished, at=at)
-    regions = RegionUsage(builder, owners, names, index.allocated)
+    regions = RegionUsage(builder, process, names, index.allocated)
     on_node = regions_on_node(shim)
     for file in shim.files if shim else ():
         regions.add_on_node(file, on_node[file.pod_uid, file.container])
@@ -78,12 +85,10 @@ def node_usage(
         regions.add(file)
     devices: Mapping[str, DeviceUsage] = {}
     process_usages: tuple[Usage, ...] = ()
-    if gpu is not None and owners is not None:
+    if gpu is not None and process is not None and owners is not None:
         process_usages = usages(gpu, owners, regions.container_of)
-        _add_mps_clients(
-            builder, index.grants, process_usages, process.mps_clients if process else {}
-        )
-        _add_processes(builder, gpu, process_usages)
+        _add_mps_clients(builder, index.grants, process_usages, process.mps_clients)
+        _add_processes(builder, gpu, process_usages, unclear_use(gpu, process, process_usages))
         devices = _device_usages(builder, gpu, owners, process_usages)
     builder.add_promised()
     has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
@@ -278,14 +283,20 @@ def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
 
 
 def _add_processes(
-    builder: UsageBuilder, gpu: GpuSample, process_usages: tuple[Usage, ...]
+    builder: UsageBuilder,
+    gpu: GpuSample,
+    process_usages: tuple[Usage, ...],
+    unclear: UnclearUse,
 ) -> None:
-    """Set the use; it is 0 without processes, unknown if an unnamed container has one."""
+    """Set the use; it is 0 without processes, unknown if one may be the container's.
+
+    The utilisation of a container is that of its processes, so it is known only where they are.
+    """
     for share in builder.shares():
         if share.device in gpu.processes_known:
             share.used_bytes = share.processes = 0
-        if share.device in gpu.utilization_known:
-            share.sm_utilization = 0.0
+            if share.device in gpu.utilization_known:
+                share.sm_utilization = 0.0
     for usage in process_usages:
         place = usage.pod_uid, usage.container
         share = builder.container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
@@ -293,10 +304,9 @@ def _add_processes(
         if usage.device in gpu.utilization_known:
             busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
             share.sm_utilization = sum(busy)
-    unclear = unnamed_places(process_usages)
-    for (uid, name), container in builder.containers.items() if unclear else ():
-        for share in container.shares.values() if name else ():
-            if (uid, share.device) in unclear:
+    for (uid, name), container in builder.containers.items() if unclear != UnclearUse() else ():
+        for share in container.shares.values():
+            if (name and unclear.has(uid, share.device)) or share.device in unclear.devices:
                 share.used_bytes = share.processes = share.sm_utilization = None
 
 

@@ -1,6 +1,7 @@
 """The container of a process, a region or a limit file, by the node's names. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +19,14 @@ from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 
 Place = tuple[str, str]
 """Pod UID and container."""
+
+ID_DIGITS: Final = 64
+"""Number of digits of a container id."""
+
+MIN_ID_DIGITS: Final = 12
+"""Minimum number of digits of an id that the kubelet has cut, so that they identify a container."""
+
+T = TypeVar("T")
 
 
 def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> str:
@@ -114,3 +123,23 @@ def owned_limits(
                 yield OwnedLimit(limit, uid, name, f"no container {name}", Reason.FORGED)
             else:
                 yield OwnedLimit(limit, uid, name)
+
+
+def is_cut(container_id: str) -> bool:
+    """Whether it is the beginning of an id, from a link that the kubelet has cut."""
+    return MIN_ID_DIGITS <= len(container_id) < ID_DIGITS
+
+
+def with_whole_ids(names: Mapping[str, T], container_ids: Collection[str]) -> dict[str, T]:
+    """The names of one pod's containers, with whole ids for cut ones.
+
+    ``container_ids`` are the whole ids of the pod's containers. A cut id that begins several of
+    them names none, and no id gets two names.
+    """
+    whole = {key: name for key, name in names.items() if not is_cut(key)}
+    found: dict[str, list[T]] = {}
+    for key in names.keys() - whole.keys():
+        matches = [each for each in container_ids if each.startswith(key)]
+        if len(matches) == 1:
+            found.setdefault(matches[0], []).append(names[key])
+    return {key: of_id[0] for key, of_id in found.items() if len(of_id) == 1} | whole

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-from vgpu.facts import ContainerName, ProcessOwner, RegionDevice, RegionFile
+from vgpu.facts import ContainerName, ProcessOwner, ProcessSample, RegionDevice, RegionFile
 from vgpu.ledger.container_usage import LeftoverRegion, ShareUsage, UsageBuilder
 from vgpu.ledger.owners import Place, container_name
-from vgpu.ledger.slots import account, living_slots
+from vgpu.ledger.slots import Slots, account
 from vgpu.model import Phase, PodRef, Scheme, Source
 from vgpu.reasons import Reason
 
@@ -20,7 +20,7 @@ class RegionUsage:
     def __init__(
         self,
         builder: UsageBuilder,
-        owners: Mapping[int, ProcessOwner | None] | None,
+        process: ProcessSample | None,
         names: Mapping[str, ContainerName],
         allocated: Mapping[Place, Collection[str]],
     ) -> None:
@@ -31,7 +31,7 @@ class RegionUsage:
         self.orphans: list[LeftoverRegion] = []
         self.released: list[LeftoverRegion] = []
         self._builder = builder
-        self._owners = owners
+        self._slots = Slots(process, names)
         self._names = names
         self._allocated = allocated
         self._claims: dict[tuple[str, int], set[str]] = {}
@@ -71,17 +71,17 @@ class RegionUsage:
         container.blocked = region.recent_kernel < 0
         container.priority = credible.priority(region, file.path)
         container.last_kernel_time = credible.last_kernel_time(region, file.path)
-        living = living_slots(region, file.pod_uid, self._owners)
-        for slot in living:
-            if slot.host_pid > 0:
-                self._claims.setdefault((file.pod_uid, slot.host_pid), set()).add(file.container)
+        host_pids = [self._slots.host_pid(slot, file) for slot in region.processes]
+        for host_pid in filter(None, host_pids):
+            self._claims.setdefault((file.pod_uid, host_pid), set()).add(file.container)
         for position, device in enumerate(region.devices):
             if self._may_have(file, device.uuid):
                 share = container.share(device.uuid)
                 share.vdevice = position
                 self._limit(share, file.path, device)
-                accounted = account(region, living, position)
+                accounted = account(file, host_pids, position)
                 share.accounted = credible.use((Source.SHIM, file.path), device.uuid, accounted)
+                credible.counters(file, position)
 
     def _limit(self, share: ShareUsage, path: str, device: RegionDevice) -> None:
         memory, credible = device.memory_limit_bytes, self._builder.credible

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import GpuProcess, GpuSample, ProcessOwner
+from vgpu.facts import GpuProcess, GpuSample, ProcessOwner, ProcessSample
 
 OVER_LIMIT_PERCENT: Final = 105
 """Percentage of its limit above which a container is over the limit. The driver and the shim count
@@ -59,20 +59,46 @@ def usages(
     )
 
 
-def certain(process_usages: Sequence[Usage]) -> Iterator[Usage]:
-    """The usages that are known to be all that their container uses of the device."""
-    unclear = unnamed_places(process_usages)
-    for usage in process_usages:
-        if usage.used_bytes is not None and (usage.pod_uid, usage.device) not in unclear:
-            yield usage
+class UnclearUse(msgspec.Struct, frozen=True):
+    """Where a process may be a container's, and nothing proves of which it is.
 
-
-def unnamed_places(process_usages: Iterable[Usage]) -> set[tuple[str, str]]:
-    """(pod UID, device) where a container without a name has a process.
-
-    The container may be any of its pod's, so the use of the pod's other containers is unknown.
+    Attributes:
+        places: (pod UID, device): the process is in an unknown container of the pod, or in the pod
+            on an unknown instance of a GPU in MIG mode.
+        devices: the process was never seen by the kernel that we ask, so it may be any pod's.
     """
-    return {(usage.pod_uid, usage.device) for usage in process_usages if not usage.container}
+
+    places: frozenset[tuple[str, str]] = frozenset()
+    devices: frozenset[str] = frozenset()
+
+    def has(self, pod_uid: str, device: str) -> bool:
+        """Whether the pod's use of the device is unknown."""
+        return device in self.devices or (pod_uid, device) in self.places
+
+
+def unclear_use(
+    gpu: GpuSample, process: ProcessSample, process_usages: Iterable[Usage]
+) -> UnclearUse:
+    """The places and devices whose use is unknown; ``process_usages`` are :func:`usages`."""
+    places = {(usage.pod_uid, usage.device) for usage in process_usages if not usage.container}
+    for found in gpu.unplaced:
+        owner = process.owners.get(found.pid)
+        if owner is not None and owner.pod_uid:
+            instances = (device.uuid for device in gpu.gpus if device.parent == found.device)
+            places.update((owner.pod_uid, instance) for instance in instances)
+    unseen = {
+        found.device
+        for found in gpu.processes
+        if found.pid not in process.owners and found.pid not in process.ended
+    }
+    return UnclearUse(frozenset(places), frozenset(unseen))
+
+
+def certain(process_usages: Iterable[Usage], unclear: UnclearUse) -> Iterator[Usage]:
+    """The usages that are known to be all that their container uses of the device."""
+    for usage in process_usages:
+        if usage.used_bytes is not None and not unclear.has(usage.pod_uid, usage.device):
+            yield usage
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, gc=False):

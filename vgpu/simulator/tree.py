@@ -82,11 +82,14 @@ def _container_files(
     pod: SimulatedPod, container: SimulatedContainer, alive: frozenset[int]
 ) -> dict[str, bytes]:
     cgroup = cgroup_of(pod, container)
-    pids = [process.pid for process in container.processes if process.pid in alive]
-    return {
-        f"{CGROUPFS}/{cgroup}/cgroup.procs": "".join(f"{pid}\n" for pid in pids).encode(),
-        **{f"{PROCFS}/{pid}/cgroup": f"0::/{cgroup}\n".encode() for pid in pids},
-    }
+    processes = [process for process in container.processes if process.pid in alive]
+    pids = "".join(f"{process.pid}\n" for process in processes)
+    files = {f"{CGROUPFS}/{cgroup}/cgroup.procs": pids.encode()}
+    for process in processes:
+        folder, inside = f"{PROCFS}/{process.pid}", process.container_pid
+        files[f"{folder}/cgroup"] = f"0::/{cgroup}\n".encode()
+        files[f"{folder}/status"] = f"Name:\tpython\nNSpid:\t{process.pid}\t{inside}\n".encode()
+    return files
 
 
 def _limit_files(all_claims: tuple[SimulatedClaim, ...]) -> dict[str, bytes]:

@@ -2,7 +2,9 @@
 
 ``/var/log/pods/<namespace>_<pod>_<uid>`` is a folder for each pod on the node, and
 ``/var/log/containers/<pod>_<namespace>_<container>-<64 hex digits>.log`` a link for each
-container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains an underscore.
+container (kubernetes ``pkg/kubelet/kuberuntime``). No Kubernetes name contains an underscore. The
+kubelet cuts what is before ``.log`` so that the name has 255 bytes (``logSymlink`` in
+``kuberuntime/legacy.go``): with long names the last digits are missing.
 """
 
 import re
@@ -10,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from vgpu.facts import ContainerName
+from vgpu.ledger.owners import ID_DIGITS, MIN_ID_DIGITS
 from vgpu.model import PodRef
 from vgpu.reasons import Reason, Rejection
 from vgpu.sources.files import list_folder, printable
@@ -24,9 +27,8 @@ _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAMESPACE = rf"(?P<namespace>{_LABEL})"
 _POD = r"(?P<pod>[a-z0-9][-a-z0-9.]{0,252})"
 _POD_FOLDER = re.compile(rf"{_NAMESPACE}_{_POD}_(?P<uid>[0-9A-Za-z-]{{1,64}})", re.ASCII)
-_CONTAINER_LINK = re.compile(
-    rf"{_POD}_{_NAMESPACE}_(?P<container>{_LABEL})-(?P<id>[0-9a-f]{{64}})\.log", re.ASCII
-)
+_ID = rf"(?P<id>[0-9a-f]{{{MIN_ID_DIGITS},{ID_DIGITS}}})"
+_CONTAINER_LINK = re.compile(rf"{_POD}_{_NAMESPACE}_(?P<container>{_LABEL})-{_ID}\.log", re.ASCII)
 
 
 def parse_pod_folder(name: str) -> PodRef | None:
@@ -36,10 +38,7 @@ def parse_pod_folder(name: str) -> PodRef | None:
 
 
 def parse_container_link(name: str) -> tuple[str, ContainerName] | None:
-    """The container id and its names; None if the name is anything else.
-
-    The kubelet cuts a name of more than 255 bytes, and then the id is not whole.
-    """
+    """The container id, or as much of it as the link has, and its names; None for other names."""
     match = _CONTAINER_LINK.fullmatch(name)
     return match and (
         match["id"],
@@ -72,8 +71,9 @@ def read_pod_folders(path: str) -> tuple[dict[str, PodRef], tuple[Rejection, ...
 def read_container_links(path: str) -> tuple[dict[str, ContainerName], tuple[Rejection, ...]]:
     """Container id -> names, of every log link below ``path``. Raises SourceError.
 
-    A container that would get two names gets none, and is a rejection. Other files there belong to
-    whoever writes logs too, and are passed over.
+    Of a long name the id is only the beginning of the whole one. A container that would get two
+    names gets none, and is a rejection. Other files there belong to whoever writes logs too, and
+    are passed over.
     """
     entries, rejections = list_folder(path, MAX_ENTRIES)
     parsed = _parsed_links([entry.name for entry in entries])

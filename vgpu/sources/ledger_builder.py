@@ -157,6 +157,7 @@ def _used(gpu: GpuSample | None) -> tuple[Any, ...] | None:
         return None
     return (
         gpu.processes,
+        gpu.unplaced,
         gpu.utilization,
         gpu.utilization_known,
         [device.readings.get(MEMORY_USED) for device in gpu.gpus],

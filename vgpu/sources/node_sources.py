@@ -142,7 +142,7 @@ class NodeSources(msgspec.Struct, frozen=True):
 
         ``pods_name`` is the name of the collector of the pods.
         """
-        shim, limits, tokens = self.shim, self.limits, self.tokens
+        shim, limits, process, tokens = self.shim, self.limits, self.process, self.tokens
         return Collectors(
             nvml=Collector("nvml", gpu) if gpu else None,
             shim=Collector(SHIM, lambda _: shim.sample()) if shim else None,
@@ -150,7 +150,7 @@ class NodeSources(msgspec.Struct, frozen=True):
             limits=Collector(LIMITS, lambda _: limits.sample()) if limits else None,
             own=Collector(PLUGIN, self.own.sample) if self.own else None,
             pods=Collector(pods_name, pods) if pods else None,
-            process=Collector(PROCESS, self.process.sample) if self.process else None,
+            process=Collector(PROCESS, lambda asked: process.sample(*asked)) if process else None,
             tokens=Collector(TOKENS, lambda _: tokens.sample()) if tokens else None,
         )
 

@@ -320,6 +320,7 @@ class NvmlSource:
             processes_known=frozenset(
                 uuid for reading in readings for uuid in reading.processes_known
             ),
+            unplaced=tuple(process for reading in readings for process in reading.unplaced),
             utilization={
                 key: ratio for reading in readings for key, ratio in reading.utilization.items()
             },

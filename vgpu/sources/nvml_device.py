@@ -4,7 +4,7 @@ Promises: a reading that fails costs that reading and no other; what a device do
 asked once; a GPU that is gone is never half read, it raises CallError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from vgpu.facts import Gpu, GpuProcess
 from vgpu.reasons import Reason, Rejection
 from vgpu.sources.nvml_calls import UNSUPPORTED, CallError, Code, NvmlDriver
-from vgpu.sources.nvml_processes import InvalidListError, Used, merge, newest
+from vgpu.sources.nvml_processes import InvalidListError, Merged, merge, newest
 from vgpu.sources.nvml_queries import (
     INSTANCE,
     MEMORY_TOTAL,
@@ -21,12 +21,14 @@ from vgpu.sources.nvml_queries import (
     Query,
     Tables,
     implausible,
+    measured,
 )
 
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+GRAPHICS = "nvmlDeviceGetGraphicsRunningProcesses_v3"
 PROCESS_LISTS = (
     COMPUTE,
-    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    GRAPHICS,
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 )
 MOST_INSTANCES = 64  # no GPU has had more than 7
@@ -46,6 +48,7 @@ class GpuReading(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     processes: tuple[GpuProcess, ...]
     processes_known: tuple[str, ...]
+    unplaced: tuple[GpuProcess, ...]
     utilization: Mapping[tuple[int, str], float]
     utilization_known: tuple[str, ...]
     rejections: tuple[Rejection, ...]
@@ -121,6 +124,7 @@ class DeviceReader:
                         value = read(answer)
                         if value is not None:
                             values[key] = value
+                    values = measured(values)
                     for key, text in implausible(values).items():
                         errors.append((Reason.IMPLAUSIBLE, text))
                         del values[key]
@@ -181,12 +185,16 @@ class GpuReader(DeviceReader):
         for instance in instances or ():
             self.errors += instance.errors
         rejections: list[Rejection] = []
-        used: Used | None = None
+        merged: Merged | None = None
         if instances is not None:
             try:
-                used = self._processes(parts if mig else None, gpu.readings.get(MEMORY_TOTAL))
+                merged = self._processes(parts if mig else None, gpu.readings.get(MEMORY_TOTAL))
             except InvalidListError as error:
                 rejections.append(Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, str(error)))
+        rejections += (
+            Rejection(self.uuid, Reason.PROCESS_LIST_INVALID, text)
+            for text in (merged.errors if merged else ())
+        )
         utilization = None if mig else self._utilization(now)  # MIG: not supported, see nvml.h
         for reason in dict.fromkeys(reason for reason, _ in self.errors):
             texts = (text for of, text in self.errors if of is reason)
@@ -194,8 +202,9 @@ class GpuReader(DeviceReader):
         known = tuple(part.uuid for part in parts) if mig else (self.uuid,)
         return GpuReading(
             gpus=(gpu, *parts),
-            processes=tuple(GpuProcess(pid, at, size) for (pid, at), size in (used or {}).items()),
-            processes_known=() if used is None else known,
+            processes=merged.processes if merged else (),
+            processes_known=known if merged else (),
+            unplaced=merged.unplaced if merged else (),
             utilization={(pid, self.uuid): ratio for pid, ratio in (utilization or {}).items()},
             utilization_known=() if utilization is None else (self.uuid,),
             rejections=tuple(rejections),
@@ -247,13 +256,13 @@ class GpuReader(DeviceReader):
             return None
         return tuple(self._instances.values())
 
-    def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Used | None:
+    def _processes(self, parts: Sequence[Gpu] | None, total: Number | None) -> Merged | None:
         """The processes on the GPU, or with MIG on its ``parts``; None if they are unknown."""
-        entries: list[tuple[int, ...]] = []
+        lists: list[tuple[bool, Iterable[tuple[int, ...]]]] = []
         complete = True
         for symbol in tuple(self._lists):
             try:
-                entries.extend(self._driver.processes(symbol, self.handle))
+                lists.append((symbol == GRAPHICS, self._driver.processes(symbol, self.handle)))
             except CallError as error:
                 if error.code in UNSUPPORTED:
                     self._lists.remove(symbol)
@@ -263,7 +272,7 @@ class GpuReader(DeviceReader):
         if not complete or COMPUTE not in self._lists:
             return None
         places = None if parts is None else {_instance_ids(part): part.uuid for part in parts}
-        return merge(entries, self.uuid, places, total)
+        return merge(lists, self.uuid, places, total)
 
     def _utilization(self, now: float) -> dict[int, float] | None:
         """SM utilisation by pid since the last time; None if it is unknown."""

@@ -7,7 +7,11 @@ contradicts itself is refused as a whole.
 
 import struct
 from collections.abc import Iterable, Mapping
+from typing import Final
 
+import msgspec
+
+from vgpu.facts import GpuProcess
 from vgpu.units import MOST_DEVICE_MEMORY
 
 PROCESS = struct.Struct("=I4xQII")
@@ -21,49 +25,81 @@ SAMPLE = struct.Struct("=I4xQIIII")
 
 NOT_AVAILABLE = 0xFFFFFFFFFFFFFFFF  # memory of a process that the driver does not know
 
-Used = dict[tuple[int, str], int | None]
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""GPU instance of an entry that is on none (nvml.h, nvmlProcessInfo_t)."""
 
 
 class InvalidListError(Exception):
     """A process list that cannot be true."""
 
 
+class Merged(msgspec.Struct, frozen=True):
+    """The processes in all of a GPU's lists.
+
+    Attributes:
+        processes: each once for each device.
+        unplaced: with MIG, those without a known instance, on the GPU itself.
+        errors: what is wrong with single entries, as text.
+    """
+
+    processes: tuple[GpuProcess, ...] = ()
+    unplaced: tuple[GpuProcess, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
 def merge(
-    entries: Iterable[tuple[int, ...]],
+    lists: Iterable[tuple[bool, Iterable[tuple[int, ...]]]],
     device: str,
     instances: Mapping[tuple[int, int], str] | None,
     total: float | None,
-) -> Used:
-    """Memory by (pid, device) from the entries of all of a GPU's lists.
+) -> Merged:
+    """The processes by (pid, device) from the entries of all of a GPU's lists.
+
+    With MIG a process may have no instance (a display server), or one that was made since the
+    instances were read: only the place of this process is unknown then.
 
     Args:
-        entries: tuples that begin with pid, used bytes, GPU and compute instance.
+        lists: whether a list has graphics contexts, and its entries: tuples that begin with pid,
+            used bytes, GPU and compute instance.
         device: the GPU's UUID.
         instances: with MIG, (GPU instance, compute instance) -> UUID of the MIG device.
         total: the GPU's memory in bytes, if known.
 
     Raises:
-        InvalidListError: an entry has no pid, more memory than the GPU, or an unknown instance.
+        InvalidListError: an entry has no pid, or more memory than the GPU.
     """
-    merged: Used = {}
+    merged: dict[tuple[int, str], int | None] = {}
+    computing: set[tuple[int, str]] = set()
+    errors: list[str] = []
     most = MOST_DEVICE_MEMORY if total is None else total
-    for pid, used, gpu_instance, compute_instance, *_ in entries:
-        if pid == 0:
-            raise InvalidListError("an entry without a pid")
-        where = device
-        if instances is not None:
-            ids = (gpu_instance, compute_instance)
-            if ids not in instances:
-                raise InvalidListError(f"pid {pid} on unknown instance {ids}")
-            where = instances[ids]
-        key = (pid, where)
-        if used == NOT_AVAILABLE:
-            merged.setdefault(key, None)
-            continue
-        if used > most:
-            raise InvalidListError(f"pid {pid} uses {used} bytes of a GPU of {most:.0f}")
-        merged[key] = max(used, merged.get(key) or 0)
-    return merged
+    for graphics, entries in lists:
+        for pid, used, gpu_instance, compute_instance, *_ in entries:
+            if pid == 0:
+                raise InvalidListError("an entry without a pid")
+            if used != NOT_AVAILABLE and used > most:
+                raise InvalidListError(f"pid {pid} uses {used} bytes of a GPU of {most:.0f}")
+            where = device
+            if instances is not None:
+                ids = (gpu_instance, compute_instance)
+                where = instances.get(ids, device)
+                if where == device and gpu_instance != NO_INSTANCE:
+                    errors.append(f"pid {pid} on unknown instance {ids}")
+            key = (pid, where)
+            if not graphics:
+                computing.add(key)
+            known = merged.get(key)
+            merged[key] = known if used == NOT_AVAILABLE else max(used, known or 0)
+    processes = tuple(
+        GpuProcess(pid, where, used, (pid, where) not in computing)
+        for (pid, where), used in merged.items()
+    )
+    if instances is None:
+        return Merged(processes)
+    return Merged(
+        tuple(process for process in processes if process.device != device),
+        tuple(process for process in processes if process.device == device),
+        tuple(dict.fromkeys(errors)),
+    )
 
 
 def newest(

@@ -60,6 +60,30 @@ PART_OF: Mapping[str, Key] = {
 }
 """Readings that cannot be more than another one of the same answer."""
 
+NEVER_ZERO: Collection[str] = frozenset(
+    {
+        "memory_total_bytes",
+        "bar1_total_bytes",
+        "power_limit_watts",
+        "clock_max_hertz",
+        "temperature_threshold_celsius",
+        "pcie_link_generation",
+        "pcie_link_width",
+    }
+)
+"""Sizes and limits of a device: some drivers answer with success and 0 for one that the device does
+not have. A GPU that shares the memory of its host (GB10) has no memory size of its own."""
+
+
+def measured(readings: Mapping[Key, Number]) -> dict[Key, Number]:
+    """The readings of one answer without a size or limit of 0, and without the parts of it."""
+    absent = {key for key, value in readings.items() if not value and key[0] in NEVER_ZERO}
+    return {
+        key: value
+        for key, value in readings.items()
+        if key not in absent and PART_OF.get(key[0]) not in absent
+    }
+
 
 def implausible(readings: Mapping[Key, Number]) -> Mapping[Key, str]:
     """The readings of one answer that cannot be true, each with a sentence why."""

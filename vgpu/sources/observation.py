@@ -13,7 +13,12 @@ import msgspec
 
 from vgpu.facts import GpuSample, ShimSample
 from vgpu.sources.collector import Collector
-from vgpu.sources.samples import Observation, with_names, with_resource_claim_users
+from vgpu.sources.samples import (
+    Observation,
+    with_names,
+    with_resource_claim_users,
+    with_whole_names,
+)
 
 
 class Collectors(msgspec.Struct):
@@ -66,9 +71,12 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     if on.resource_claims is not None:
         on.resource_claims.begin(now)
     if on.process is not None:
-        on.process.begin(pids_of_interest(gpu, shim))
+        claims = on.resource_claims.data(oldest) if on.resource_claims else None
+        regions = with_resource_claim_users(shim, kubelet, claims)
+        on.process.begin((pids_of_interest(gpu, shim), regions.slots if regions else {}))
         on.process.finish(deadline)
         process = on.process.data(oldest) if on.process.ok else None
+        kubelet = with_whole_names(kubelet, process)
     if on.resource_claims is not None:
         on.resource_claims.finish(deadline)
     resource_claims = on.resource_claims.data(oldest) if on.resource_claims else None
@@ -89,7 +97,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
 
 def pids_of_interest(gpu: GpuSample | None, shim: ShimSample | None) -> set[int]:
     """The host pids whose owners the join will ask for."""
-    of_driver = {process.pid for process in gpu.processes} if gpu else set[int]()
+    of_driver = {process.pid for process in (*gpu.processes, *gpu.unplaced)} if gpu else set[int]()
     return of_driver | shim.host_pids if shim else of_driver
 
 
@@ -97,5 +105,10 @@ def without_processes(sample: GpuSample) -> GpuSample:
     """A stale sample without processes: its devices still count, its pids may be reused by now."""
     nobody: frozenset[str] = frozenset()
     return msgspec.structs.replace(
-        sample, processes=(), processes_known=nobody, utilization={}, utilization_known=nobody
+        sample,
+        processes=(),
+        processes_known=nobody,
+        unplaced=(),
+        utilization={},
+        utilization_known=nobody,
     )

@@ -8,15 +8,25 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
-from vgpu.facts import MpsClientLimits, ProcessOwner, ProcessSample, Region
+from vgpu.facts import (
+    MpsClientLimits,
+    PodPids,
+    ProcessOwner,
+    ProcessSample,
+    Region,
+    SlotPids,
+)
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
 from vgpu.sources.files import list_folder, printable, translated
 from vgpu.sources.mps_clients import MpsClients
 from vgpu.sources.pid_watch import PidWatch
+from vgpu.sources.pod_pids import PodPidReader
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first pid namespace of every Linux (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
@@ -37,6 +47,8 @@ RUNTIMES = {"cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
 
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "systemd")
 """Hierarchies in which the kubelet makes its tree, the likeliest first."""
+
+NO_SLOTS: Final[Mapping[str, Collection[SlotPids]]] = MappingProxyType({})
 
 QOS_CLASSES = ("burstable", "besteffort")
 
@@ -132,12 +144,16 @@ class ProcessSource:
         self._bare = bare
         self._watch = PidWatch() if watch else None
         self._owners: dict[int, ProcessOwner | None] = {}
+        self._ended: frozenset[int] = frozenset()
+        self._pod_pids = PodPidReader(procfs)
         self._parsed: dict[bytes, ProcessOwner | None] = {}
         self._clients = MpsClients(procfs)
         self._samples = 0
 
-    def sample(self, pids: Iterable[int]) -> ProcessSample:
-        """Ask for these host pids.
+    def sample(
+        self, pids: Iterable[int], slots: Mapping[str, Collection[SlotPids]] = NO_SLOTS
+    ) -> ProcessSample:
+        """Ask for these host pids, and for the ``slots`` in use of regions, by pod UID.
 
         A pid that may not be read makes ``sees_host`` false: others could then be hidden too.
         May block as long as the kernel does; the caller has a deadline.
@@ -151,7 +167,7 @@ class ProcessSource:
         owners, hidden = self._read_owners(wanted, rejections)
         live_pods = None
         try:
-            live_pods = read_live_pods(self._cgroupfs)
+            live_pods = read_pod_folders(self._cgroupfs)
         except SourceError as error:
             rejections.append(error.rejection())
         bare = tuple(self._bare_regions(owners, rejections)) if self._bare else ()
@@ -160,8 +176,40 @@ class ProcessSource:
         if not sees_host:
             rejections.append(Rejection(printable(self._procfs), Reason.FOREIGN_PIDS))
         return ProcessSample(
-            owners, sees_host and not hidden, live_pods, bare, clients, tuple(rejections)
+            owners,
+            sees_host and not hidden,
+            None if live_pods is None else frozenset(live_pods),
+            bare,
+            clients,
+            tuple(rejections),
+            self._ended,
+            self._pids_of_pods(_with_bare(slots, bare), live_pods) if sees_host else {},
         )
+
+    def _pids_of_pods(
+        self, slots: Mapping[str, Collection[SlotPids]], folders: Mapping[str, str] | None
+    ) -> dict[str, PodPids]:
+        """The pids inside of pods with a slot that no process of its pod has as its host pid.
+
+        ``folders`` are the cgroups of pods.
+        """
+        found: dict[str, PodPids] = {}
+        for uid, of_pod in slots.items():
+            wanted = {
+                pid
+                for host_pid, pid in of_pod
+                if (owner := self._owners.get(host_pid)) is None or owner.pod_uid != uid
+            }
+            if uid and wanted:
+                known = {
+                    pid: owner
+                    for pid, owner in self._owners.items()
+                    if owner is not None and owner.pod_uid == uid
+                }
+                cgroups = _container_folders((folders or {}).get(uid))
+                found[uid] = self._pod_pids.read(wanted, known, cgroups)
+        self._pod_pids.forget_others()
+        return found
 
     def _read_owners(
         self, pids: frozenset[int], rejections: list[Rejection]
@@ -197,6 +245,7 @@ class ProcessSource:
                     rejections.append(translated(error, path).rejection())
         if owners != before:
             self._owners = owners
+        self._ended = ((self._ended | before.keys()) & pids) - owners.keys()
         return self._owners, hidden
 
     def _parse(self, content: bytes) -> ProcessOwner | None:
@@ -232,6 +281,19 @@ class ProcessSource:
                 yield owner, path, region
 
 
+def _with_bare(
+    slots: Mapping[str, Collection[SlotPids]],
+    bare: Iterable[tuple[ProcessOwner, str, Region]],
+) -> Mapping[str, Collection[SlotPids]]:
+    """The slots in use, also of the regions inside containers."""
+    merged: dict[str, set[SlotPids]] = {}
+    for owner, _, region in bare:
+        merged.setdefault(owner.pod_uid, set(slots.get(owner.pod_uid, ()))).update(
+            region.slot_pids()
+        )
+    return {**slots, **merged}
+
+
 def sees_host_processes(procfs: str) -> bool:
     """Whether our pids are the host's, and hidepid hides no other processes."""
     try:
@@ -265,8 +327,14 @@ def read_live_pods(cgroupfs: str) -> frozenset[str] | None:
 
     Raises SourceError where the tree cannot be read whole: a part would call live pods dead.
     """
+    folders = read_pod_folders(cgroupfs)
+    return None if folders is None else frozenset(folders)
+
+
+def read_pod_folders(cgroupfs: str) -> dict[str, str] | None:
+    """The pods that have a cgroup: UID -> the cgroup's folder; otherwise as read_live_pods."""
     trees = _kubelet_trees(cgroupfs)
-    return frozenset(uid for tree in trees for uid, _ in _pods_below(tree)) if trees else None
+    return dict(pod for tree in trees for pod in _pods_below(tree)) if trees else None
 
 
 def read_containers(cgroupfs: str, uid: str) -> dict[str, str]:
@@ -274,13 +342,20 @@ def read_containers(cgroupfs: str, uid: str) -> dict[str, str]:
 
     The pod's sandbox is among them. Raises SourceError.
     """
-    folders = (
-        folder
-        for tree in _kubelet_trees(cgroupfs)
-        for pod, pod_folder in _pods_below(tree)
-        if pod == uid
-        for folder in _folders(pod_folder)
-    )
+    return _containers((read_pod_folders(cgroupfs) or {}).get(uid))
+
+
+def _container_folders(pod_folder: str | None) -> dict[str, str]:
+    """As :func:`_containers`; none if they cannot be read."""
+    try:
+        return _containers(pod_folder)
+    except SourceError:
+        return {}
+
+
+def _containers(pod_folder: str | None) -> dict[str, str]:
+    """The folders of containers by ID in the folder of a pod's cgroup. Raises SourceError."""
+    folders = _folders(pod_folder) if pod_folder else []
     containers = ((_container(folder.rpartition("/")[2]), folder) for folder in folders)
     return {container[0]: folder for container, folder in containers if container}
 

@@ -23,6 +23,7 @@ from vgpu.facts import (
 )
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.objects import MalformedObject, Node, Pod
+from vgpu.ledger.owners import is_cut, with_whole_ids
 from vgpu.ledger.statements import Statement
 from vgpu.model import ContainerKind, PodRef, Source
 from vgpu.reasons import Reason, Rejection
@@ -198,6 +199,31 @@ def with_names(kubelet: KubeletSample | None, pods: PodSample | None) -> Kubelet
         containers={**kubelet.containers, **pods.containers},
         named=kubelet.named or pods.complete,
     )
+
+
+def with_whole_names(
+    kubelet: KubeletSample | None, process: ProcessSample | None
+) -> KubeletSample | None:
+    """The kubelet's names, with the ids that it has cut in its links made whole by the kernel's."""
+    if kubelet is None or process is None or not any(map(is_cut, kubelet.containers)):
+        return kubelet
+    ids: dict[str, set[str]] = {}
+    for owner in process.owners.values():
+        if owner is not None and owner.pod_uid:
+            ids.setdefault(owner.pod_uid, set()).add(owner.container_id)
+    for uid, pids in process.pod_pids.items():
+        ids.setdefault(uid, set()).update(pids.containers)
+    cut = {key: name for key, name in kubelet.containers.items() if is_cut(key)}
+    containers = {key: name for key, name in kubelet.containers.items() if key not in cut}
+    for uid, of_pod in ids.items():
+        pod = kubelet.pods.get(uid)
+        names = {
+            key: name
+            for key, name in cut.items()
+            if pod and (name.namespace, name.pod) == (pod.namespace, pod.name)
+        }
+        containers = with_whole_ids(names, of_pod) | containers
+    return msgspec.structs.replace(kubelet, containers=containers)
 
 
 def with_resource_claim_users(

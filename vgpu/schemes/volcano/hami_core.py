@@ -7,6 +7,7 @@ longer than the struct. Every byte of it belongs to the tenant, so nothing decod
 trusted before it is checked.
 """
 
+import contextlib
 import functools
 import re
 import struct
@@ -15,7 +16,7 @@ import msgspec
 
 from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_PERCENT, exact_size
+from vgpu.units import WHOLE_DEVICE_PERCENT
 
 MAGIC = 19920718  # initialized_flag, written last
 MAX_DEVICES = 16
@@ -102,6 +103,8 @@ _DEAD, _ACTIVE, _SUSPENDED = 0, 1, 2  # status; what the library writes
 _STATUSES = frozenset((_DEAD, _ACTIVE, _SUSPENDED))
 _ALIVE = frozenset((_ACTIVE, _SUSPENDED))
 
+_WRAPPED = 2**64 - 1  # a counter that was 0 when the library subtracted 1
+
 _HEAD = struct.Struct("<iII")  # magic, major, minor
 _IDS = struct.Struct("<ii")  # pid, hostpid: where every slot begins
 _INT = struct.Struct("<i")
@@ -147,7 +150,8 @@ def body_size(frame: Frame, trailer: bytes) -> int:
 def decode(frame: Frame, body: bytes, trailer: bytes, object_name: str = "region") -> Region:
     """A region from its first ``body_size(frame, trailer)`` bytes and its trailer.
 
-    A ``sm_util`` beyond 100 % is None: it is no measurement.
+    A number that cannot be is None, and only this number: a counter or limit of memory above
+    ``PLAUSIBLE_BYTES``, a core limit or ``sm_util`` above 100 %.
 
     Raises:
         SourceError: INITIALIZING, BAD_MAGIC, UNKNOWN_LAYOUT, DEVICE_COUNT, PROCESS_COUNT,
@@ -204,13 +208,15 @@ def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice,
         raise SourceError(Reason.DUPLICATE_UUID, object_name, ", ".join(uuids))
     words = _words(count)
     memory = words.unpack_from(body, frame.memory_limits)
-    if max(memory) > PLAUSIBLE_BYTES:
-        detail = f"memory limit of {exact_size(max(memory))}"
-        raise SourceError(Reason.MALFORMED, object_name, detail)
     cores = words.unpack_from(body, frame.core_limits)
-    if max(cores) > WHOLE_DEVICE_PERCENT:
-        raise SourceError(Reason.MALFORMED, object_name, f"core limit of {max(cores)} percent")
-    return tuple(map(RegionDevice, uuids, memory, cores))
+    return tuple(
+        RegionDevice(uuid, _possible(limit), _possible(percent, WHOLE_DEVICE_PERCENT))
+        for uuid, limit, percent in zip(uuids, memory, cores, strict=True)
+    )
+
+
+def _possible(number: int, most: int = PLAUSIBLE_BYTES) -> int | None:
+    return number if number <= most else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -223,24 +229,39 @@ def _uuid(field: bytes) -> str:
 def _processes(
     layout: Layout, devices: int, body: bytes, proc_num: int, object_name: str
 ) -> tuple[Layout, tuple[RegionProcess, ...]]:
-    """The slots in use, and their layout: V1.1 may prove to be V1.1b."""
-    slots = range(
-        layout.frame.slots,
-        layout.frame.slots + layout.frame.slot_size * proc_num,
-        layout.frame.slot_size,
-    )
-    try:
-        return layout, tuple(_slot(layout, devices, body, at, object_name) for at in slots)
-    except SourceError as error:
-        if layout is not _V11:
-            raise
+    """The slots in use, and their layout: V1.1 may prove to be V1.1b.
+
+    Where only the slots distinguish two layouts, a wrapped counter counts as one only if the other
+    layout is refused all the same.
+    """
+    frame = layout.frame
+    slots = range(frame.slots, frame.slots + frame.slot_size * proc_num, frame.slot_size)
+
+    def read(layout: Layout, *, wraps: bool) -> tuple[RegionProcess, ...]:
+        return tuple(_slot(layout, devices, body, at, object_name, wraps=wraps) for at in slots)
+
+    if layout is not _V11:
+        return layout, read(layout, wraps=True)
+    twins = (_V11, _V11B)
+    refused: list[SourceError] = []
+    for twin in twins:
         try:
-            return _V11B, tuple(_slot(_V11B, devices, body, at, object_name) for at in slots)
-        except SourceError:
-            raise error from None
+            return twin, read(twin, wraps=False)
+        except SourceError as error:
+            refused.append(error)
+    fitting: list[tuple[Layout, tuple[RegionProcess, ...]]] = []
+    for twin in twins:
+        with contextlib.suppress(SourceError):
+            fitting.append((twin, read(twin, wraps=True)))
+    if len(fitting) == 1:
+        return fitting[0]
+    raise refused[0]
 
 
-def _slot(layout: Layout, devices: int, body: bytes, at: int, object_name: str) -> RegionProcess:
+def _slot(
+    layout: Layout, devices: int, body: bytes, at: int, object_name: str, *, wraps: bool
+) -> RegionProcess:
+    """A slot; a counter that has wrapped is None if ``wraps``, else an error."""
     if layout.seqlock is not None and _WORD.unpack_from(body, at + layout.seqlock)[0] & 1:
         raise SourceError(Reason.CHANGED_WHILE_READ, object_name, "a slot is being written")
     values = _shape(layout.id, devices).unpack_from(body, at + layout.used)
@@ -254,13 +275,19 @@ def _slot(layout: Layout, devices: int, body: bytes, at: int, object_name: str) 
     memory = 5 * devices
     used = []
     for device in range(devices):
-        context, module, data, offset, total = values[5 * device : 5 * device + 5]
-        if not max(context + module + data, offset) <= total <= PLAUSIBLE_BYTES:
+        counters = values[5 * device : 5 * device + 5]
+        context, module, data, offset, total = counters
+        wrapped = max(counters) > PLAUSIBLE_BYTES
+        if (wrapped and not wraps) or (
+            not wrapped and max(context + module + data, offset) > total
+        ):
             detail = f"total {total}, parts {context} + {module} + {data}, offset {offset}"
             raise SourceError(Reason.INCONSISTENT_SUMS, object_name, detail)
         sm_util = values[memory + device] if layout.util is not None else None
         if sm_util is not None and sm_util > FULL_PERCENT:
             sm_util = None
+        if wrapped:
+            context, module, data, offset, total = map(_possible, counters)
         used.append(RegionUse(context, module, data, offset, total, sm_util))
     pid, host_pid = _IDS.unpack_from(body, at)
     return RegionProcess(pid, host_pid, status, tuple(used))
@@ -365,8 +392,8 @@ def creation(region: Region, layout_id: str) -> list[Patch]:
     head = _INT.pack(MAGIC) if layout.version is None else _HEAD.pack(MAGIC, *layout.version)
     return [
         *patches(region, layout_id),
-        (frame.memory_limits, words.pack(*(d.memory_limit_bytes for d in region.devices))),
-        (frame.core_limits, words.pack(*(d.core_limit_percent for d in region.devices))),
+        (frame.memory_limits, words.pack(*(_word(d.memory_limit_bytes) for d in region.devices))),
+        (frame.core_limits, words.pack(*(_word(d.core_limit_percent) for d in region.devices))),
         *(
             (frame.uuids + UUID_BYTES * index, device.uuid.encode().ljust(UUID_BYTES, b"\0"))
             for index, device in enumerate(region.devices)
@@ -408,9 +435,14 @@ def patches(region: Region, layout_id: str, generation: int = 1) -> list[Patch]:
     return [*writes, (frame.trailer, trailer)]
 
 
+def _word(number: int | None) -> int:
+    """The number in a file; None becomes one that cannot be."""
+    return _WRAPPED if number is None else number
+
+
 def _pack_slot(layout: Layout, process: RegionProcess) -> bytes:
     memory = [
-        number
+        _word(number)
         for use in process.used
         for number in (use.context, use.module, use.data, use.offset, use.total)
     ]
