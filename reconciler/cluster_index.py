@@ -96,6 +96,11 @@ class ClusterIndex:
         """All pods, by namespace and name."""
         return {(pod.ref.namespace, pod.ref.name): pod for pod in self.all_pods}
 
+    def lock_owner(self, namespace: str, name: str) -> Pod | None:
+        """The pod that a lock names; None if it does not exist, or was not read."""
+        owner = self.pods_by_name.get((namespace, name))
+        return owner or (self.snapshot.lock_owners or {}).get((namespace, name))
+
     @cached_property
     def nodes(self) -> Mapping[str, Node]:
         """The nodes, by name."""

@@ -434,7 +434,7 @@ class Plan(msgspec.Struct, frozen=True):
         made_at: unix seconds.
         scope: the sources that were read.
         actions: to be applied.
-        skipped: objects with an action that ``skip`` prevents.
+        skipped: objects with an action that ``skip`` prevents, and pods of other GPU schedulers.
         findings: report only.
         breaker: the number of needed actions, and its limit.
         object_counts: number of examined objects of each kind.

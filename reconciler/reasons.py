@@ -328,6 +328,10 @@ class SkipReason(Explained):
     ONE_AT_A_TIME = "one_at_a_time", "another pod of the node that got a wrong answer goes first"
     ONE_SHOT = "one_shot", "only `vgpu reconcile run` may do this"
     # what protects it
+    OTHER_SCHEDULER = (
+        "other_scheduler",
+        "the pod's GPU is another GPU scheduler's, whose shares vgpu does not read",
+    )
     OPTED_OUT = "opted_out", 'the object or its node is annotated vgpu.dev/reconcile: "false"'
     OTHER_NAMESPACE = "other_namespace", "the object is in none of the selected namespaces"
     PROTECTED_NAMESPACE = "protected_namespace", "the object is in a protected namespace"

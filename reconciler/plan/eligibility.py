@@ -13,6 +13,7 @@ from reconciler.model import (
     Finding,
     ObjectKind,
     ObjectRef,
+    OwnerGuard,
     PolicyGuard,
     Scope,
     opted_out,
@@ -24,15 +25,37 @@ from reconciler.policy import REPORTED, Mode, Policy
 from reconciler.reasons import Cause, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
 from vgpu.kube.objects import MIRROR, Pod
+from vgpu.schemes.other_schedulers import other_scheduler
 
 Verdict = tuple[SkipReason, str] | None
 """Why an action is skipped, with the detail for people; None if it may be taken."""
+
+
+def other_schedulers(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
+    """That the finding's pod, or the owner of its lock, is another GPU scheduler's; None if not.
+
+    Nothing about such a pod is judged, and no lock is taken from it.
+    """
+    pods = [cluster_index.pod_of(finding.object_ref)]
+    guards = getattr(finding.action, "guards", ())
+    pods += [
+        cluster_index.lock_owner(guard.namespace, guard.name)
+        for guard in guards
+        if isinstance(guard, OwnerGuard)
+    ]
+    found = (other_scheduler(pod) for pod in pods if pod is not None)
+    first = next(filter(None, found), None)
+    if first is None:
+        return None
+    return SkipReason.OTHER_SCHEDULER, f"{first.scheduler}, by {first.key}"
 
 
 def objection(
     finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
 ) -> Verdict:
     """Why the finding's action may not be taken, without regard to others; None if it may."""
+    if (others := other_schedulers(finding, cluster_index)) is not None:
+        return others
     protection = _protection(finding, cluster_index, policy)
     if protection is not None:
         return protection
@@ -104,6 +127,7 @@ def _pause(
 _Guards = tuple[tuple[SkipReason, Callable[[Pod, Policy], bool]], ...]
 
 _ANY_POD: Final[_Guards] = (
+    (SkipReason.OTHER_SCHEDULER, lambda pod, _: other_scheduler(pod) is not None),
     (SkipReason.OPTED_OUT, lambda pod, _: opted_out(pod)),
     (
         SkipReason.OTHER_NAMESPACE,

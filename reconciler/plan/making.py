@@ -10,7 +10,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
 from reconciler.plan.budget import Budget, breaker_of
 from reconciler.plan.demand import namespace_demands
-from reconciler.plan.eligibility import guarded, objection
+from reconciler.plan.eligibility import guarded, objection, other_schedulers
 from reconciler.plan.order import in_turns, place, precedence, urgency
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import SkipReason
@@ -73,8 +73,8 @@ def resolve(
         _entry(of_subject, cluster_index, policy, state)
         for of_subject in _by_object(findings).values()
     ]
-    reported = [entry for entry in entries if entry.finding.action is None]
-    skipped = [entry for entry in entries if entry.finding.action and entry.skip]
+    reported = [entry for entry in entries if not (entry.finding.action or entry.skip)]
+    skipped = [entry for entry in entries if entry.skip]
     eligible = sorted(
         (entry for entry in entries if entry.finding.action and not entry.skip),
         key=lambda entry: urgency(entry, state, cluster_index.now),
@@ -138,7 +138,8 @@ def _entry(
         if finding.action
     ]
     allowed = (judged for judged in verdicts if judged[1] is None)
-    leading, verdict = next(allowed, verdicts[0] if verdicts else (ordered[0], None))
+    report_only = ordered[0], other_schedulers(ordered[0], cluster_index)
+    leading, verdict = next(allowed, verdicts[0] if verdicts else report_only)
     rules = dict.fromkeys(finding.rule for finding in ordered)
     also = tuple(rule for rule in rules if rule is not leading.rule)
     pod = cluster_index.pod_of(leading.object_ref)

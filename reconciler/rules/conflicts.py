@@ -103,7 +103,9 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
 def _conflicts(
     rule: Rule, ledger: Ledger, pod_index: PodIndex, cluster_index: ClusterIndex
 ) -> Iterator[_Wrong]:
-    for conflict in ledger.conflicts:
+    # The plan shows why a pod of another GPU scheduler is not accused.
+    of_others = (each for each in ledger.of_other_schedulers if each.pod is not None)
+    for conflict in (*ledger.conflicts, *of_others):
         rule_of_kind, cause = _cause_of(conflict, pod_index, cluster_index)
         if rule_of_kind is not rule or cause is None:
             continue

@@ -13,6 +13,7 @@ from reconciler.rules.findings import is_due, of_node, quoted, remove_mark
 from vgpu.kube.objects import Node
 from vgpu.model import PodRef
 from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock, SchemeCodec
+from vgpu.schemes.registry import registry
 
 _NAMED: Final = 3
 """Maximum number of pods that evidence names."""
@@ -114,7 +115,8 @@ def stale_handshake(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
     """Remove the scheduler's mark that the node is abandoned, where the node's plugin is alive.
 
     The scheduler places no pod there until the mark is gone; then it checks the plugin again. Where
-    the plugin does not offer its resource, the mark is right.
+    the plugin does not offer its resource, the mark is right; where the resource has another name,
+    what is offered under the known one is no evidence of this plugin.
     """
     for node in cluster_index.snapshot.nodes:
         for codec in cluster_index.codecs:
@@ -126,7 +128,8 @@ def _handshake(
     cluster_index: ClusterIndex, policy: Policy, node: Node, codec: SchemeCodec
 ) -> Iterator[Finding]:
     resource = next(iter(codec.resources), "")
-    offered = node.allocatable.get(resource, 0)
+    is_renamed = registry().row(codec).is_renamed
+    offered = 0 if is_renamed and is_renamed(node) else node.allocatable.get(resource, 0)
     try:
         handshake = codec.handshake(node) if offered > 0 else None
     except ClaimError:  # an unreadable handshake does not abandon the node

@@ -96,3 +96,20 @@ def test_a_gpu_that_is_unhealthy():
     evidence = of_node(node("gpu-1", "gpushare"), unhealthy={"gpu-1": "0"})
     explained = explain_gpu(evidence, gpu_entry(evidence, "0"))
     assert decisive(explained) == (WayStep.HEALTHY, ["unhealthy"])
+
+
+def test_a_plugin_whose_resource_is_renamed_is_not_said_to_be_dead():
+    hamis = node("gpu-1", "hami")
+    gone = structs.replace(hamis, capacity={"nvidia.com/gpu": 20}, allocatable={})
+    beside = {"nvidia.com/gpu": 2}
+    for one in [
+        structs.replace(hamis, capacity={}, allocatable={}),
+        structs.replace(hamis, capacity=beside, allocatable=beside),
+    ]:
+        explained = explain_node(of_node(one))
+        (step,) = (step for step in explained.steps if step.step is WayStep.PLUGIN)
+        assert step.outcome is ExplainOutcome.PASSED
+        assert step.evidence[0].startswith("not checked: the node advertises no resource")
+    assert [reason.code for reason in explain_node(of_node(gone)).decisive.reasons] == [
+        "not_advertised"
+    ]

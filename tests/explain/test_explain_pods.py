@@ -284,3 +284,21 @@ def test_nobody_but_the_objects_near_the_pod_is_judged():
         explanation(one, gpushare_node(), *nodes, *others),
     )
     assert alone == among
+
+
+def test_a_pod_of_another_gpu_scheduler_is_not_judged():
+    tenant = structs.replace(
+        pod("train-0", "gpushare", claim=None, phase="Running"),
+        labels={"runai-gpu-group": "g"},
+        deleted_at=NOW - HOUR,
+    )
+    explained = explanation(tenant)
+    assert set(outcomes(explained).values()) == {ExplainOutcome.PASSED}
+    text = "a pod of KAI Scheduler, by runai-gpu-group: vgpu does not read its share"
+    assert explained.steps[0].evidence == (text,)
+    waits = structs.replace(asking(), annotations={"gpu-fraction": "0.5"}, containers=())
+    assert decisive(explanation(waits)) == (
+        WayStep.NODES,
+        ExplainOutcome.WAITING,
+        ["other_placement"],
+    )

@@ -19,7 +19,7 @@ GPUS = (
     Device(uuid=B, index=1, memory_bytes=10 * GIB),
 )
 CAPACITY = {A: 10, B: 10}
-RESOURCE = "r/gpu"
+RESOURCE = "nvidia.com/gpu"
 IDS = tuple(f"id-{number}" for number in range(5))
 
 

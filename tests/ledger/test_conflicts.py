@@ -22,6 +22,7 @@ from vgpu.kube.objects import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
 from vgpu.ledger.statements import GIVERS
 from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.units import GIB
 
 TWO_PODS = (pod("u1"), pod("u2"))
@@ -385,3 +386,54 @@ def test_what_cannot_be_read_is_a_conflict_in_words():
     assert (conflict.kind, conflict.pod) == (ConflictKind.MALFORMED, ref("u1"))
     assert conflict.detail == "key: not a number: 'x'"
     assert ledger.malformed == (broken,)
+
+
+# ---------------------------------------------------------------- resources under other names
+
+
+def test_a_grant_of_an_unknown_resource_is_no_missing_device():
+    """The kubelet has allocated something of a GPU by a name that no codec knows."""
+    working = said(Source.PROCESS, A)
+    asking = Wanted(ref("u1"), Request("main", 1), Scheme.VOLCANO, "nvidia.com/gpu", running=True)
+    accused = merge(evidence(working, wanted=(asking,)))
+    assert set(kinds(accused)) >= {
+        ConflictKind.PROCESS_WITHOUT_ALLOCATION,
+        ConflictKind.RUNNING_WITHOUT_DEVICE,
+    }
+    unread = merge(evidence(working, wanted=(asking,), unread_grants=frozenset({"u1"})))
+    assert kinds(unread) == []
+
+
+def test_a_pod_that_requests_an_unknown_resource_has_not_ended_though_no_list_has_it():
+    """The list of pods that share GPUs has only pods that request a known resource."""
+    slices = (("nvidia.com/vgpu", ("a-0",)),)
+    granted = said(Source.CHECKPOINT, A, 3, slices=slices)
+    live = merge(evidence(granted, pods=(), live_pods=frozenset({"u1"})))
+    assert (where(live), kinds(live)) == ({("u1", "main"): [A]}, [])
+    known = msgspec.structs.replace(granted, slices=(("nvidia.com/gpu", ("a-0",)),))
+    ended = merge(evidence(known, pods=(), live_pods=frozenset({"u1"})))
+    assert kinds(ended) == [ConflictKind.OUTLIVES_POD]
+
+
+# ---------------------------------------------------------------- other GPU schedulers
+
+
+def others(uid):
+    return pod(uid, labels={"runai-gpu-group": "g"})
+
+
+def test_a_process_of_another_schedulers_pod_is_no_conflict():
+    working = said(Source.PROCESS, A)
+    ledger = merge(evidence(working, pods=(others("u1"),)))
+    assert kinds(ledger) == []
+    (excused,) = ledger.of_other_schedulers
+    assert excused.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION
+    assert kinds(merge(evidence(working))) == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+
+
+def test_another_schedulers_reservation_beside_its_tenants_is_no_double_booking():
+    reserved = said(Source.CHECKPOINT, A, scheme=NVIDIA)
+    tenant = said(Source.SHIM, A, 2, uid="u2")
+    assert kinds(merge(evidence(reserved, tenant, pods=(others("u1"), others("u2"))))) == []
+    with_ours = merge(evidence(reserved, tenant, pods=(others("u1"), pod("u2"))))
+    assert ConflictKind.DOUBLE_BOOKED in kinds(with_ours)

@@ -1,6 +1,7 @@
 """The kubelet's grants, from its checkpoint and from pod-resources, as statements."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from vgpu.model import PodRef, Scheme, Share, Source
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.env import legacy_refusal
+from vgpu.schemes.gpushare.unsized import UnsizedGpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
@@ -216,3 +218,66 @@ def test_pod_resources_is_believed_if_the_checkpoint_agrees():
     assert identified(held("c"), pods[:1], checkpoint) == []
     same = [grant("r/gpu", ["a"]), grant("r/gpu", ["a"], uid="u2")]
     assert identified(held("a"), pods, same) == []
+
+
+# ---------------------------------------------------------------- resources under other names
+
+HAMIS = {
+    "NVIDIA_VISIBLE_DEVICES": f"{TWO},{ONE}",
+    "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+    "CUDA_DEVICE_MEMORY_LIMIT_1": "1g",
+    "CUDA_DEVICE_SM_LIMIT": "30",
+    "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/vgpu/1b3e.cache",
+}
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/vgpu", "example.com/gpu", "volcano.sh/my-gpu"])
+def test_hamis_answer_identifies_its_share_whatever_its_resource_is_called(resource):
+    ids = [f"{ONE}-0", f"{ONE}-1"]
+    statement = only(grant(resource, ids, HAMIS))
+    assert statement.scheme is Scheme.VOLCANO
+    assert statement.shares == (Share(TWO, 3000 * MIB, 300), Share(ONE, GIB, 300))
+    assert statement.limits == (3000 * MIB, GIB)
+    assert dict(statement.slices) == {resource: tuple(ids)}
+
+
+def test_without_a_device_in_the_answer_each_limit_is_a_share_of_an_unknown_device():
+    env = {name: text for name, text in HAMIS.items() if name != "NVIDIA_VISIBLE_DEVICES"}
+    statement = only(grant("nvidia.com/vgpu", [f"{ONE}-0"], env))
+    assert statement.shares == (Share("", 3000 * MIB, 300), Share("", GIB, 300))
+
+
+def test_a_renamed_number_beside_a_known_amount_is_one_share():
+    number = grant("example.com/vgpu", [f"{ONE}-3"], HAMIS | {"NVIDIA_VISIBLE_DEVICES": TWO})
+    memory = grant("volcano.sh/vgpu-memory", [f"{ONE}-memory-7", f"{TWO}-memory-1"])
+    assert only(number, memory).shares == (Share(TWO, 3000 * MIB),)
+
+
+def test_gpushares_answer_identifies_its_share_too():
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "1",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+    }
+    ids = [f"{ONE}-_-{i}" for i in range(3)]
+    statement = only(grant("example.com/mem", ids, env))
+    assert (statement.scheme, statement.shares) == (Scheme.GPUSHARE, (Share("1", 3 * GIB),))
+    poisoned = only(grant("example.com/mem", ids, legacy_refusal(3, 3, 15, GIB)))
+    assert poisoned.shares == (Share("", 3 * GIB),)
+    unsized = only(grant("example.com/mem", ids, env), codecs=(UnsizedGpushare(),))
+    assert unsized.shares == (Share("1"),)
+
+
+@pytest.mark.parametrize(
+    ("ids", "env", "unread"),
+    [
+        ([f"{ONE}-0"], {}, "u1"),  # pod-resources have no answer
+        ([f"{ONE}::1"], {"NVIDIA_VISIBLE_DEVICES": ONE}, "u1"),
+        (["0"], {"NVIDIA_VISIBLE_DEVICES": ONE}, "u1"),
+        (["0000:3b:00.0"], {"PCIDEVICE": "0000:3b:00.0"}, ""),  # a network device
+    ],
+)
+def test_another_grant_that_names_a_gpu_is_no_holding_but_is_known_to_exist(ids, env, unread):
+    one = grant("example.com/gpu", ids, env)
+    reading = GrantReader(CODECS, Source.POD_RESOURCES).read("u1", "main", {one.resource: one})
+    assert (reading.statements, reading.unread) == ((), unread)

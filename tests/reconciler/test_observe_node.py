@@ -1,5 +1,6 @@
 """A node as its own sources show it: the simulated node's real files, and what goes wrong there."""
 
+import json
 import os
 import shutil
 import time
@@ -11,6 +12,11 @@ import pytest
 from reconciler.model import Coverage, Scope
 from reconciler.observe import folders
 from reconciler.observe.node import NodeObserver
+from reconciler.plan import make_plan
+from reconciler.policy import Ages, Mode, Policy
+from reconciler.reasons import Rule
+from reconciler.reconciler_state import ReconcilerState
+from tests.kubelet.test_checkpoint import checkpoint
 from tests.reconciler import samples
 from tests.support import own_state
 from tests.support.waiting import WAIT_SECONDS
@@ -477,3 +483,75 @@ def test_a_node_that_speaks_one_language_is_read_in_that_one(bench):
     bench.node = samples.node(bench.node.name, "volcano")
     (codec,) = bench.observer().view(bench.sim.start + 5).codecs
     assert codec.key_set is VOLCANO
+
+
+# ---------------------------------------------------------------- resources under other names
+
+OTHER_NAMES = {
+    "volcano.sh/vgpu-number": "example.com/vgpu",
+    "volcano.sh/vgpu-memory": "example.com/vgpu-memory",
+    "volcano.sh/vgpu-cores": "example.com/vgpu-cores",
+    "aliyun.com/gpu-mem": "example.com/gpu-mem",
+}
+
+
+def rename(bench, names=OTHER_NAMES):
+    """The operator has renamed resources before any of these pods was made."""
+    file = Path(bench.places.checkpoint)
+    data = json.loads(file.read_bytes())["Data"]
+    for entry in data["PodDeviceEntries"]:
+        entry["ResourceName"] = names.get(entry["ResourceName"], entry["ResourceName"])
+    registered = {names.get(name, name): ids for name, ids in data["RegisteredDevices"].items()}
+    file.write_bytes(checkpoint(*data["PodDeviceEntries"], registered=registered))
+    for pod in bench.pods.values():
+        known = (
+            replace(
+                each,
+                limits={key: units for key, units in each.limits.items() if key not in names},
+            )
+            for each in pod.containers
+        )
+        bench.change(pod, containers=tuple(known))
+
+
+def kubelets_holdings(snapshot):
+    """What containers hold by the kubelet's checkpoint: device, memory and its limit."""
+    return {
+        (holding.pod.uid, holding.container, holding.share.device, holding.share.memory_bytes)
+        for holding in ledger_of(snapshot).holdings
+        if Source.CHECKPOINT in holding.sources
+        and holding.scheme in (Scheme.VOLCANO, Scheme.GPUSHARE)
+    }
+
+
+def test_shares_of_renamed_resources_are_held_as_before(bench):
+    before = kubelets_holdings(bench.view())
+    assert len(before) > 3
+    rename(bench)
+    assert kubelets_holdings(bench.view()) == before
+
+
+@pytest.mark.parametrize("names", [OTHER_NAMES, {"volcano.sh/vgpu-number": "example.com/vgpu"}])
+def test_no_rule_evicts_a_healthy_pod_since_its_resource_has_another_name(bench, names):
+    policy = Policy(
+        modes={
+            Rule.RUNNING_WITHOUT_DEVICE: Mode.APPLY,
+            Rule.UNOWNED_PROCESS: Mode.APPLY,
+            Rule.RECOVER: Mode.APPLY,
+        },
+        evict_running=True,
+        ages=Ages(drift=0.0, clock_skew=0.0),
+    )
+
+    def accused():
+        seen = bench.observer().view(bench.sim.start + 5)
+        plan, _ = make_plan(seen.snapshot, policy, ReconcilerState(), seen.codecs)
+        return {
+            (entry.finding.rule, entry.finding.object_ref.name)
+            for entry in plan.entries
+            if entry.finding.rule in policy.modes
+        }
+
+    before = accused()
+    rename(bench, names)
+    assert accused() <= before

@@ -67,6 +67,7 @@ def names(entries):
 # ---------------------------------------------------------------- the reasons, one by one
 
 ALONE = {
+    SkipReason.OTHER_SCHEDULER: refused(pod(labels={"runai-gpu-group": "g"})),
     SkipReason.OPTED_OUT: refused(pod(annotations=OPT_OUT)),
     SkipReason.PROTECTED_NAMESPACE: refused(pod(namespace="kube-system")),
     SkipReason.STATIC_POD: refused(pod(annotations={MIRROR: "uid"})),
@@ -494,6 +495,7 @@ def test_no_flag_at_all_lifts_these(skip):
 # ---------------------------------------------------------------- what protects from a change
 
 EDITS_PROTECTED = {
+    SkipReason.OTHER_SCHEDULER,
     SkipReason.OPTED_OUT,
     SkipReason.PROTECTED_NAMESPACE,
     SkipReason.STATIC_POD,
@@ -511,6 +513,8 @@ def test_of_the_protections_only_some_are_against_changes_of_annotations(skip, p
 @pytest.mark.parametrize("skip", sorted(EDITS_PROTECTED - {SkipReason.STATIC_POD}))
 def test_a_share_pod_is_protected_as_a_pod_is(skip):
     sick = share_pod(namespace="kube-system" if skip is SkipReason.PROTECTED_NAMESPACE else "ml")
+    if skip is SkipReason.OTHER_SCHEDULER:
+        sick = share_pod(annotations={"scheduling.koordinator.sh/device-allocated": "{}"})
     if skip is SkipReason.OPTED_OUT:
         sick = share_pod(annotations=OPT_OUT)
     if skip is SkipReason.TERMINATING:

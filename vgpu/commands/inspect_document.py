@@ -11,6 +11,7 @@ import msgspec
 
 from vgpu.inventory import FreeCapacity, Inventory, NodeView, Pending, Probe
 from vgpu.inventory.nvidia import NvidiaDevices
+from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.pod_state import PodState
 from vgpu.ledger import Conflict, DeviceEntry, Holding
 from vgpu.model import UNLIMITED_SHARING, PodRef, Request, Sharing
@@ -214,6 +215,19 @@ class NvidiaDocument(_Document, frozen=True):
     holders: list[NvidiaHolderDocument]
 
 
+class OtherPodDocument(_Document, frozen=True):
+    """A pod of another GPU scheduler, whose share is not read; ``key`` is the label or annotation
+    by which it is recognised, ``node`` is "" if it is not bound.
+    """
+
+    pod: PodName
+    node: str
+    scheduler: str
+    key: str
+    since: datetime | None
+    pod_state: PodStateDocument | None
+
+
 class InventoryDocument(_Document, frozen=True):
     """The whole document."""
 
@@ -226,6 +240,7 @@ class InventoryDocument(_Document, frozen=True):
     free_capacities: list[FreeCapacityDocument] = msgspec.field(name="rooms")
     notes: list[str]
     nvidia: list[NvidiaDocument]
+    other_schedulers: list[OtherPodDocument]
 
 
 def document(whole: Inventory, as_of: float) -> InventoryDocument:
@@ -244,6 +259,7 @@ def document(whole: Inventory, as_of: float) -> InventoryDocument:
         free_capacities=[_free_capacity(capacity) for capacity in whole.free_capacities],
         notes=list(whole.notes),
         nvidia=[_nvidia(devices) for devices in whole.nvidia],
+        other_schedulers=[_other(other) for other in whole.others],
     )
 
 
@@ -417,6 +433,17 @@ def _nvidia(of_node: NvidiaDevices) -> NvidiaDocument:
             )
             for holder in of_node.holders
         ],
+    )
+
+
+def _other(other: OtherPod) -> OtherPodDocument:
+    return OtherPodDocument(
+        _pod(other.pod),
+        other.node,
+        other.recognised.scheduler.value,
+        other.recognised.key,
+        _time(other.since),
+        _state(other.state),
     )
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.style import Style
 
 from vgpu.commands.inspect_nvidia import nvidia_lines
+from vgpu.commands.inspect_others import other_lines
 from vgpu.commands.inspect_text import is_stuck, state_text, who
 from vgpu.durations import age
 from vgpu.inventory import (
@@ -176,7 +177,7 @@ class _Table(msgspec.Struct, frozen=True):
             yield self._header()
         for view in inventory.nodes:
             yield from self._node(view)
-        if not inventory.nodes and not inventory.nvidia:
+        if not (inventory.nodes or inventory.nvidia or inventory.others):
             yield [(self.nothing, BOLD)]
             yield []
         yield from nvidia_lines(
@@ -187,6 +188,7 @@ class _Table(msgspec.Struct, frozen=True):
             dash=self.glyphs.none,
             times=self.glyphs.times,
         )
+        yield from other_lines(inventory.others, self.as_of, width=self.width)
         yield from self._pending(inventory.pending)
         yield from self._conflicts(inventory.nodes)
         yield from self._free_capacities(inventory.free_capacities)
@@ -496,5 +498,7 @@ def _summary(inventory: Inventory, as_of: float) -> str:
     )
     if nvidias:
         counts += f", {count(len(nvidias), 'pod')} of NVIDIA's plugin"
+    if inventory.others:
+        counts += f", {count(len(inventory.others), 'pod')} of other GPU schedulers"
     when = datetime.fromtimestamp(as_of, UTC)
     return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"

@@ -48,6 +48,8 @@ from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.mark import OVER_QUOTA
 from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 
 EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
@@ -149,13 +151,17 @@ class ClusterEvidence:
         if pod.ref.uid in self.schemes.nvidia:
             reading, observed = Reading(), pod.requested_units()
             demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+        other = other_scheduler(pod)
+        if other is not None:
+            reading, observed = Reading(), {}
+            demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
         name = home(pod, reading)
         findings = self._findings(
             {name} - {""}, frozenset({pod.ref.namespace}), {pod.ref.uid, pod.kubelet_uid}
         )
         ledger = self.ledger(name) if name else None
         held = {each.share.device for each in ledger.of_pod(pod.kubelet_uid)} if ledger else set()
-        own = [each for each in findings if self._is_about(each, pod)]
+        own = [each for each in findings if self._is_about(each, pod) and other is None]
         nearby = [
             each
             for each in findings
@@ -175,6 +181,7 @@ class ClusterEvidence:
             tuple(own),
             tuple(nearby),
             observed=observed,
+            other=other,
         )
         if isinstance(demanded, PlacementRefusal):
             return evidence
@@ -194,7 +201,7 @@ class ClusterEvidence:
         resources = {
             name: node.allocatable.get(name, 0)
             for codec in self.schemes.codecs
-            if codec.scheme in schemes
+            if codec.scheme in schemes and not _is_renamed(codec, node)
             for name in codec.resources
             if name in node.allocatable or name in node.capacity
         }
@@ -372,6 +379,12 @@ class ClusterEvidence:
         return about.uid in (pod.ref.uid, pod.kubelet_uid) or (
             named and about.kind is ObjectKind.SHARE_POD
         )
+
+
+def _is_renamed(codec: SchemeCodec, node: Node) -> bool:
+    """Whether the known name is another plugin's on this node."""
+    is_renamed = registry().row(codec).is_renamed
+    return is_renamed is not None and is_renamed(node)
 
 
 def _answers(

@@ -16,6 +16,7 @@ from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
+from vgpu.schemes.other_schedulers import Recognised
 
 NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
 """A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
@@ -42,6 +43,7 @@ class KnownPod(msgspec.Struct, frozen=True):
         shares_cores: whether cores are shared by the pod's sharing system.
         observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
             pod of another system.
+        other: the other GPU scheduler that the pod belongs to, whose shares are not read.
     """
 
     pod: Pod
@@ -60,6 +62,7 @@ class KnownPod(msgspec.Struct, frozen=True):
     units_free: frozenset[str] = frozenset()
     shares_cores: bool = True
     observed: Mapping[str, int] = {}
+    other: Recognised | None = None
 
 
 class KnownNode(msgspec.Struct, frozen=True):

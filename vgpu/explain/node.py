@@ -40,6 +40,12 @@ NODE_STEPS: Final = (
 """The steps of a node, in order."""
 
 
+_NO_KNOWN_NAME: Final = (
+    "not checked: the node advertises no resource of a name that vgpu knows; an operator may have"
+    " renamed it"
+)
+
+
 def explain_node(evidence: KnownNode) -> Explanation:
     """The steps of the node, its GPUs, and a closing sentence."""
     node = evidence.node
@@ -131,6 +137,8 @@ def _ready(evidence: KnownNode) -> ExplainedStep:
 
 def _plugin(evidence: KnownNode) -> ExplainedStep:
     texts = tuple(f"{name}: {units}" for name, units in sorted(evidence.resources.items()))
+    if evidence.ledger.devices and not evidence.resources:
+        return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=(_NO_KNOWN_NAME,))
     if evidence.ledger.devices and evidence.schemes and not any(evidence.resources.values()):
         reason = StepReason.of(ExplainReason.NOT_ADVERTISED)
         return _failed(WayStep.PLUGIN, reason, *texts)

@@ -89,9 +89,7 @@ def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:
 
 def _request(evidence: KnownPod) -> ExplainedStep:
     demanded, pod = evidence.demanded, evidence.pod
-    if evidence.observed:
-        units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
-        text = f"NVIDIA's device plugin, which vgpu only observes: {units}"
+    if text := _observed_request(evidence):
         return _passed(WayStep.REQUEST, text)
     if not isinstance(demanded, PlacementRefusal):
         scheme, demand = demanded
@@ -108,6 +106,16 @@ def _request(evidence: KnownPod) -> ExplainedStep:
         return _passed(WayStep.REQUEST, text)
     message = demanded.message if demanded.message != demanded.reason.explanation else ""
     return _failed(WayStep.REQUEST, demanded.reason, *filter(None, (message, demanded.container)))
+
+
+def _observed_request(evidence: KnownPod) -> str:
+    """The request of a pod whose share is not read, as text; "" for another pod."""
+    if (other := evidence.other) is not None:
+        return f"a pod of {other.scheduler}, by {other.key}: vgpu does not read its share"
+    if not evidence.observed:
+        return ""
+    units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
+    return f"NVIDIA's device plugin, which vgpu only observes: {units}"
 
 
 def _quota(evidence: KnownPod) -> ExplainedStep:
@@ -141,7 +149,9 @@ def _nodes(evidence: KnownPod) -> ExplainedStep:
     if evidence.observed:
         return _passed(WayStep.NODES, "kube-scheduler alone places the pod")
     if _is_placed_by_others(evidence):
-        return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT)
+        other = evidence.other
+        texts = () if other is None else (f"{other.scheduler} places the pod",)
+        return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
     if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
         return _not_reached(WayStep.NODES)
     return _room(evidence, evidence.demanded[1])
@@ -310,9 +320,9 @@ def _use(evidence: KnownPod) -> ExplainedStep:
     if pod.deleted_at is not None:
         due = f"the deletion of the pod is due since {time_text(pod.deleted_at)}"
         return _passed(WayStep.USE, due, *held)
-    if evidence.observed:
+    if evidence.observed or evidence.other:
         text = "the API server does not have its GPU: vgpu top on the node shows it"
-        return _passed(WayStep.USE, text)
+        return _passed(WayStep.USE, text, *held)
     return _passed(WayStep.USE, *held)
 
 
@@ -386,7 +396,7 @@ def _reached(step: WayStep, evidence: KnownPod, text: str) -> ExplainedStep:
 def _is_placed_by_others(evidence: KnownPod) -> bool:
     """Whether another than our scheduler places the pod, as for KubeShare."""
     demanded, reading = evidence.demanded, evidence.reading
-    return bool(evidence.observed) or (
+    return bool(evidence.observed or evidence.other) or (
         isinstance(demanded, PlacementRefusal)
         and demanded.reason is PlacementReason.NOTHING_REQUESTED
         and bool(reading.claims or reading.wanted)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from vgpu.inventory.nvidia import NvidiaDevices
+from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import Ledger
@@ -183,6 +184,7 @@ class Inventory(msgspec.Struct, frozen=True):
         notes: what a reader must know to trust the numbers, as sentences.
         pods: the pods of holdings and of pending containers, by the UID on the node.
         nvidia: the devices and pods of NVIDIA's own device plugin, by node and resource.
+        others: the pods of other GPU schedulers, whose shares are not read.
     """
 
     nodes: tuple[NodeView, ...]
@@ -191,6 +193,7 @@ class Inventory(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     pods: Mapping[str, Pod] = {}
     nvidia: tuple[NvidiaDevices, ...] = ()
+    others: tuple[OtherPod, ...] = ()
 
     def state(self, pod: PodRef, container: str) -> PodState | None:
         """The state of a container's pod; None if the API server does not have the pod."""

@@ -4,6 +4,7 @@ No object of the API server has the GPU of such a pod, nor a limit of MPS: the k
 has the one, and the log of the MPS daemon the other.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -15,6 +16,7 @@ from vgpu.model import ContainerKind, PodRef, Sharing
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
 from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 
 SCHEME: Final = NVIDIA
@@ -54,13 +56,19 @@ class NvidiaDevices(msgspec.Struct, frozen=True, gc=False):
 def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDevices, ...]:
     """The devices by node and resource, then pods without a node. ``pods`` are the plugin's.
 
-    A node has an entry if one of the pods is on it, or if its labels show that it shares GPUs or
-    has MIG instances: other sharing systems keep the resource of their nodes, too.
+    The units of other GPU schedulers' pods count as held; these pods are not shown as holders: they
+    may hold a GPU for others. A node has an entry if one of the pods is on it, or if its labels
+    show that it shares GPUs or has MIG instances: other sharing systems keep the resource of their
+    nodes, too.
     """
     holders: dict[tuple[str, str], list[NvidiaHolder]] = {}
+    units_of_others: Counter[tuple[str, str]] = Counter()
     for pod in pods:
+        is_others = other_scheduler(pod) is not None
         for resource, holder in _holders(pod):
-            holders.setdefault((pod.node, resource), []).append(holder)
+            place = pod.node, resource
+            units_of_others[place] += holder.number if is_others else 0
+            holders.setdefault(place, []).extend(() if is_others else (holder,))
     registered = registry().schemes_of
     found: dict[tuple[str, str], AdvertisedDevices] = {}
     for node in nodes:
@@ -75,7 +83,7 @@ def nvidia_devices(nodes: Iterable[Node], pods: Sequence[Pod]) -> tuple[NvidiaDe
             place[0],
             devices,
             tuple(sorted(holders.get(place, ()), key=_order)),
-            sum(holder.number for holder in holders.get(place, ())),
+            sum(holder.number for holder in holders.get(place, ())) + units_of_others[place],
         )
         for place, devices in sorted(found.items(), key=lambda item: (not item[0][0], item[0]))
     )

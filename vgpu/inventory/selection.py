@@ -25,6 +25,7 @@ def only_pods(whole: Inventory, chooses: ChoosesPod) -> Inventory:
             for devices in whole.nvidia
             if (own := tuple(each for each in devices.holders if chooses(each.pod)))
         ),
+        others=tuple(other for other in whole.others if chooses(other.pod)),
     )
 
 

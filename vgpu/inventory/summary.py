@@ -10,6 +10,7 @@ from vgpu.inventory.free import free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
+from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
 from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
@@ -47,6 +48,7 @@ def inventory(objects: Objects, units: Units) -> Inventory:
         tuple(notes),
         pods_by_node_uid((*schemes.pods, *nvidia, *objects.resource_claims.pods)),
         nvidia_devices(objects.nodes, nvidia),
+        other_pods(objects.pods),
     )
 
 
@@ -91,6 +93,7 @@ def only_scheme(whole: Inventory, scheme: Scheme) -> Inventory:
         pending=tuple(waiting for waiting in whole.pending if waiting.scheme is scheme),
         free_capacities=tuple(free for free in whole.free_capacities if free.scheme is scheme),
         nvidia=whole.nvidia if scheme is NVIDIA else (),
+        others=(),
     )
 
 
@@ -105,6 +108,7 @@ def only_node(whole: Inventory, name: str) -> Inventory:
         pending=pending,
         free_capacities=capacities,
         nvidia=tuple(devices for devices in whole.nvidia if devices.node == name),
+        others=tuple(other for other in whole.others if other.node == name),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from vgpu.kube.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
 from vgpu.schemes.nvidia.resources import INSTANCES
 from vgpu.schemes.nvidia.resources import others as other_names
+from vgpu.schemes.other_schedulers import is_mark as is_mark_of_others
 from vgpu.schemes.registry import SchemeRegistry, registry
 
 OWN_RESOURCES: Final = (INSTANCES, "vgpu.dev/")
@@ -60,7 +61,8 @@ class KeptKeys:
         resources: prefixes of the extended resources that are kept; a pod that requests one shares
             GPUs.
         is_resource: whether an extended resource of this name is a shared GPU's.
-        is_mark: whether a pod with an annotation or label of this key shares GPUs.
+        is_mark: whether a pod with an annotation or label of this key shares GPUs; so do pods of
+            other GPU schedulers, which are only recognised.
         is_kept: whether an annotation or label of this key is kept.
     """
 
@@ -85,11 +87,12 @@ class KeptKeys:
 
         @lru_cache(_REMEMBERED)
         def is_mark(key: str) -> bool:
-            return key.startswith(marks)
+            return key.startswith(marks) or is_mark_of_others(key)
 
         @lru_cache(_REMEMBERED)
         def is_kept(key: str) -> bool:
-            return (key.startswith(kept) or key in also) and key not in _DERIVED
+            is_wanted = key.startswith(kept) or key in also or is_mark_of_others(key)
+            return is_wanted and key not in _DERIVED
 
         self.is_resource: Callable[[str], bool] = is_resource
         self.is_mark: Callable[[str], bool] = is_mark

@@ -13,6 +13,7 @@ from vgpu.kube.kept_keys import kept_keys
 from vgpu.kube.objects import Lease, Namespace, Node, ResourceQuota
 from vgpu.kube.quantities import QUOTED, units
 from vgpu.reasons import Reason, SourceError
+from vgpu.schemes.other_schedulers import RESERVATION
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -131,7 +132,9 @@ def kept(texts: Mapping[str, str] | None) -> Mapping[str, str]:
     """The annotations or labels that are kept."""
     is_kept = kept_keys().is_kept
     kept_texts = {
-        sys.intern(key): text for key, text in (texts or _NOTHING).items() if is_kept(key)
+        sys.intern(key): text
+        for key, text in (texts or _NOTHING).items()
+        if is_kept(key) or (key, text) == RESERVATION
     }
     return kept_texts or _NOTHING
 

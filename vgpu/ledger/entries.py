@@ -114,6 +114,9 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
         leftovers: statements about ended or deleted pods, the normal ones included, and about init
             containers that have succeeded.
         conflicts: by kind, device and pod.
+        of_other_schedulers: conflicts that are none where they are about a pod of another GPU
+            scheduler, whose allocations no source has: processes without an allocation, and shares
+            beside the device that its scheduler holds for it.
         malformed: what could not be read; each is a conflict too.
         read: the sources that this was made from.
         bounds: how much memory of a device a container can have.
@@ -126,6 +129,7 @@ class Ledger(msgspec.Struct, frozen=True, gc=False):
     unproven: tuple[Statement, ...] = ()
     leftovers: tuple[Statement, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
+    of_other_schedulers: tuple[Conflict, ...] = ()
     malformed: tuple[Malformed, ...] = ()
     read: frozenset[Source] = frozenset()
     bounds: Bounds = UNREGISTERED

@@ -10,6 +10,7 @@ from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
+from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
@@ -28,19 +29,22 @@ class Reading(msgspec.Struct, frozen=True):
 def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
     """The pod's claims and requests; unreadable texts are values, too.
 
-    A pod that has ended has no requests, and its annotations need no repair.
+    A pod that has ended has no requests, and its annotations need no repair. What a pod of another
+    GPU scheduler requests is not served by the sharing systems.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
     malformed: dict[Malformed, None] = {}
     ref = node_ref(pod)
     ended = not holds_devices(pod)
+    is_others = other_scheduler(pod) is not None
     resources_asked = {
         name for container in pod.containers for name in (*container.limits, *container.broken)
     }
     for codec in codecs:
         resources = codec.resources
-        is_asking = not ended and not (resources and resources_asked.isdisjoint(resources))
+        is_asking = not (ended or is_others)
+        is_asking = is_asking and not (resources and resources_asked.isdisjoint(resources))
         try:
             wanted += _wanted(pod, ref, codec) if is_asking else ()
             claim = codec.claim(pod)
@@ -132,7 +136,8 @@ def only_container(pod: Pod) -> str:
 def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
     """The pod's requests, without init containers: app containers reuse their devices.
 
-    Raises ClaimError.
+    A container that runs, and requests only what a scheduler counts, may have its device by a
+    resource whose name is not known: that it has none is no evidence. Raises ClaimError.
     """
     requests = codec.requests(pod)
     if not requests:
@@ -141,10 +146,11 @@ def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
     served = {
         container.name: resource
         for container in pod.containers
-        for resource in reversed(codec.resources)
+        for resource in reversed(codec.allocated_resources)
         if resource in container.limits
     }
     for request in requests:
-        if request.kind is not ContainerKind.INIT:
-            name = request.container
+        name = request.container
+        is_renamed = bool(codec.resources) and name not in served
+        if request.kind is not ContainerKind.INIT and not (is_renamed and name in running):
             yield Wanted(ref, request, codec.scheme, served.get(name, ""), name in running)

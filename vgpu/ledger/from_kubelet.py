@@ -5,10 +5,15 @@ kubelet picks any of them, and the plugin follows the scheduler's annotation. Th
 plugin's answer has what it allocated. So the number of IDs is the amount, the answer names the
 device, and an answer that names none is a share of an unknown device. Our own plugin's answer names
 none where the runtime supports CDI: our checkpoint names it.
+
+Operators rename resources (HAMi's ``--resource-name``, Volcano's ConfigMap). A resource that no
+codec knows is read by the plugin's answer, whose environment identifies the sharing system. If
+only the device IDs or the answer name a GPU, an unknown plugin has allocated something of it: it is
+no holding, and no evidence that nothing was allocated.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +28,9 @@ from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
+
+_OF_GPU = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The UUID of a GPU or MIG instance, which the device IDs of GPUs' plugins begin with."""
 
 _MOST_NAMED = 3
 """Number of device IDs that a message names."""
@@ -42,10 +50,15 @@ NO_CONTEXT = GrantContext()
 
 
 class GrantStatements(msgspec.Struct, frozen=True):
-    """The allocations to one container."""
+    """The allocations to one container.
+
+    ``unread`` is the UID of its pod if the kubelet has allocated something of a GPU by a resource
+    that no codec knows, and nothing that can be read; else "".
+    """
 
     statements: tuple[Statement, ...]
     malformed: tuple[Malformed, ...] = ()
+    unread: str = ""
 
 
 def by_container(grants: Iterable[Grant]) -> dict[tuple[str, str], dict[str, Grant]]:
@@ -82,7 +95,16 @@ class GrantReader:
             except ClaimError as error:
                 scheme = codec_requests.codec.scheme
                 malformed.append(Malformed(grants.pod, container, scheme, error.detail))
-        return GrantStatements(tuple(statements), tuple(malformed))
+        codecs = [codec_requests.codec for codec_requests in self._codecs]
+        schemes = {statement.scheme for statement in statements}
+        # Those of a known resource have been read with the environment of all answers.
+        statements += (
+            statement
+            for statement in grants.of_unknown_resources(codecs)
+            if statement.scheme not in schemes
+        )
+        unread = uid if not statements and grants.names_gpus(codecs) else ""
+        return GrantStatements(tuple(statements), tuple(malformed), unread)
 
 
 class _CodecRequests:
@@ -161,6 +183,28 @@ class _ContainerGrants:
         if binding and request:
             shares = self._sized(devices, request)
             yield self._statement(shares, codec.scheme, binding, self._limits(shares))
+
+    def of_unknown_resources(self, codecs: Sequence[SchemeCodec]) -> Iterator[Statement]:
+        """The allocations of resources that no codec knows, by the plugins' answers."""
+        for resource, ids in self._unknown(codecs):
+            env = self._grants[resource].env
+            answers = ((codec.scheme, codec.answered(env)) for codec in codecs)
+            scheme, shares = next((each for each in answers if each[1]), (Scheme.NONE, ()))
+            if shares:
+                limits = tuple(share.memory_bytes for share in shares)
+                slices = {resource: ids}
+                yield self._statement(shares, scheme, slices, limits if any(limits) else ())
+
+    def names_gpus(self, codecs: Sequence[SchemeCodec]) -> bool:
+        """Whether a resource that no codec knows has a GPU in its device IDs or in its answer."""
+        return any(
+            visible_devices(self._grants[resource].env) or any(map(_OF_GPU.match, ids))
+            for resource, ids in self._unknown(codecs)
+        )
+
+    def _unknown(self, codecs: Sequence[SchemeCodec]) -> Iterator[tuple[str, tuple[str, ...]]]:
+        known = {name for codec in codecs for name in codec.resources}
+        return ((name, ids) for name, ids in self.ids.items() if ids and name not in known)
 
     def _sized(self, devices: tuple[str, ...], request: Request) -> tuple[Share, ...]:
         """Amounts as HAMi-core enforces them, where the answer has them, else as counted.

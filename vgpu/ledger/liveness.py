@@ -7,13 +7,13 @@ own list of the devices in use. A pod that has ended holds nothing, whatever a s
 container that runs holds its devices, whatever is reported about its pod.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
 
 from vgpu.kube.objects import SHARE_POD, TERMINAL_PHASES, Pod, holds_devices
-from vgpu.ledger.statements import Evidence, Statement
+from vgpu.ledger.statements import Statement
 from vgpu.model import Source
 
 
@@ -54,14 +54,24 @@ def pods_by_node_uid(pods: Iterable[Pod]) -> dict[str, Pod]:
     return by_uid
 
 
-def liveness_of(uid: str, pods: Mapping[str, Pod], evidence: Evidence) -> Liveness:
-    """The state of the pod; ``pods`` are the evidence's, by the UID on the node."""
+def liveness_of(
+    uid: str,
+    pods: Mapping[str, Pod],
+    live_pods: Collection[str] | None,
+    *,
+    pods_complete: bool,
+) -> Liveness:
+    """The state of the pod; ``pods`` are the API server's, by the UID on the node.
+
+    ``pods_complete`` is whether they would have this pod. ``live_pods`` are the UIDs with a cgroup,
+    None if these were not read.
+    """
     pod = pods.get(uid)
     if pod is not None:
         return Liveness.HOLDS if holds_devices(pod) else Liveness.ENDED
-    if evidence.live_pods is not None and uid in evidence.live_pods:
-        return Liveness.LEFT if evidence.pods_complete else Liveness.HOLDS
-    asked = evidence.pods_complete or evidence.live_pods is not None
+    if live_pods is not None and uid in live_pods:
+        return Liveness.LEFT if pods_complete else Liveness.HOLDS
+    asked = pods_complete or live_pods is not None
     return Liveness.GONE if asked else Liveness.UNKNOWN
 
 

@@ -17,7 +17,11 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import filterfalse
 
+from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.kube.objects import Pod
 from vgpu.ledger import checks
 from vgpu.ledger.conflicts import Conflict, ConflictKind
@@ -29,6 +33,7 @@ from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.schemes.other_schedulers import other_scheduler
 
 NO_POD = ""
 """The UID of what belongs to no pod."""
@@ -72,6 +77,7 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
     cache.begin(evidence)
     pods = pods_by_node_uid(evidence.pods)
     wanted = sorted(dict.fromkeys(evidence.wanted), key=_asking)
+    asked = [want for want in wanted if want.pod.uid not in evidence.unread_grants]
     malformed = sorted(dict.fromkeys(evidence.malformed), key=repr)
     containers_by_pod = by_pod(evidence.statements)
     uncontained = containers_by_pod.get(NO_POD, {}).pop("", ())
@@ -93,11 +99,13 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         *(conflict for pod in resolutions for conflict in pod.conflicts),
         *checks.double_booked((s for pod in resolutions for s in pod.statements), holdings_by_pod),
         *checks.several_schemes(holders, registry),
-        *checks.without_device(wanted, containers_by_pod, evidence.read - evidence.incomplete),
+        *checks.without_device(asked, containers_by_pod, evidence.read - evidence.incomplete),
         *checks.by_no_container(uncontained, registry),
         *checks.of_resource_claims(evidence, registry),
         *checks.unreadable(malformed),
     ]
+    others = {uid for uid, pod in pods.items() if other_scheduler(pod) is not None}
+    excused = tuple(filter(partial(_is_excused, others), conflicts)) if others else ()
     return Ledger(
         node=evidence.node,
         devices=entries,
@@ -109,7 +117,8 @@ def merge(evidence: Evidence, cache: ResolutionCache | None = None) -> Ledger:
         waiting=tuple(checks.waiting(wanted, holdings_by_pod)),
         unproven=tuple(statement for pod in resolutions for statement in pod.unproven),
         leftovers=tuple(statement for pod in resolutions for statement in pod.leftovers),
-        conflicts=tuple(sorted(conflicts, key=_conflict)),
+        conflicts=tuple(sorted(filterfalse(excused.__contains__, conflicts), key=_conflict)),
+        of_other_schedulers=tuple(sorted(excused, key=_conflict)),
         malformed=tuple(malformed),
         read=evidence.read,
         bounds=evidence.bounds,
@@ -136,8 +145,13 @@ def _known(
 
     ``own`` are our checkpoint's: where the pod's spec is unknown, they show when containers run.
     """
-    liveness = liveness_of(uid, pods, evidence)
-    asked = not uid or _is_complete(evidence)
+    statements = [statement for of_container in containers.values() for statement in of_container]
+    listed = evidence.pods_complete and (
+        uid in pods
+        or not (uid in evidence.unread_grants or any(map(_of_unknown_resource, statements)))
+    )
+    liveness = liveness_of(uid, pods, evidence.live_pods, pods_complete=listed)
+    asked = not uid or (_is_complete(evidence) and uid not in evidence.unread_grants)
     pod = pods.get(uid)
     if pod is not None:
         kinds = {
@@ -159,7 +173,6 @@ def _known(
             asked=asked,
         )
     named = evidence.names.get(uid)
-    statements = [statement for of_container in containers.values() for statement in of_container]
     ref = named or max(
         (statement.pod for statement in statements), key=lambda pod: (pod.namespace, pod.name)
     )
@@ -177,13 +190,31 @@ def _known(
     return Known(
         PodRef(uid, ref.namespace, ref.name),
         liveness,
-        over=evidence.pods_complete and shares,
+        over=listed and shares,
         named=named is not None,
         kinds=kinds,
         order=tuple(kinds),
         succeeded=frozenset(statement.container for statement in own if _has_succeeded(statement)),
         asked=asked,
     )
+
+
+def _is_excused(others: AbstractSet[str], conflict: Conflict) -> bool:
+    """Whether it is none since its pods are of other GPU schedulers; ``others`` are their UIDs."""
+    if conflict.kind is ConflictKind.PROCESS_WITHOUT_ALLOCATION:
+        return conflict.pod is not None and conflict.pod.uid in others
+    uids = {statement.pod.uid for statement in conflict.statements}
+    return conflict.kind is ConflictKind.DOUBLE_BOOKED and uids <= others
+
+
+def _of_unknown_resource(statement: Statement) -> bool:
+    """Whether the kubelet allocated it by resources whose names are not known.
+
+    The list of pods that share GPUs does not have a pod that requests only such resources.
+    """
+    if statement.source not in KUBELET or not statement.slices:
+        return False
+    return not any(is_gpu_resource(resource) for resource, _ in statement.slices)
 
 
 def _has_succeeded(own: Statement) -> bool:

@@ -94,6 +94,7 @@ def node_evidence(
     by_source: dict[Source, Iterable[Statement]] = {}
     malformed = [error for reading in readings for error in reading.malformed]
     grants: dict[Source, Sequence[Grant]] = {}
+    unread: set[str] = set()
     if kubelet and kubelet.grants is not None:
         grants[Source.CHECKPOINT] = kubelet.grants
     if samples.held is not None:
@@ -119,6 +120,7 @@ def node_evidence(
             statement for container in allocations for statement in container.statements
         ]
         malformed += (error for container in allocations for error in container.malformed)
+        unread.update(container.unread for container in allocations if container.unread)
     incomplete = set(samples.incomplete)
     if kubelet and kubelet.resource_claims is None:
         incomplete.add(Source.DRA_STATE)
@@ -161,6 +163,7 @@ def node_evidence(
         malformed=tuple(malformed),
         read=frozenset(by_source),
         incomplete=frozenset(incomplete),
+        unread_grants=frozenset(unread),
         bounds=bounded,
         left_resource_claims=tuple(left_resource_claims(kubelet, samples.resource_claims))
         if kubelet

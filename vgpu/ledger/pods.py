@@ -12,6 +12,7 @@ from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, RANK, Statement
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.schemes.nvidia.grant import UNKNOWN
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -188,16 +189,17 @@ def _holder(
     agreeing = place.agreeing
     granted = [statement for statement in agreeing if statement.phase is Phase.ASSIGNED]
     times = [statement.since for statement in granted or agreeing if statement.since is not None]
-    schemes = (
+    schemes = [
         statement.scheme
         for statement in (*agreeing, *statements)
         if statement.scheme is not Scheme.NONE
-    )
+    ]
+    known_schemes = (scheme for scheme in schemes if scheme is not UNKNOWN)
     holding = Holding(
         pod=known.pod,
         container=container,
         share=place.share,
-        scheme=next(schemes, Scheme.NONE),
+        scheme=next(known_schemes, schemes[0] if schemes else Scheme.NONE),
         phase=Phase.ASSIGNED if granted else Phase.ASSUMED,
         source=place.source,
         sources=tuple(dict.fromkeys([statement.source for statement in agreeing])),

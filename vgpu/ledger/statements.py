@@ -159,6 +159,8 @@ class Evidence(msgspec.Struct, frozen=True):
         read: the sources that answered, even without statements.
         bounds: how much memory of a device a container can have.
         incomplete: sources that answered only in part: a missing statement is no evidence.
+        unread_grants: UIDs of pods to which the kubelet has allocated something of a GPU by a
+            resource whose name and plugin are not known.
         left_resource_claims: (device, where a person can read it) of each device that a DRA driver
             has prepared for a ResourceClaim that the kubelet or the API server does not have.
         missing_specs: likewise each device of a ResourceClaim whose CDI spec is missing.
@@ -177,6 +179,7 @@ class Evidence(msgspec.Struct, frozen=True):
     malformed: tuple[Malformed, ...] = ()
     read: frozenset[Source] = frozenset()
     incomplete: frozenset[Source] = frozenset()
+    unread_grants: frozenset[str] = frozenset()
     bounds: Bounds = UNREGISTERED
     left_resource_claims: tuple[tuple[str, str], ...] = ()
     missing_specs: tuple[tuple[str, str], ...] = ()

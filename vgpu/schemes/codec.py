@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme, Share
 from vgpu.reasons import Reason, SourceError
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -138,6 +138,23 @@ class SchemeCodec(Protocol):
         """The extended resources of the scheme: a pod that requests one of them uses the scheme."""
         ...
 
+    @property
+    def allocated_resources(self) -> tuple[str, ...]:
+        """Those of :attr:`resources` that the kubelet allocates; a scheduler alone counts others.
+
+        An operator may have renamed one of them: a container that requests none of these may have
+        its device by a name that is not known.
+        """
+        ...
+
+    def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
+        """The shares in the environment of an Allocate answer, whatever its resource is called.
+
+        () if the environment is not that of the system's plugin. ``Share.device`` is "" where it
+        names no device.
+        """
+        ...
+
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What each container requests, without the containers that request nothing.
 
@@ -233,6 +250,10 @@ class SchemeCodec(Protocol):
 
 class BaseCodec(msgspec.Struct, frozen=True):
     """Answers for what a system does not have; a codec overrides what its system has."""
+
+    def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:  # noqa: ARG002
+        """None: nothing in the environment identifies the system's plugin."""
+        return ()
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
         """None: the system does not lock nodes."""

@@ -178,6 +178,8 @@ class SchemeRow(msgspec.Struct, frozen=True):
         has_allocate: whether the kubelet's Allocate allocates what was reserved.
         is_foreign: the nodes -> a function: whether a pod uses the system's names and is none of
             its pods, but one of NVIDIA's own plugin.
+        is_renamed: whether a node of the system advertises the resource of another plugin under
+            the name of the system's: its own has another name there.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
         own: the kubelet's IDs of one resource -> the devices that they name themselves; None for
@@ -198,6 +200,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     unhealthy_map: UnhealthyMap | None = None
     has_allocate: bool = True
     is_foreign: Callable[[Iterable[Node]], Callable[[Pod], bool]] | None = None
+    is_renamed: Callable[[Node], bool] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
     own: Callable[[OwnGrant], OwnDevices | None] | None = None

@@ -1,7 +1,9 @@
 """gpushare's codec where the size of a unit of its memory is not set."""
 
+from collections.abc import Mapping
+
 from vgpu.kube.objects import Pod
-from vgpu.model import Claim, Request
+from vgpu.model import Claim, Request, Share
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.unsized import claim_without_memory, without_memory
 
@@ -16,3 +18,7 @@ class UnsizedGpushare(Gpushare, frozen=True):
     def claim(self, pod: Pod) -> Claim | None:
         """The claim in the annotations. Raises ClaimError."""
         return claim_without_memory(super().claim(pod))
+
+    def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
+        """The share in the environment of the plugin's answer."""
+        return without_memory(super().answered(env))

@@ -11,7 +11,7 @@ from typing import Final
 from vgpu.model import Scheme, Share, Sharing
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES
 from vgpu.schemes.nvidia.device_ids import DeviceId, is_counted, parse_device_id
-from vgpu.schemes.nvidia.resources import GPU, PREFIX, is_only_nvidias, is_own_resource
+from vgpu.schemes.nvidia.resources import PREFIX, is_only_nvidias, is_own_resource
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.volcano.env import is_shared
 from vgpu.units import WHOLE_DEVICE_MILLI
@@ -55,7 +55,7 @@ def _scheme(grant: OwnGrant, ids: list[DeviceId]) -> Scheme:
     Only what its node registers at the API server distinguishes the two.
     """
     ambiguous = any(one.is_instance and one.replica is None for one in ids)
-    if grant.resource != GPU or not ambiguous:
+    if is_only_nvidias(grant.resource) or not ambiguous:
         return NVIDIA
     if grant.registered is None:
         return UNKNOWN

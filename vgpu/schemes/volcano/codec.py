@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme, Share
 from vgpu.schemes.codec import (
     BaseCodec,
     ClaimError,
@@ -94,6 +94,15 @@ class Volcano(BaseCodec, frozen=True):
         """What requests devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
         legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
+
+    @property
+    def allocated_resources(self) -> tuple[str, ...]:
+        """Those that the plugin advertises; HAMi's scheduler alone counts memory and cores."""
+        return tuple(name for name in self.resources if name in self._kinds)
+
+    def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
+        """The shares by HAMi-core's variables, which both plugins set and no other plugin does."""
+        return volcano_env.shares(env)
 
     @property
     def unit_bytes(self) -> int:

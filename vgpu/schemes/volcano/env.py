@@ -10,10 +10,10 @@ from typing import Final
 from vgpu.model import Allocation, Device, PodRef, Share
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
 from vgpu.schemes.mig import mig_slot
-from vgpu.schemes.text import object_name_of
+from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import ShimPaths
 from vgpu.schemes.volcano.text import BOOLEANS
-from vgpu.units import MIB, percent
+from vgpu.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT, percent
 
 MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
@@ -65,6 +65,30 @@ def memory_limit(env: Mapping[str, str], position: int) -> int | None:
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return None
     return int(digits) * (scale or 1) or None
+
+
+def shares(env: Mapping[str, str]) -> tuple[Share, ...]:
+    """The shares that the environment of an answer sets up; () if it is not that of a share.
+
+    Allocate sets ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` for each device, ``CUDA_DEVICE_SM_LIMIT`` for all
+    of them (HAMi 2.10, ``pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go``;
+    volcano-vgpu-device-plugin 1.12, ``pkg/plugin/server.go``). Cores of 0 are not limited.
+    """
+    if not is_shared(env):
+        return ()
+    limits = sum(name.startswith(f"{MEMORY_LIMIT}_") for name in env)
+    devices = visible_uuids(env) or ("",) * max(1, limits)
+    return tuple(
+        Share(device, memory_limit(env, position), _core_limit(env, position))
+        for position, device in enumerate(devices)
+    )
+
+
+def _core_limit(env: Mapping[str, str], position: int) -> int | None:
+    """The limit of cores in thousandths; None if there is none, or no such number."""
+    text = env.get(f"{CORE_LIMIT}_{position}", env.get(CORE_LIMIT, ""))
+    limit = number(text, WHOLE_DEVICE_PERCENT)
+    return limit * MILLI_PER_PERCENT if limit else None
 
 
 # ---------------------------------------------------------------- writing

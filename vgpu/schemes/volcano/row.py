@@ -24,7 +24,7 @@ from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
 from vgpu.schemes.volcano.unsized import UnsizedVolcano
-from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, whole_gpus
+from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, advertises_others, whole_gpus
 from vgpu.units import GIB, MIB
 
 _FLAG: Final = "--volcano.memory-factor"
@@ -152,4 +152,5 @@ HAMI_ROW: Final = SchemeRow(
     defect=SchedulerDefect("init_containers_miscounted", DefectSign.INIT_CONTAINERS),
     adapter="volcano",
     is_foreign=whole_gpus,
+    is_renamed=advertises_others,
 )
