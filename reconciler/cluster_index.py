@@ -1,12 +1,13 @@
 """A snapshot with its indexes: each answer that rules ask for is computed once. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from reconciler.model import Coverage, ObjectKind, ObjectRef, OwnerState, Snapshot
 from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
+from reconciler.plugin_service import PluginService, plugin_service
 from reconciler.reasons import SkipReason
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.kube.kept_keys import asks_for_gpus, is_gpu_resource
@@ -251,6 +252,22 @@ class ClusterIndex:
         # Only the scheduler counts some resources, such as HAMi's gpumem: no node offers them.
         offered = [allocatable[name] for name in asked if name in allocatable]
         return None if not asked or (offered and all(offered)) else SkipReason.PLUGIN_NOT_READY
+
+    def plugin_service(self, pod: Pod) -> PluginService | None:
+        """The service of a pod that the original plugin of its node can never serve."""
+        node = self.nodes.get(pod.node)
+        if node is None:
+            return None
+        of_node = [each for each in self._pods_by_node[node.name] if each.ref.uid != pod.ref.uid]
+        ledger = self.snapshot.ledgers.get(node.name)
+        return plugin_service(pod, node, self.codecs, of_node, ledger)
+
+    @cached_property
+    def _pods_by_node(self) -> Mapping[str, Sequence[Pod]]:
+        by_node: dict[str, list[Pod]] = defaultdict(list)
+        for pod in self.snapshot.pods:
+            by_node[pod.node].append(pod)
+        return by_node
 
 
 def owner_state(pod: Pod | None, claims: Sequence[Claim]) -> OwnerState:

@@ -305,6 +305,13 @@ class SkipReason(Explained):
         "plugin_not_ready",
         "the node advertises none of the pod's resource: the pod would fail again",
     )
+    PLUGIN_CANNOT_SERVE = (
+        "plugin_cannot_serve",
+        (
+            "the original device plugin can never serve such a pod, and nothing shows that the"
+            " node's is vgpu's: the pod would fail again"
+        ),
+    )
     NO_NODE_EVIDENCE = "no_node_evidence", "only the node itself has the evidence; use --scope node"
     WAITS_FOR_OTHERS = (
         "waits_for_others",

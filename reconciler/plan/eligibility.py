@@ -54,14 +54,13 @@ def objection(
     finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
 ) -> Verdict:
     """Why the finding's action may not be taken, without regard to others; None if it may."""
-    if (others := other_schedulers(finding, cluster_index)) is not None:
-        return others
-    protection = _protection(finding, cluster_index, policy)
+    others = other_schedulers(finding, cluster_index)
+    protection = others or _protection(finding, cluster_index, policy)
     if protection is not None:
         return protection
-    moot = finding.objection or _no_better(finding, cluster_index)
+    moot = (finding.objection, "") if finding.objection else _no_better(finding, cluster_index)
     if moot is not None:
-        return moot, ""
+        return moot
     wait = _seconds_to_ripe(finding, state, cluster_index.now, policy.ages.clock_skew)
     if wait > 0:
         return SkipReason.TOO_YOUNG, f"{wait:.0f} s to go"
@@ -90,18 +89,24 @@ def _only_planned(finding: Finding, cluster_index: ClusterIndex, policy: Policy)
     return None
 
 
-def _no_better(finding: Finding, cluster_index: ClusterIndex) -> SkipReason | None:
+def _no_better(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
     """Why the pod that its owner would create instead would fail, too.
 
-    While a node or its plugin is away, the API server shows its devices as gone and its pods as
-    stuck, which is no evidence against them; and a pod without a node can still go anywhere. A pod
-    that has ended will not change any more, and on the node itself there is better evidence.
+    The node's device plugin may never be able to serve such a pod. And while a node or its plugin
+    is away, the API server shows its devices as gone and its pods as stuck, which is no evidence
+    against them; but a pod without a node can still go anywhere, a pod that has ended will not
+    change any more, and on the node itself there is better evidence.
     """
     pod = cluster_index.pod_of(finding.object_ref)
-    if pod is None or pod.owner is None or pod.terminal:
+    if pod is None or pod.owner is None or not finding.replaces:
         return None
-    from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
-    return cluster_index.plugin_objection(pod) if finding.replaces and from_afar else None
+    service = cluster_index.plugin_service(pod)
+    if service is not None and not service.ours:
+        return SkipReason.PLUGIN_CANNOT_SERVE, service.limit
+    if pod.terminal or cluster_index.snapshot.scope is not Scope.CLUSTER:
+        return None
+    objection = cluster_index.plugin_objection(pod)
+    return None if objection is None else (objection, "")
 
 
 def _seconds_to_ripe(finding: Finding, state: ReconcilerState, now: float, skew: float) -> float:

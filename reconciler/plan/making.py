@@ -46,7 +46,7 @@ def run_rule(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> I
         return
     blind = not cluster_index.has(*entry.needs)
     for undated in entry.find(cluster_index, policy):
-        finding = _dated(undated, cluster_index)
+        finding = _with_service(_dated(undated, cluster_index), cluster_index)
         if blind and finding.objection is None:
             yield replace(finding, objection=SkipReason.INCOMPLETE_VIEW)
         else:
@@ -59,6 +59,16 @@ def _dated(finding: Finding, cluster_index: ClusterIndex) -> Finding:
         return finding
     pod = cluster_index.pod_of(finding.object_ref)
     return finding if pod is None else replace(finding, since=changed_at(pod))
+
+
+def _with_service(finding: Finding, cluster_index: ClusterIndex) -> Finding:
+    """The finding with what shows that a new pod will be served, where the original would not."""
+    pod = cluster_index.pod_of(finding.object_ref) if finding.replaces else None
+    service = None if pod is None else cluster_index.plugin_service(pod)
+    if service is None or not service.ours:
+        return finding
+    lines = (service.limit, f"vgpu's plugin serves such pods: {service.ours}")
+    return replace(finding, evidence=(*finding.evidence, *lines))
 
 
 def resolve(

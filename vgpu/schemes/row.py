@@ -180,6 +180,8 @@ class SchemeRow(msgspec.Struct, frozen=True):
             its pods, but one of NVIDIA's own plugin.
         is_renamed: whether a node of the system advertises the resource of another plugin under
             the name of the system's: its own has another name there.
+        never_serves: why the system's original device plugin can never serve the pod on the node,
+            in words; "" if it may.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
         own: the kubelet's IDs of one resource -> the devices that they name themselves; None for
@@ -201,6 +203,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     has_allocate: bool = True
     is_foreign: Callable[[Iterable[Node]], Callable[[Pod], bool]] | None = None
     is_renamed: Callable[[Node], bool] | None = None
+    never_serves: Callable[[Pod, Node], str] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
     own: Callable[[OwnGrant], OwnDevices | None] | None = None

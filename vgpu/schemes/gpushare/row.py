@@ -15,6 +15,7 @@ from vgpu.schemes.gpushare.node import (
     UNHEALTHY_NAMESPACE,
     unhealthy_name,
 )
+from vgpu.schemes.gpushare.original import never_serves
 from vgpu.schemes.gpushare.unsized import UnsizedGpushare
 from vgpu.schemes.row import (
     AnnotationRepair,
@@ -82,5 +83,6 @@ GPUSHARE_ROW: Final = SchemeRow(
     defect=SchedulerDefect("free_below_zero"),
     adapter="gpushare",
     shares_cores=False,
+    never_serves=never_serves,
     unhealthy_map=UnhealthyMap(UNHEALTHY_NAMESPACE, unhealthy_name, UNHEALTHY_KEY),
 )
