@@ -445,3 +445,18 @@ class PlaceKey(msgspec.Struct, frozen=True):
     pod: str
     container: str
     resource: str
+
+
+def test_a_process_of_another_gpu_schedulers_pod_is_no_conflict_where_the_api_server_is_read():
+    """The kubelet has no record of the share of KAI's pod: only its reservation pod has the GPU."""
+    known = observation(replica("kai", G0), processes=((1, "a", "main", G0, GIB),))
+    assert Page(known).kinds() == [ConflictKind.PROCESS_WITHOUT_ALLOCATION]
+    document = sample.pod("a", "n", annotations={"gpu-fraction": "0.5"})
+    document["metadata"]["uid"] = "a"
+    reservation = sample.pod("kai", "n", {"nvidia.com/gpu": 1})
+    reservation["metadata"]["uid"] = "kai"
+    items = [document, reservation]
+    pods = PODS.page(json.dumps({"kind": "PodList", "items": items}).encode()).objects
+    page = Page(msgspec.structs.replace(known, pods=pod_sample(pods, complete=True)))
+    assert page.kinds() == []
+    assert page.share("a").used_bytes == GIB

@@ -146,11 +146,16 @@ def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
     served = {
         container.name: resource
         for container in pod.containers
-        for resource in reversed(codec.allocated_resources)
+        for resource in reversed(codec.resources)
         if resource in container.limits
+    }
+    allocated = {
+        container.name
+        for container in pod.containers
+        if not container.limits.keys().isdisjoint(codec.allocated_resources)
     }
     for request in requests:
         name = request.container
-        is_renamed = bool(codec.resources) and name not in served
+        is_renamed = bool(codec.resources) and name not in allocated
         if request.kind is not ContainerKind.INIT and not (is_renamed and name in running):
             yield Wanted(ref, request, codec.scheme, served.get(name, ""), name in running)
