@@ -24,12 +24,10 @@ from reconciler.commands.common import (
     metrics_text,
     notifier,
     notify_flag,
-    on_a_terminal,
     opened_audit,
     refuse_blindness,
     stopped_by_signals,
     write_metrics,
-    yes_flag,
 )
 from reconciler.config.flags import (
     CONTEXT,
@@ -44,6 +42,7 @@ from reconciler.policy import Mode
 from reconciler.report.document import json_text, plan_document
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
+from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
@@ -64,8 +63,8 @@ Examples:
 
 \b
 Status: 0 if all was done, or was no longer needed since objects were gone or had changed; 3 if
-you answered no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error,
-2 for wrong flags.
+you answered no; 4 if something was not done, or the circuit breaker has tripped; 1 for an error;
+2 for wrong flags, or if nobody can be asked: standard input is no terminal, and --yes is missing.
 """,
 )
 @click.option(
@@ -101,7 +100,7 @@ def apply(
     output: str,
     **_: Any,
 ) -> None:
-    """Make a plan, show it, and do it, once. What is shown is what is done."""
+    """Make a plan, show it, ask, and do it, once. What is shown is what is done."""
     options = options_from(ctx)
     if audit == STANDARD and output != TEXT and not server_dry_run:
         complaint = f"--audit - and --output {output} both write standard output: choose one"
@@ -116,7 +115,7 @@ def apply(
                 console.print(remark, style="bold")
             show_plan(console, made.plan)
 
-    asks = not yes and on_a_terminal()
+    asks = not (yes or server_dry_run)
     with opened_audit("" if server_dry_run else audit) as book, session(options) as opened:
         cycles = Cycles(
             opened.observer,
@@ -128,7 +127,7 @@ def apply(
 
         def confirm(made: Made) -> bool:
             where = opened.cluster.server
-            return click.confirm(f"At {where}. Do it ({len(made.plan.actions)})?", err=aside)
+            return is_confirmed(f"At {where}. Do it ({len(made.plan.actions)})?")
 
         notify = notifier(ctx, notify_url_file, opened.cluster.server)
         made = agreed(cycles.make, show, confirm if asks else None)

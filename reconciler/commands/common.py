@@ -1,7 +1,6 @@
 """The common parts of the commands: exit statuses, the audit, metrics as a form of output."""
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,15 +31,6 @@ AUDIT_HELP: Final = "Append what is done to this file, a line of JSON each; - is
 
 TEXT, JSON, PROMETHEUS = "text", "json", "prometheus"
 """Forms of output."""
-
-
-yes_flag = click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    allow_from_autoenv=False,
-    help="Do not ask, as is done on a terminal.",
-)
 
 
 notify_flag = click.option(
@@ -86,11 +76,6 @@ def write_metrics(path: str, text: str) -> None:
             new.unlink(missing_ok=True)
         problem = error.strerror or str(error)
         raise click.ClickException(f"--metrics-file {path}: {problem}") from error
-
-
-def on_a_terminal() -> bool:
-    """Whether a user at a terminal can be asked."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 @contextmanager

@@ -22,10 +22,8 @@ from reconciler.commands.common import (
     PARTLY,
     TEXT,
     WANTED,
-    on_a_terminal,
     opened_audit,
     stopped_by_signals,
-    yes_flag,
 )
 from reconciler.config.flags import CONTEXT, output_flag
 from reconciler.model import Edit
@@ -33,6 +31,7 @@ from reconciler.report.document import AS_BEFORE, json_text, restored_document
 from reconciler.report.table import show_outcomes, show_restored, show_undoable
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.program import logs
+from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
@@ -47,12 +46,13 @@ RESTORE_FILE: Final = "vgpu-restore.jsonl"
 Examples:
   vgpu reconcile restore vgpu-audit.jsonl --server-dry-run
   vgpu reconcile restore vgpu-audit.jsonl
-  tail -n 2 vgpu-audit.jsonl | vgpu reconcile restore -
+  tail -n 2 vgpu-audit.jsonl | vgpu reconcile restore - --yes
   vgpu reconcile restore vgpu-restore.jsonl --audit again.jsonl    # undoes the undoing
 
 \b
 Status: 0 if all is as it was before; 3 if you answered no; 4 if something is not, such as an
-    evicted pod; 1 for an error, 2 for wrong flags.
+    evicted pod; 1 for an error; 2 for wrong flags, or if nobody can be asked: standard input is
+    no terminal, and --yes is missing.
 """,
 )
 @click.argument("audit", metavar="AUDIT")
@@ -109,9 +109,9 @@ def restore_command(
         opened_audit(own_audit if edits and not server_dry_run else "") as book,
         connected(kubeconfig, context, request_timeout) as cluster,
     ):
-        if edits and not (yes or server_dry_run) and on_a_terminal():
+        if edits and not (yes or server_dry_run):
             show_undoable(console, todo)
-            if not click.confirm(f"At {cluster.server}. Undo it ({edits})?", err=aside):
+            if not is_confirmed(f"At {cluster.server}. Undo it ({edits})?"):
                 ctx.exit(WANTED)
         results = restore(records, cluster, book, dry_run=server_dry_run, clock=time.time)
         undone, complaint = _shown(results, console if output == TEXT else None)

@@ -376,7 +376,7 @@ class Command:
     def restore(self, *args: str) -> Ran:
         """Undo what the audit tells of."""
         told = (f"--kubeconfig={self.kubeconfig}", f"--audit={self.audit}.restored")
-        return self._run("restore", str(self.audit), "--output=json", *told, *args)
+        return self._run("restore", str(self.audit), "--output=json", "--yes", *told, *args)
 
     def told(self) -> list[Object]:
         """The audit's records."""

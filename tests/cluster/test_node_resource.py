@@ -97,6 +97,7 @@ def test_a_person_is_asked(api, node, typed, after):
         [*command, "--kubeconfig", str(api.kubeconfig)],
         stdin=terminal,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         cwd=ROOT,
     ) as process:
         os.write(master, typed)

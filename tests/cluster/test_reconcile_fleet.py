@@ -153,7 +153,7 @@ def test_all_that_may_be_repaired_is_and_nothing_else_is_touched(
     bare_versions = versions_of(big.client.get(pod) for pod in bare)
     audit = f"--audit={command.audit}"
     applied = Measured(
-        tmp_path, *command.line("apply", "--output=prometheus", audit, *command.flags())
+        tmp_path, *command.line("apply", "--yes", "--output=prometheus", audit, *command.flags())
     )
     figure(f"apply: {applied}")
     requests = applied.numbers("vgpu_reconcile_api_requests_total", "verb", "code")

@@ -156,7 +156,6 @@ def test_a_resource_is_set_and_removed_at_the_demos_api_server(kubeconfig):
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
 def test_apply_that_is_answered_no_leaves_no_audit(kubeconfig, tmp_path, monkeypatch, answer):
-    monkeypatch.setattr(apply_module, "on_a_terminal", lambda: True)
     monkeypatch.setattr(apply_module, "agreed", lambda *_: None)
     audit = tmp_path / "audit.jsonl"
     words = ("reconcile", "apply", "--kubeconfig", kubeconfig, "--audit", str(audit))

@@ -11,6 +11,7 @@ from reconciler.reasons import ActionOutcome
 from tests.reconciler.fake_client import FakeClient
 from tests.reconciler.test_cli import call
 from tests.reconciler.test_restore import ENTRIES, LEFT, SICK, apply
+from vgpu.program import confirmation
 
 
 class Server(FakeClient):
@@ -34,7 +35,8 @@ def client(monkeypatch, tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(module, "on_a_terminal", lambda: True)
+    """Standard input is a terminal, on which the answer is the call's input."""
+    monkeypatch.setattr(confirmation, "expect_terminal", lambda: None)
 
 
 def is_restored(client):
@@ -46,7 +48,7 @@ def test_on_a_terminal_it_shows_what_it_would_undo_and_asks(client):
     result = call("restore", "audit.jsonl", input="n\n")
     assert result.exit_code == 3
     assert "leftover_claim: correct ml/b" in result.stdout
-    assert "At https://gpu.example.com. Undo it (1)?" in result.stdout
+    assert "At https://gpu.example.com. Undo it (1)?" in result.stderr
     assert not is_restored(client)
     assert call("restore", "audit.jsonl", input="y\n").exit_code == 4  # the eviction stays done
     assert is_restored(client)
@@ -60,16 +62,17 @@ def test_who_says_yes_or_only_tries_is_not_asked(client, flag):
     assert is_restored(client) == (flag != "--server-dry-run")
 
 
-def test_a_program_is_not_asked(client):
-    assert call("restore", "audit.jsonl").exit_code == 4
-    assert is_restored(client)
+def test_who_cannot_be_asked_has_to_say_yes(client):
+    result = call("restore", "audit.jsonl", input="y\n")
+    assert (result.exit_code, "pass --yes" in result.stderr) == (2, True)
+    assert not is_restored(client)
 
 
 def test_it_has_an_audit_of_its_own_from_which_it_can_be_undone(client, tmp_path):
     done = client.get("b").annotations
-    call("restore", "audit.jsonl")
+    call("restore", "audit.jsonl", "--yes")
     assert [each.outcome for each in read("vgpu-restore.jsonl")] == [None, ActionOutcome.DONE]
-    result = call("restore", "vgpu-restore.jsonl", "--audit", "again.jsonl", "-o", "json")
+    result = call("restore", "vgpu-restore.jsonl", "--audit", "again.jsonl", "-o", "json", "-y")
     assert (result.exit_code, json.loads(result.stdout)[0]["undo"]) == (0, "done")
     assert client.get("b").annotations == done
     names = {each.name for each in tmp_path.iterdir()}
@@ -102,7 +105,7 @@ def test_standard_output_holds_one_thing(client):
     words = ("restore", "audit.jsonl", "--audit", "-")
     result = call(*words, "-o", "json")
     assert (result.exit_code, is_restored(client)) == (2, False)
-    result = call(*words)
+    result = call(*words, "--yes")
     assert [json.loads(line)["event"] for line in result.stdout.splitlines()] == [
         "intent",
         "result",

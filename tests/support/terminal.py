@@ -17,7 +17,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import IO, Self
 
 import pyte
 
@@ -34,9 +34,17 @@ class Terminal:
     """The program runs between ``with`` and its end, as leader of the terminal's session."""
 
     def __init__(
-        self, command: Sequence[str], *, columns: int = 80, lines: int = 24, **env: str
+        self,
+        command: Sequence[str],
+        *,
+        columns: int = 80,
+        lines: int = 24,
+        stdout: IO[bytes] | None = None,
+        **env: str,
     ) -> None:
+        """``stdout`` is where standard output goes; None is the terminal."""
         self._command = command
+        self._stdout = stdout
         self._env = {**os.environ, "TERM": "xterm-256color", **env}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             self._env.pop(name, None)
@@ -52,7 +60,7 @@ class Terminal:
             [sys.executable, "-c", OWN_TERMINAL, *self._command],
             env=self._env,
             stdin=self._theirs,
-            stdout=self._theirs,
+            stdout=self._stdout or self._theirs,
             stderr=self._theirs,
             start_new_session=True,
         )

@@ -5,13 +5,13 @@ a guard: the patch succeeds only while the value is the one that was shown.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
 
 from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 
 _PART: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN: Final = re.compile(rf"{_PART}(\.{_PART})*")
@@ -117,10 +117,8 @@ def _change(
     **api: Any,
 ) -> None:
     """Show the change, ask for confirmation, and make it."""
-    if not (yes or dry or sys.stdin.isatty()):
-        raise click.UsageError(
-            "cannot ask for confirmation: standard input is not a terminal; pass --yes"
-        )
+    if not (yes or dry):
+        expect_terminal()
     with connected(**api) as cluster:
         from vgpu.kube.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
 
@@ -136,8 +134,8 @@ def _change(
             click.echo(f"{change} (dry run: the server would take it, nothing was changed)")
             return
         click.echo(change)
-        if not yes:
-            click.confirm(f"Change it at {cluster.server}?", abort=True)
+        if not yes and not is_confirmed(f"Change it at {cluster.server}?"):
+            raise click.Abort
         try:
             cluster.patch_node_status(node, patch)
         except ClusterError as error:
@@ -152,11 +150,10 @@ def _change(
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that both commands have."""
-    yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     dry = click.option(
         "--dry-run", "dry", is_flag=True, help="Let the server check it, and change nothing."
     )
-    return yes(dry(kubeconfig_flags(command)))
+    return yes_flag(dry(kubeconfig_flags(command)))
 
 
 @click.group("node-resource", epilog=EPILOG, context_settings={"max_content_width": 100})
