@@ -292,7 +292,8 @@ FLAGS = (
     ),
     flag(
         "--nvml.expected-gpus",
-        "How many GPUs this node should have. Default: the most seen since start.",
+        "How many GPUs this node should have. Default: the most that the driver has counted since"
+        " start.",
         type=click.IntRange(min=0),
         metavar="N",
     ),

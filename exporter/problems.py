@@ -80,11 +80,16 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
 
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
-    """Lost GPUs and XIDs."""
+    """Missing GPUs and XIDs."""
     names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
     for row in view.attribution.gpus:
         if not row.answers:
             yield Problem(ProblemSeverity.ERROR, f"{names[row.gpu.uuid]} no longer answers.")
+    known = sum(not row.gpu.parent for row in view.attribution.gpus)
+    expected = view.gpus_expected
+    if view.attribution.driver is not None and expected is not None and expected > known:
+        count = f"{expected - known} of {expected} expected GPUs"
+        yield Problem(ProblemSeverity.ERROR, f"{count} cannot be identified or are not there.")
     for xid in view.xids:
         if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
             ago = view.timestamp - xid.last_timestamp

@@ -303,7 +303,8 @@ class Sampler:
     ) -> MetricsPage:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
-        self._most_gpus = max(self._most_gpus, answering)
+        counted = attribution.driver.counted if attribution.driver else 0
+        self._most_gpus = max(self._most_gpus, counted, answering)
         expected = settings.expected_gpus
         if expected is None:
             expected = self._most_gpus or None

@@ -51,7 +51,9 @@ class GpuSample(msgspec.Struct, frozen=True):
 
     Attributes:
         gpus: the devices that answered, GPUs before their MIG instances, by index.
-        lost: UUIDs of devices that were there and no longer answer.
+        lost: UUIDs of devices that are or were there and do not answer.
+        counted: number of GPUs that the driver counts, whether they answer or not (MIG instances
+            not counted); 0 if the source does not count.
         processes: the processes on each device, only for devices in ``processes_known``.
         processes_known: devices whose process list is complete and consistent.
         unplaced: processes on a GPU in MIG mode that the driver lists without a known instance;
@@ -74,6 +76,7 @@ class GpuSample(msgspec.Struct, frozen=True):
     generation: int = 1
     complete: bool = True
     rejections: tuple[Rejection, ...] = ()
+    counted: int = 0
 
 
 class XidCount(msgspec.Struct, frozen=True, gc=False):

@@ -52,13 +52,14 @@ NODE = FamilyTable(
         Family(
             "vgpu_gpus",
             GAUGE,
-            "GPUs that answer, MIG instances not counted (nvmlDeviceGetCount).",
+            "GPUs that answer, MIG instances not counted.",
             gpus_that_answer,
         ),
         Family(
             "vgpu_gpus_expected",
             GAUGE,
-            "--nvml.expected-gpus, else the most GPUs seen since the exporter started.",
+            "--nvml.expected-gpus, else the most GPUs that the driver has counted since the"
+            " exporter started, whether they answer or not (nvmlDeviceGetCount).",
             lambda view: view.gpus_expected,
         ),
         Family(

@@ -315,7 +315,7 @@ def test_all_that_is_unknown_is_said():
     lines = list(unknown(seen, gpu, lambda *_: None))
     assert [line.partition(":")[0] for line in lines] == [
         "collector kubelet fails",
-        "GPU-9 no longer answers",
+        "GPU-9 does not answer",
         "the connection of GPU0 to GPU1 is unknown",
         "the memory of ml/a/main is unknown",
         "ml/b/main holds a share of a GPU that is not known here (GPU-9)",

@@ -230,6 +230,19 @@ def test_one_lost_gpu_of_two_leaves_the_other_right(live):
     assert series["vgpu_gpus_expected"] == 2
 
 
+def test_a_gpu_that_is_dead_before_the_start_is_missed(tmp_path):
+    live = LiveExporter(tmp_path, demo(), FAST)
+    first, second = fake_devices(live.sample)
+    first.settings["lost"] = 1  # its handle is refused: it has not even a UUID
+    live.write_driver(devices=[first, second])
+    with live:
+        series = live.metrics()
+        assert (series["vgpu_gpus"], series["vgpu_gpus_expected"]) == (1, 2)
+        live.write_driver(devices=[second], epoch=1)  # off the bus: not even counted
+        series = live.wait_sampled(0.2)
+        assert (series["vgpu_gpus"], series["vgpu_gpus_expected"]) == (1, 2)
+
+
 def test_an_unknown_error_of_one_call_costs_that_reading(live):
     fault = nvml_fake.Fault("nvmlDeviceGetPowerUsage", NVML_ERROR_UNKNOWN)
     live.write_driver(faults=[fault])

@@ -117,6 +117,23 @@ def test_a_gpu_lost_before_the_start_is_told_by_its_index(driver, source):
     assert sample.gpus[0].index == 1
     assert sample.lost == ()
     assert reasons(sample) == {"GPU at index 0": Reason.GPU_LOST}
+    assert sample.counted == 2
+
+
+def test_a_gpu_that_is_dead_from_the_start_but_has_its_uuid_is_lost(driver, source):
+    driver.write(
+        devices=two_gpus(), faults=[dead := Fault("nvmlDeviceGetMemoryInfo_v2", 15, device=uuid(0))]
+    )
+    for _ in range(3):
+        sample = source.sample(time.time())
+        assert (uuids(sample), sample.lost) == ([uuid(1)], (uuid(0),))
+        assert reasons(sample) == {dead.device: Reason.GPU_LOST}
+        assert (sample.counted, sample.complete) == (2, True)
+    assert sample.generation > 1  # it is looked for again
+    driver.write(devices=two_gpus())
+    for _ in range(4):
+        sample = source.sample(time.time())
+    assert (uuids(sample), sample.lost) == ([uuid(0), uuid(1)], ())
 
 
 def test_a_gpu_that_is_no_longer_listed_is_lost(driver, source):

@@ -119,8 +119,11 @@ def unknown(view: ExporterView, gpu: GpuSample, between: Between) -> Iterator[st
         if not row.success:
             yield f"collector {row.name} fails: {row.last_error}"
     for uuid in gpu.lost:
-        yield f"{uuid} no longer answers: the GPU is skipped"
+        yield f"{uuid} does not answer: the GPU is skipped"
     gpus = whole_gpus(gpu)
+    missing = gpu.counted - len(gpus) - len(gpu.lost)
+    if missing > 0:
+        yield f"{missing} of {gpu.counted} GPUs cannot be identified and are skipped"
     for position, first in enumerate(gpus):
         far = [two.index for two in gpus[position + 1 :] if between(first, two) is None]
         if far:

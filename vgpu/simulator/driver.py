@@ -163,6 +163,7 @@ class SimulatedDriver:
                 for state in states
             ),
             lost=tuple(gpu.uuid for gpu in scenario.gpus if gpu.uuid in lost),
+            counted=len(scenario.gpus),
             processes=tuple(GpuProcess(use.pid, use.gpu, use.used_bytes) for use in uses),
             processes_known=answering,
             utilization={(use.pid, use.gpu): use.sm_percent / 100 for use in uses},

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pynvml
@@ -166,13 +166,27 @@ class NvmlBinding:
         log.info("this driver has no %s", request[0])
 
 
+class _Found(NamedTuple):
+    """The GPUs that can be identified, by index; the others' rejections; and how many are counted.
+
+    ``counted`` is of nvmlDeviceGetCount, at most MOST_GPUS; each of these GPUs is in one of the
+    two. NVML counts also GPUs whose handle it refuses, since its version 5.319: the
+    documentation of nvmlDeviceGetCount_v2.
+    """
+
+    gpus: list[GpuReader]
+    refused: dict[str, Rejection]
+    counted: int
+
+
 class _Generation:
     """One driver initialisation: the GPUs that it found, and those that it refused."""
 
-    def __init__(self, number: int, gpus: list[GpuReader], refused: dict[str, Rejection]) -> None:
+    def __init__(self, number: int, found: "_Found") -> None:
         self.number = number
-        self.gpus = gpus
-        self.refused = refused
+        self.gpus = found.gpus
+        self.refused = found.refused
+        self.counted = found.counted
         self.samples = 0
         self.ends_at: int | None = None  # the count of samples after which to start again
 
@@ -212,7 +226,7 @@ class NvmlSource:
             self._watch = XidWatch(self._binding, also=DOUBLE_BIT_ECC_ERROR)
         self._generation: _Generation | None = None
         self._begun = 0
-        self._seen: dict[str, int] = {}  # UUID -> index of all GPUs that have ever answered
+        self._seen: dict[str, int] = {}  # UUID -> index of all GPUs that were ever identified
         self._lost: frozenset[str] = frozenset()
         self._patience = 1
 
@@ -306,8 +320,7 @@ class NvmlSource:
                 if error.code in GONE:
                     raise
                 refused[gpu_reader.uuid] = Rejection(gpu_reader.uuid, Reason.GPU_LOST, str(error))
-            else:
-                self._seen[gpu_reader.uuid] = gpu_reader.index
+            self._seen[gpu_reader.uuid] = gpu_reader.index  # also of one that was never well
         answered = {reading.gpus[0].uuid for reading in readings}
         lost = tuple(uuid for uuid in self._seen if uuid not in answered)
         for uuid in lost:
@@ -328,6 +341,7 @@ class NvmlSource:
                 uuid for reading in readings for uuid in reading.utilization_known
             ),
             generation=generation.number,
+            counted=generation.counted,
             complete=all(object_name in self._seen for object_name in generation.refused),
             rejections=(
                 *refused.values(),
@@ -352,18 +366,18 @@ class NvmlSource:
         except CallError as error:
             raise _translated(error) from error
         try:
-            gpus, refused = self._enumerate()
+            found = self._enumerate()
         except CallError as error:
             self._shut_down()
             raise _translated(error) from error
         self._begun += 1
-        self._watch.attach([(gpu.uuid, gpu.handle) for gpu in gpus])
-        log.info("driver initialised for the %d. time, %d GPUs", self._begun, len(gpus))
-        return _Generation(self._begun, gpus, refused)
+        self._watch.attach([(gpu.uuid, gpu.handle) for gpu in found.gpus])
+        log.info("driver initialised for the %d. time, %d GPUs", self._begun, found.counted)
+        return _Generation(self._begun, found)
 
-    def _enumerate(self) -> tuple[list[GpuReader], dict[str, Rejection]]:
-        """The GPUs, by index; and a rejection for each that cannot be identified."""
-        count: int = self._binding.call("nvmlDeviceGetCount")
+    def _enumerate(self) -> _Found:
+        """All GPUs that the driver counts."""
+        count = min(self._binding.call("nvmlDeviceGetCount"), MOST_GPUS)
         info: dict[str, str] = {}
         for key, (call, read) in DRIVER_INFO.items():
             try:
@@ -372,7 +386,7 @@ class NvmlSource:
                 error.unless_fatal()
         gpus: dict[str, GpuReader] = {}
         refused: dict[str, Rejection] = {}
-        for index in range(min(count, MOST_GPUS)):
+        for index in range(count):
             object_name = f"GPU at index {index}"
             try:
                 handle = self._binding.call("nvmlDeviceGetHandleByIndex", index)
@@ -393,7 +407,7 @@ class NvmlSource:
             if rejection is not None and uuid not in gpus:
                 del refused[rejection.object_name]
                 refused[uuid] = Rejection(uuid, rejection.reason, rejection.detail)
-        return list(gpus.values()), refused
+        return _Found(list(gpus.values()), refused, count)
 
     def _end(self) -> None:
         self._watch.detach()
