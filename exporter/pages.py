@@ -16,7 +16,7 @@ from vgpu.web.metrics import metrics_page
 from vgpu.web.routes import Routes
 
 UNREADY = "no sample has been taken yet"
-NOT_YET = plain(503, UNREADY)
+NO_PAGE = plain(503, "there is no page: no sample has been taken yet, or the last one has failed")
 
 LEGACY_PATH = "/metric"
 """The path of gpu-manager's metrics."""
@@ -60,7 +60,7 @@ class _RenderedOnce:
     def __call__(self, _: HttpRequest) -> HttpResponse:
         page, now, kept = self._sampler.page, self._clock(), self._kept
         if page is None:
-            return NOT_YET
+            return NO_PAGE
         fresh = kept is not None and kept.page is page and 0 <= now - kept.at < KEPT_SECONDS
         # While another thread renders, a request gets the older page, if there is one.
         if not fresh and self._rendering.acquire(blocking=kept is None):
@@ -71,7 +71,7 @@ class _RenderedOnce:
                 kept = self._kept
             finally:
                 self._rendering.release()
-        return kept.response if kept is not None else NOT_YET
+        return kept.response if kept is not None else NO_PAGE
 
 
 def routes(
@@ -81,7 +81,7 @@ def routes(
     clock: Callable[[], float] = time.time,
 ) -> Routes:
     """The exporter's paths; ``legacy_path`` adds gpu-manager's."""
-    metrics = metrics_page(sampler.body, NOT_YET)
+    metrics = metrics_page(sampler.body, NO_PAGE)
 
     def status_page(view: ExporterView, now: float) -> bytes:
         return statuspage.render(view, now, telemetry_path)

@@ -56,6 +56,7 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 def problems(view: ExporterView) -> list[Problem]:
     """All problems of the node, the most severe first."""
     all_problems = [
+        *exporter_problems(view),
         *collector_problems(view),
         *device_problems(view),
         *share_problems(view),
@@ -63,6 +64,13 @@ def problems(view: ExporterView) -> list[Problem]:
         *leftovers(view),
     ]
     return sorted(all_problems)
+
+
+def exporter_problems(view: ExporterView) -> Iterator[Problem]:
+    """A sample that failed."""
+    if view.is_withdrawn:
+        text = "The last sample failed, so there is no data of the node: the log has the reason."
+        yield Problem(ProblemSeverity.ERROR, text)
 
 
 def collector_problems(view: ExporterView) -> Iterator[Problem]:

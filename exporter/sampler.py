@@ -91,18 +91,13 @@ class Sampler:
         self._driver = driver
         self._own_numbers = own_numbers
         compat = compatibility.tables(settings.compat, settings.compat_breakdown)
-        tables = (*own_tables(settings.details), *compat)
-        self._renderer = Renderer(tables, values=True)
-        schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
-        self._ledger_builder = LedgerBuilder(schemes, settings.node)
-        self._attributor = Attributor()
+        self._tables = (*own_tables(settings.details), *compat)
+        self._schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._units_in_force = {
             "volcano": settings.volcano_unit_bytes,
             "gpushare": settings.gpushare_unit_bytes,
         }
-        self._units_of: tuple[Ledger, Node | None] | None = None
-        self._units: tuple[UnitRow, ...] = ()
-        self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
+        self._forget()
         self._most_gpus = 0
         self._asked: dict[tuple[Format, bool], int] = {}
         self._passes = 0
@@ -118,11 +113,20 @@ class Sampler:
         self.fatal: str | None = None
         """Why the process must end; None if it need not."""
 
+    def _forget(self) -> None:
+        """Keep nothing of earlier samples: what was interrupted may have kept a half."""
+        self._renderer = Renderer(self._tables, values=True)
+        self._ledger_builder = LedgerBuilder(self._schemes, self._settings.node)
+        self._attributor = Attributor()
+        self._units_of: tuple[Ledger, Node | None] | None = None
+        self._units: tuple[UnitRow, ...] = ()
+        self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
+
     # ------------------------------------------------------------ for the web
 
     @property
     def page(self) -> MetricsPage | None:
-        """The newest page; None before the first sample."""
+        """The newest page; None before the first one, and while not even health can be rendered."""
         return self._page
 
     @property
@@ -162,9 +166,9 @@ class Sampler:
                 begun = time.monotonic()
                 try:
                     self.sample()
-                except Exception as error:  # an old page must not look like a new one
-                    log.exception("sampling failed on a defect")
-                    self.fatal = f"sampling failed: {error!r}"
+                except Exception:  # also for want of memory
+                    log.exception("a sample failed: its data is withdrawn, and sampling goes on")
+                    self._withdraw()
                 if self.fatal is not None:
                     on_fatal()
                     return
@@ -237,7 +241,11 @@ class Sampler:
         """One pass of all collectors; publishes and returns the new page."""
         now = time.time()
         stale = STALE_INTERVALS * self._settings.interval
+        defects = self._defects
         seen = observe(self._collectors, now, self._settings.timeout, stale)
+        nvml = self._collectors.nvml
+        if nvml is not None and nvml.fatal is not None:
+            self.fatal = str(nvml.fatal)
         ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
         totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
         attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
@@ -249,10 +257,24 @@ class Sampler:
                 page.exposition.body(*form)
         self._page = page
         self._passes += 1
-        nvml = self._collectors.nvml
-        if nvml is not None and nvml.fatal is not None:
-            self.fatal = str(nvml.fatal)
+        if self._defects != defects:
+            self._forget()
         return page
+
+    def _withdraw(self) -> None:
+        """Replace the page by one without data of the node: an old page must not look like a new.
+
+        It has the health of the collectors and of the exporter. If not even that can be rendered,
+        there is no page, and scrapes fail.
+        """
+        self._defects += 1
+        page = None
+        try:
+            self._forget()
+            page = self._render(time.time(), Attribution(), is_withdrawn=True)
+        except Exception:
+            log.exception("no page can be rendered: scrapes fail until the next sample")
+        self._page = page
 
     def _totals(self, ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
         """The sums of this pass: those of the pass before if the ledger is the same."""
@@ -300,6 +322,8 @@ class Sampler:
         totals: AllocationTotals | None = None,
         heard_at: float | None = None,
         units: tuple[UnitRow, ...] = (),
+        *,
+        is_withdrawn: bool = False,
     ) -> MetricsPage:
         settings, driver = self._settings, self._driver
         answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
@@ -319,7 +343,7 @@ class Sampler:
             xids_watched=driver.xids_watched() if driver else frozenset(),
             build=settings.build,
             own={
-                **self._own_numbers(),
+                **(self._guarded("the reading of our own numbers", self._own_numbers) or {}),
                 **({} if heard_at is None else {"vgpu_api_heard_timestamp_seconds": heard_at}),
                 "vgpu_join_failures_total": self._defects,
                 "vgpu_dropped_series": self._dropped,
@@ -329,6 +353,7 @@ class Sampler:
             allocations=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,
             units=units,
+            is_withdrawn=is_withdrawn,
         )
         exposition = self._renderer.render(view)
         self._dropped = exposition.dropped

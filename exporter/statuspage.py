@@ -68,9 +68,15 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
         version=escape(view.build.get("version", "")),
         metrics=escape(metrics_path),
         problems=problem_list(problems(view)),
-        gpu_sections="\n".join(gpu_sections(view)) or "<section>No GPU answers.</section>",
+        gpu_sections="\n".join(gpu_sections(view)) or no_gpu_section(view),
         collectors=collector_table(view),
     ).encode()
+
+
+def no_gpu_section(view: ExporterView) -> str:
+    """In place of the GPUs, where there is none to show."""
+    known = view.attribution.driver is not None
+    return f"<section>{'No GPU answers.' if known else 'No data of the GPUs.'}</section>"
 
 
 def problem_list(problems_found: list[Problem]) -> str:

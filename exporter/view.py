@@ -117,7 +117,8 @@ class ExporterView(msgspec.Struct, frozen=True):
 
     ``own`` are metrics of this process, by the name of their family. ``allocations`` is None before
     the first sample. ``units`` are the units of memory that are set. ``volcano_unit_bytes`` is the
-    size of a unit of volcano.sh/vgpu-memory, None if unknown.
+    size of a unit of volcano.sh/vgpu-memory, None if unknown. ``is_withdrawn`` is whether the
+    sample has failed: then there is no data of the node.
     """
 
     timestamp: float
@@ -135,3 +136,4 @@ class ExporterView(msgspec.Struct, frozen=True):
     allocations: AllocationTotals | None = None
     volcano_unit_bytes: int | None = None
     units: tuple[UnitRow, ...] = ()
+    is_withdrawn: bool = False

@@ -209,16 +209,23 @@ class SharePodControllers:
         while not self._ending.wait(TICK_SECONDS):
             leads = self._leads()
             if leads and (not led or self._monotonic() >= due):
+                try:
+                    self._enqueue_all()
+                except Exception:  # the next tick tries again
+                    log.exception("enqueueing everything failed on a defect")
+                    continue
                 due = self._monotonic() + RESYNC_SECONDS
-                with self._lock:
-                    keys: list[Key] = [*self._cluster.share_pods]
-                    keys += [gpu.name for gpu in self._cluster.virtual_gpus()]
-                    waiting = self._cluster.waiting
-                for key in keys:
-                    self._syncing.add(key)
-                for key in waiting:
-                    self._placing.add(key)
             led = leads
+
+    def _enqueue_all(self) -> None:
+        with self._lock:
+            keys: list[Key] = [*self._cluster.share_pods]
+            keys += [gpu.name for gpu in self._cluster.virtual_gpus()]
+            waiting = self._cluster.waiting
+        for key in keys:
+            self._syncing.add(key)
+        for key in waiting:
+            self._placing.add(key)
 
     def _work(self, queue: WorkQueue[Key], handle: Callable[[Any], None]) -> None:
         while (key := queue.get()) is not None:

@@ -363,15 +363,22 @@ class Scheduler:
         return self._presence.complaint() or self._informers.complaint()
 
     def _settle(self) -> None:
-        if self._informers.wait(STARTED_SECONDS):
-            now = time.time()
-            for label in recent_missing_labels(self._cache.all_pods(), self._cache.schemes, now):
-                self._labeler.add(label)
+        try:
+            if self._informers.wait(STARTED_SECONDS):
+                self._label_recent()
+        except Exception:
+            log.exception("looking for missing labels failed on a defect")
         while not self._ending.wait(SETTLE_SECONDS):
             try:
                 self._check_reservations()
             except Exception:
                 log.exception("the check of reservations failed on a defect")
+
+    def _label_recent(self) -> None:
+        """Set the labels that pods of the process before miss."""
+        now = time.time()
+        for label in recent_missing_labels(self._cache.all_pods(), self._cache.schemes, now):
+            self._labeler.add(label)
 
     def _check_reservations(self) -> None:
         """End those that are over and that no event has ended: other schedulers', and ours."""

@@ -83,7 +83,10 @@ class ReplicaPresence:
 
     def _run(self) -> None:
         while not self._ending.wait(CHECK_SECONDS):
-            self.check()
+            try:
+                self.check()
+            except Exception:
+                log.exception("looking for other replicas failed on a defect")
 
     def check(self) -> None:
         """End the program if another replica runs that must not be there."""

@@ -157,8 +157,9 @@ class HealthWatch:
             return
         self._become(lambda health: seen(health, sample, now, rules))
         if not self._first.is_set():
-            self._first.set()
+            # First: without a thread for it, the next sample is the first one again.
             threading.Thread(target=self._listen, name="events", daemon=True).start()
+            self._first.set()
 
     def _listen(self) -> None:
         known: tuple[XidCount, ...] = ()

@@ -94,7 +94,13 @@ class Registrar:
 
     def _remove_left_behind(self) -> None:
         """Remove sockets of earlier processes, except those of a plugin that is still ending."""
-        for path in self._folder.glob(f"{self._prefix}*.sock"):
+        try:
+            left_behind = [*self._folder.glob(f"{self._prefix}*.sock")]
+        except OSError as error:
+            what = {"path": printable(str(self._folder)), "err": str(error)}
+            log.warning("sockets left behind cannot be looked for", extra=what)
+            return
+        for path in left_behind:
             try:
                 if path.is_socket() and not is_served(str(path)):
                     path.unlink()

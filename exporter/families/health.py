@@ -151,7 +151,8 @@ SELF = FamilyTable(
         ),
         own_family(
             "vgpu_join_failures_total",
-            "Samples whose data was lost to a defect of the exporter; the log has the details.",
+            "Samples whose data, or a part of it, was lost to a defect of the exporter or a lack of"
+            " memory; the log has the details.",
             COUNTER,
         ),
     ),

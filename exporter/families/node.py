@@ -10,8 +10,8 @@ GAUGE = MetricType.GAUGE
 
 
 def gpus_that_answer(view: ExporterView) -> Value:
-    """Number of GPUs that answer; None if the driver as a whole does not answer."""
-    if not has_worked(view, "nvml"):
+    """Number of GPUs that answer; None if there is no data of the driver."""
+    if view.attribution.driver is None or not has_worked(view, "nvml"):
         return None
     return sum(row.answers and not row.gpu.parent for row in view.attribution.gpus)
 

@@ -46,6 +46,11 @@ MAX_QUEUED: Final = 8
 """Maximum number of messages or answers of a connection that wait. Gemini's hook sends one, and
 repeats it up to five times."""
 
+_EXHAUSTED: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC}
+)
+"""Errors for want of descriptors, memory, or room in the user's epolls (``max_user_watches``)."""
+
 WAKE, FILES, HANDOVER = "wake", "files", "handover"
 """What the poller has for the other descriptors: the one by which another thread wakes it, the
 events of the files, and the socket of the next process."""
@@ -219,9 +224,9 @@ class TokenServer:
                 self._lags.add(now - gpu.wake_at)
                 self._answer(gpu.tick(now))
         if (self._problems or self._paused) and now >= self._next_round:
-            for listener in self._paused:
-                self._poller.add(listener.socket.fileno(), listener)
-            self._paused.clear()
+            paused, self._paused = self._paused, []
+            for listener in paused:
+                self._listen(listener)
             self._configure(now)
 
     # ------------------------------------------------------------ the next and the last process
@@ -349,7 +354,7 @@ class TokenServer:
                 problems.append(f"port {port} of {entry.name}: {error.strerror}")
                 continue
             self._listeners[port] = listener
-            self._poller.add(listener.socket.fileno(), listener)
+            self._listen(listener)
         by_gpu: dict[str, list[TenantEntry]] = {uuid: [] for uuid in self._gpus}
         for entry in entries.values():
             by_gpu.setdefault(entry.uuid, []).append(entry)
@@ -375,19 +380,35 @@ class TokenServer:
         try:
             connected, peer = listener.socket.accept()
         except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}:
-                self._poller.remove(listener.socket.fileno())
-                self._paused.append(listener)
+            self._pause_if_exhausted(listener, error)
             return
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(listener.entry, connected)
+        try:
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._poller.add(connected.fileno(), connection)
+        except OSError as error:
+            connected.close()
+            self._pause_if_exhausted(listener, error)
+            return
         gpu = self._gpus[listener.entry.uuid]
         self._connections.add(connection)
-        self._poller.add(connected.fileno(), connection)
         if gpu.connect(listener.entry, connection, plain_address(peer[0])) > 0:
             self._refused += 1
             self._close(connection)
+
+    def _listen(self, listener: Listener) -> None:
+        """Wait for its connections; without room in the epoll, from the next round on."""
+        try:
+            self._poller.add(listener.socket.fileno(), listener)
+        except OSError:
+            self._paused.append(listener)
+
+    def _pause_if_exhausted(self, listener: Listener, error: OSError) -> None:
+        """Accept no more until the next round, if that is for want of a resource."""
+        if error.errno in _EXHAUSTED:
+            self._poller.remove(listener.socket.fileno())
+            self._paused.append(listener)
 
     # ------------------------------------------------------------ connections
 

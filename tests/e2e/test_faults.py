@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -12,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import nvml_fake
-from tests.support.live import LiveExporter, fake_devices
-from tests.support.waiting import WAIT_SECONDS
+from tests.support.live import TAKEN, LiveExporter, fake_devices, parse
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
@@ -241,6 +242,41 @@ def test_a_gpu_that_is_dead_before_the_start_is_missed(tmp_path):
         live.write_driver(devices=[second], epoch=1)  # off the bus: not even counted
         series = live.wait_sampled(0.2)
         assert (series["vgpu_gpus"], series["vgpu_gpus_expected"]) == (1, 2)
+
+
+def without_times(series):
+    """The names of a page's series; a driver call or failure that is new is no other page."""
+    passing = ("vgpu_nvml_call", "vgpu_collector_failures", "vgpu_collector_rej")
+    return {name for name in series if not name.startswith(passing)}
+
+
+def test_without_a_free_descriptor_the_exporter_goes_on_and_then_has_all_again(live):
+    before = live.wait_for(used, "used memory")
+    pid = live.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
+    connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
+    connection.getresponse().read()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+
+    def short() -> dict[str, float]:
+        connection.request("GET", "/metrics")
+        return parse(connection.getresponse().read().decode())
+
+    wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
+    poor = short()
+    assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
+    assert poor["process_max_fds"] == 3
+    assert "process_resident_memory_bytes" not in poor
+    taken = poor[TAKEN]
+    wait_until(lambda: short()[TAKEN] > taken, "another sample")
+    assert live.process.running
+    connection.close()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    series = live.wait_for(
+        lambda s: without_times(s) >= without_times(before), "all that was there before"
+    )
+    assert used(series) == used(before)
 
 
 def test_an_unknown_error_of_one_call_costs_that_reading(live):

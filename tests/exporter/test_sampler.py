@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from exporter import sampler as sampler_module
+from exporter import statuspage
 from exporter.sampler import STALE_INTERVALS
 from tests.support import own_state
 from tests.support.descriptors import no_descriptors
@@ -333,6 +334,7 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
     assert found["vgpu_join_failures_total"] == 1
     assert found['vgpu_collector_success{collector="nvml"}'] == 1
     assert not starting(found, "vgpu_container_info")
+    assert "vgpu_gpus" not in found
     assert starting(found, "vgpu_container_memory_allocated_bytes")
     monkeypatch.undo()
     assert starting(series(bench.sampler.sample()), "vgpu_container_info")
@@ -376,15 +378,96 @@ def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
     assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
 
 
-def test_a_defect_outside_the_join_ends_the_process_instead_of_leaving_an_old_page(make_bench):
-    bench = make_bench(sample_interval=0.1)
-    ended = threading.Event()
-    bench.sampler._own_numbers = dict  # the first page, of ourselves only
-    bench.sampler.start(on_fatal=ended.set)
-    first_page(bench)
+def fail_rendering(monkeypatch, times):
+    """No memory is left for the next pages, of which there are ``times``."""
+    render, left = sampler_module.Renderer.render, [MemoryError] * times
+
+    def failing(renderer, view):
+        if left:
+            raise left.pop()
+        return render(renderer, view)
+
+    monkeypatch.setattr(sampler_module.Renderer, "render", failing)
+
+
+@pytest.fixture
+def step(make_bench):
+    """Runs a sampler whose samples are taken one by one, as the test says."""
+    bench = make_bench()
+    go, done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait_until_due():
+        done.release()
+        go.acquire()
+
+    bench.sampler._wait_until_due = wait_until_due
+    bench.sampler.start(on_fatal=lambda: pytest.fail("it ends"))
+    assert done.acquire(timeout=WAIT_SECONDS)
+
+    def stepped():
+        go.release()
+        assert done.acquire(timeout=WAIT_SECONDS)
+        return bench.sampler.page
+
+    yield bench.sampler, stepped
+    bench.sampler._stop.set()
+    go.release()
+
+
+def test_a_sample_that_fails_withdraws_its_data_and_the_next_one_has_all_again(step, monkeypatch):
+    sampler, stepped = step
+    before = series(sampler.page)
+    assert starting(before, "vgpu_container_memory_used_bytes")
+    fail_rendering(monkeypatch, times=1)
+    page = stepped()
+    found = series(page)
+    assert found["vgpu_join_failures_total"] == 1
+    assert not starting(found, "vgpu_container_")
+    assert not starting(found, "vgpu_allocation")
+    assert not starting(found, "vgpu_gpu_")
+    assert "vgpu_gpus" not in found  # and not 0, which would be a missing GPU
+    assert found["vgpu_gpus_expected"] == before["vgpu_gpus_expected"]
+    assert found['vgpu_collector_success{collector="nvml"}'] == 1
+    assert "The last sample failed" in statuspage.render(page.view, 0.0, "/metrics").decode()
+    after = series(stepped())
+    assert after.keys() == before.keys()
+    assert after["vgpu_join_failures_total"] == 1
+    assert sampler.fatal is None
+
+
+def test_without_a_page_scrapes_fail_instead_of_serving_an_old_one(step, monkeypatch):
+    sampler, stepped = step
+    before = series(sampler.page)
+    fail_rendering(monkeypatch, times=2)
+    assert stepped() is None
+    assert sampler.body(Format.TEXT, gzip=False) is None
+    assert series(stepped()).keys() == before.keys()
+
+
+def test_own_numbers_that_cannot_be_read_cost_themselves_only(bench):
+    before = series(bench.sampler.sample())
     bench.sampler._own_numbers = lambda: 1 // 0
-    wait_until(ended.is_set, "the sampler ends the process")
-    assert "ZeroDivisionError" in bench.sampler.fatal
+    after = series(bench.sampler.sample())
+    gone = before.keys() - after.keys()
+    assert "process_open_fds" in gone
+    assert all(name.startswith("process_") for name in gone)
+
+
+def test_a_collector_without_a_thread_says_so_and_works_when_there_is_one(bench, monkeypatch):
+    start = threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "collector-shim":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    found = series(bench.sampler.sample())
+    assert found['vgpu_collector_success{collector="shim"}'] == 0
+    assert found['vgpu_collector_failures_total{collector="shim",reason="exhausted"}'] == 1
+    assert starting(found, "vgpu_container_memory_used_bytes")
+    monkeypatch.undo()
+    assert series(bench.sampler.sample())['vgpu_collector_success{collector="shim"}'] == 1
 
 
 def test_before_the_first_sample_the_page_tells_of_ourselves_only(bench):

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.descriptors import no_descriptors
 from tests.support.waiting import wait_until
+from vgpu.feedback import other_monitor
 from vgpu.feedback.other_monitor import (
     KernelMount,
     Place,
@@ -143,3 +145,16 @@ def test_the_last_of_equal_mount_points_and_the_longest_one_count():
 def test_a_space_in_a_path_is_escaped_in_the_table():
     (mount,) = parse_mounts(bind("/a\\040b", "/c\\134d") + "\nrubbish\n")
     assert mount == KernelMount("8:1", "/a b", "/c\\d")
+
+
+def test_without_a_descriptor_it_is_unknown_whether_the_monitor_runs(node):
+    node.process(4711, "vGPUmonitor", [node.host])
+    procfs = str(node.procfs)
+    for ask in (
+        node.monitor,
+        lambda: [*other_monitor._pids_of_monitors(procfs)],
+        lambda: other_monitor._name(f"{procfs}/4711/comm"),
+    ):
+        with no_descriptors(), pytest.raises(SourceError) as refused:
+            ask()
+        assert refused.value.reason is Reason.EXHAUSTED

@@ -19,6 +19,7 @@ from tests.support.environment import (
     without_pytest_options,
 )
 from tests.support.live import parse, port_in
+from tests.support.waiting import wait_until
 from tests.support.web_helpers import fetch
 from vgpu.facts import Grant
 from vgpu.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
@@ -27,6 +28,7 @@ from vgpu.feedback.metrics import FeedbackState
 from vgpu.feedback.writer_lock import WriterLockHeld, writer_lock
 from vgpu.ledger.statements import Statement
 from vgpu.model import PodRef, Share, Source
+from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.simulator.tree import allocate_response
 from vgpu.sources.regions import read_region
@@ -303,6 +305,34 @@ def test_when_the_original_monitor_appears_it_ends_and_leaves_the_words_to_it(no
     assert rounds.stop()
     assert reasons == ["it"]
     assert node.words(1) == (-1, 1)
+
+
+def test_while_it_is_unknown_whether_the_monitor_runs_it_writes_nothing_and_goes_on(
+    node, monkeypatch
+):
+    monkeypatch.setattr("vgpu.feedback.feedback_loop.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("vgpu.feedback.feedback_loop.ROUND_SECONDS", 0.01)
+    node.place(0)
+    node.place(1)
+    problems, reasons = [SourceError(Reason.EXHAUSTED, "/proc")], []
+
+    def other_writer():
+        if problems:
+            raise problems[0]
+        return ""
+
+    rounds = loop(node, holding(0, 1), other_writer=other_writer, give_up=reasons.append)
+    rounds.round()
+    assert node.words(1) == (-1, 1)
+    rounds.start()
+    wait_until(lambda: "it is unknown" in rounds.complaint(), "it is not ready")
+    wait_until(lambda: node.words(1) == (0, 1), "all are let go")
+    assert not rounds.view().ready
+    problems.clear()
+    wait_until(lambda: rounds.view().ready, "it goes on")
+    assert rounds.complaint() == ""
+    assert rounds.stop()
+    assert reasons == []
 
 
 def test_release_lets_go_of_what_can_be_written(node):

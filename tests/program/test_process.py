@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
+from tests.support.descriptors import no_descriptors
 from vgpu.program import process
 from vgpu.program.process import OwnProcess
 
@@ -33,3 +34,32 @@ def test_open_descriptors_are_counted_on_any_kernel(monkeypatch):
         assert process._open_descriptors() in {before + 1, before + 2}
     finally:
         os.close(fd)
+
+
+def test_without_a_descriptor_the_numbers_that_need_one_are_absent(monkeypatch):
+    own = OwnProcess()
+    monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # before Linux 6.2
+    with no_descriptors():
+        numbers = own.numbers()
+    assert numbers.keys() == {
+        "process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_max_fds",
+    }
+    assert own.numbers().keys() > numbers.keys()
+
+
+def test_a_kernel_without_a_boot_time_has_no_start_time(monkeypatch):
+    monkeypatch.setattr(process, "_boot_time", lambda: None)
+    assert "process_start_time_seconds" not in OwnProcess().numbers()
+
+
+def test_a_reader_of_own_numbers_never_raises(monkeypatch):
+    read = process.own_numbers(None)
+
+    def no_memory():
+        raise MemoryError
+
+    monkeypatch.setattr(process, "_stat_fields", no_memory)
+    assert "process_resident_memory_bytes" not in read()
+    assert read()["process_open_fds"] > 0

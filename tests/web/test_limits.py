@@ -12,6 +12,7 @@ import pytest
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, item_of, wait_ended, wait_until
 from tests.support.web_helpers import connect, drain, endpoint, exchange, fetch, status_of
+from vgpu.web.connection import ClientConnection
 from vgpu.web.server import HttpResponse, Timeouts, plain
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -134,6 +135,7 @@ def test_connections_at_work_do_not_make_room(serve):
 SCARCE = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+from vgpu.web.connection import ClientConnection
 from vgpu.web.server import WebServer, plain
 server = WebServer({"/": lambda request: plain(200, "hello")}, ["127.0.0.1:0"], max_per_address=64)
 server.start()
@@ -221,3 +223,18 @@ def test_a_stopped_server_leaves_no_threads_and_its_port_free(serve):
             wait_ended(thread, "the server's threads end")
     again = serve(addresses=[address])
     assert status_of(exchange(again.addresses[0], GET)) == 200
+
+
+def test_a_connection_for_which_there_is_no_memory_costs_no_other(serve, monkeypatch):
+    address = serve().addresses[0]
+    full = [MemoryError()]
+
+    def connection(*args):
+        if full:
+            raise full.pop()
+        return ClientConnection(*args)
+
+    monkeypatch.setattr("vgpu.web.server.ClientConnection", connection)
+    with connect(address) as sock:
+        assert drain(sock) == b""
+    assert fetch(address)[0] == 200

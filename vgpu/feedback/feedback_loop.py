@@ -61,9 +61,10 @@ class FeedbackLoop:
     ) -> None:
         """``roots`` are the folders of regions.
 
-        ``other_writer`` returns another program that writes the same words, or "", and may raise
-        SourceError. In both cases the rounds end, and ``give_up`` is called with the reason.
-        ``clock`` returns unix seconds.
+        ``other_writer`` returns another program that writes the same words, or "". If there is one,
+        the rounds end, and ``give_up`` is called with the reason. It may raise SourceError: while
+        that is unknown, all containers are let go, and no round takes place. ``clock`` returns
+        unix seconds.
         """
         self._roots = roots
         self._devices = devices
@@ -139,33 +140,40 @@ class FeedbackLoop:
         )
 
     def _run(self) -> None:
-        checked_at = time.monotonic()
+        checked_at, may_write = time.monotonic(), True
         while not self._ending.is_set():
-            if time.monotonic() - checked_at >= CHECK_SECONDS:
-                checked_at = time.monotonic()
-                if self._must_end():
-                    return
             try:
-                self.round()
+                if not may_write or time.monotonic() - checked_at >= CHECK_SECONDS:
+                    checked_at, may_write = time.monotonic(), self._is_alone()
+                if self._yielded:
+                    return
+                if may_write:
+                    self.round()
+                else:
+                    self.release()
             except Exception:
                 log.exception("a round failed on a defect")
-                self._problem = "a defect; the log has it"
-                self._view = msgspec.structs.replace(self._view, ready=False)
+                self._complain("a defect; the log has it")
             self._ending.wait(ROUND_SECONDS)
 
-    def _must_end(self) -> bool:
-        """Whether another program writes the words, which then has them, or that is unknown."""
+    def _is_alone(self) -> bool:
+        """Whether it is known that no other program writes the words; one that does has them."""
         try:
             writer = self._other_writer()
         except SourceError as error:
-            self._problem = f"it is unknown whether HAMi's monitor runs: {error}"
-        else:
-            if not writer:
-                return False
+            self._complain(f"it is unknown whether HAMi's monitor runs: {error}")
+            return False
+        if writer:
             self._yielded = True
             self._problem = writer
-        self._give_up(self._problem)
-        return True
+            self._give_up(writer)
+        return not writer
+
+    def _complain(self, problem: str) -> None:
+        if problem != self._problem:
+            log.warning("not ready: %s", problem)
+        self._problem = problem
+        self._view = msgspec.structs.replace(self._view, ready=False)
 
     def _write(
         self, region: ContainerRegion, words: FeedbackWords, rejections: list[Rejection]

@@ -80,8 +80,8 @@ def running_monitor(procfs: str, roots: Sequence[str]) -> str:
     """HAMi's monitor on this node, such as ``process 4711 (vGPUmonitor)``; "" if none runs.
 
     Raises:
-        SourceError: FOREIGN_PIDS if the host's processes are not visible, else why a mount table
-            could not be read.
+        SourceError: FOREIGN_PIDS if the host's processes are not visible, else why the processes
+            or a mount table could not be read.
     """
     if not sees_host_processes(procfs):
         raise SourceError(Reason.FOREIGN_PIDS, printable(procfs))
@@ -101,16 +101,23 @@ def running_monitor(procfs: str, roots: Sequence[str]) -> str:
 
 
 def _pids_of_monitors(procfs: str) -> Iterator[int]:
-    for entry in Path(procfs).iterdir():
-        if entry.name.isdecimal() and _name(entry / "comm") == MONITOR:
-            yield int(entry.name)
-
-
-def _name(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").rstrip("\n")
-    except OSError:  # it has ended
-        return ""
+        names = [entry.name for entry in Path(procfs).iterdir()]
+    except OSError as error:
+        raise translated(error, procfs) from error
+    for name in names:
+        if name.isdecimal() and _name(f"{procfs}/{name}/comm") == MONITOR:
+            yield int(name)
+
+
+def _name(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").rstrip("\n")
+    except OSError as error:
+        problem = translated(error, path)
+        if problem.reason is Reason.EXHAUSTED:  # any process could be the monitor
+            raise problem from error
+        return ""  # it has ended
 
 
 def _mounts(path: str) -> list[KernelMount]:

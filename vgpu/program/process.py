@@ -1,5 +1,10 @@
-"""The values that a program reads of itself for the tables of :mod:`vgpu.metrics.own`."""
+"""The values that a program reads of itself for the tables of :mod:`vgpu.metrics.own`.
 
+A number that cannot be read is absent, as for want of a file descriptor: it costs itself, and
+neither the page that it is on nor the program.
+"""
+
+import logging
 import os
 import platform
 import resource
@@ -9,6 +14,8 @@ from pathlib import Path
 
 from vgpu import __version__
 from vgpu.web.config import WebConfigFile
+
+log = logging.getLogger(__name__)
 
 _START_TIME, _VIRTUAL_BYTES, _RESIDENT_PAGES = 19, 20, 21
 """Positions in /proc/<pid>/stat, counted from the field behind the program's name."""
@@ -27,32 +34,58 @@ def build_info() -> Mapping[str, str]:
     }
 
 
+Numbers = Mapping[str, float]
+"""Numbers by the name of their family."""
+
+
 class OwnProcess:
     """The numbers of this process, from proc(5)."""
 
     def __init__(self) -> None:
-        ticks = int(_stat_fields()[_START_TIME])
-        self._start_time = _boot_time() + ticks / os.sysconf("SC_CLK_TCK")
+        boot, ticks = _boot_time(), int(_stat_fields()[_START_TIME])
+        self._started = (
+            {}
+            if boot is None
+            else {"process_start_time_seconds": boot + ticks / os.sysconf("SC_CLK_TCK")}
+        )
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
 
     def numbers(self) -> dict[str, float]:
-        """The numbers by the name of their family."""
+        """The numbers that can be read now. Never raises."""
+        readers = (self._times, self._memory, self._descriptors, self._most_descriptors)
+        return {name: number for read in readers for name, number in readable(read).items()}
+
+    def _times(self) -> Numbers:
+        return {"process_cpu_seconds_total": time.process_time(), **self._started}
+
+    def _memory(self) -> Numbers:
         fields = _stat_fields()
         return {
-            "process_cpu_seconds_total": time.process_time(),
             "process_virtual_memory_bytes": int(fields[_VIRTUAL_BYTES]),
             "process_resident_memory_bytes": int(fields[_RESIDENT_PAGES]) * self._page_bytes,
-            "process_start_time_seconds": self._start_time,
-            "process_open_fds": _open_descriptors(),
-            "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         }
 
+    def _descriptors(self) -> Numbers:
+        return {"process_open_fds": _open_descriptors()}
 
-def own_numbers(config: WebConfigFile | None) -> Callable[[], Mapping[str, float]]:
-    """A reader of the numbers about this process, by the name of their family."""
+    def _most_descriptors(self) -> Numbers:
+        return {"process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+
+
+def readable(read: Callable[[], Numbers]) -> Numbers:
+    """What ``read`` returns; nothing if it fails."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001  # descriptors, memory, a /proc that is not ours
+        log.debug("numbers of this process cannot be read: %r", error)
+        return {}
+
+
+def own_numbers(config: WebConfigFile | None) -> Callable[[], Numbers]:
+    """A reader of the numbers about this process, which never raises."""
     process = OwnProcess()
 
-    def read() -> Mapping[str, float]:
+    def read() -> Numbers:
         numbers = process.numbers()
         if config is not None:
             numbers["vgpu_web_config_last_reload_successful"] = int(config.last_reload_ok)
@@ -67,12 +100,12 @@ def _stat_fields() -> list[bytes]:
     return _STAT.read_bytes().rpartition(b")")[2].split()
 
 
-def _boot_time() -> int:
-    """When the system was started, in unix seconds."""
+def _boot_time() -> int | None:
+    """When the system was started, in unix seconds; None if the kernel does not report it."""
     for line in Path("/proc/stat").read_text().splitlines():
         if line.startswith("btime "):
             return int(line.split()[1])
-    return 0
+    return None
 
 
 def _open_descriptors() -> int:

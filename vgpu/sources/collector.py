@@ -64,7 +64,11 @@ class Collector(Generic[T]):
         if not self._idle.is_set():
             return False
         if not self._thread.is_alive():
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the next pass tries again
+                self._note_exhausted(str(error))
+                return True
         self._missed = None
         self._argument = argument
         self._began = time.monotonic()
@@ -136,8 +140,20 @@ class Collector(Generic[T]):
             self._work.clear()
             if self._closed:
                 return
-            self._pass(self._argument)
-            self._idle.set()
+            try:
+                self._pass(self._argument)
+            except Exception as error:  # no memory for the result
+                log.exception("a pass was lost", extra={"collector": self.name})
+                self._note_exhausted(repr(error))
+            finally:
+                self._idle.set()
+
+    def _note_exhausted(self, detail: str) -> None:
+        """This pass brought nothing for want of a thread or of memory."""
+        with self._lock:
+            self._data, self._rejected, self._finished = None, (), True
+            self._failures[Reason.EXHAUSTED] += 1
+            self._fail(Reason.EXHAUSTED, detail)
 
     def _pass(self, argument: Any) -> None:
         wall, started = time.time(), time.monotonic()

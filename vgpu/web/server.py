@@ -186,6 +186,15 @@ class WebServer:
                 self._connections.make_room()
                 self._stopping.wait(_EXHAUSTED_PAUSE)
             return
+        try:
+            self._open(sock, host)
+        except Exception:  # no memory for this connection: the next one may have some
+            log.exception("a connection could not be served")
+            sock.close()
+            self._stopping.wait(_EXHAUSTED_PAUSE)
+
+    def _open(self, sock: socket.socket, host: str) -> None:
+        """Serve an accepted connection on a thread of its own."""
         connection = ClientConnection(sock, host, self._timeouts)
         thread = threading.Thread(target=self._serve, args=(connection,), name="web", daemon=True)
         if not self._connections.add(connection, thread):

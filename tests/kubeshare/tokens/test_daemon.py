@@ -1,6 +1,7 @@
 """The daemon serves processes with Gemini's hook: clients in C, over TCP."""
 
 import contextlib
+import errno
 import signal
 import socket
 import struct
@@ -12,14 +13,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from kubeshare.tokens.connections import Connection
 from kubeshare.tokens.frames import MalformedMessage
 from kubeshare.tokens.main import command
+from kubeshare.tokens.poller import READ, DescriptorPoller
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
 from tests.kubeshare.tokens.recorded_streams import KINDS, path_of, replay
 from tests.support.environment import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.schemes.kubeshare.gemini_config import tenant_name
 
 GOLDEN = ROOT / "tests" / "golden" / "gemini"
@@ -388,6 +391,25 @@ def test_the_program(tmp_path):
         with Client(50051) as client:
             assert client.ask("limit") == f"limit 0 {1024 * MIB}"
             assert f"vgpu_token_connections{labels} 1" in get(f"{url}/metrics")
+
+
+def test_without_room_in_the_epoll_a_connection_is_closed_and_the_daemon_goes_on(
+    serve, tmp_path, monkeypatch
+):
+    write(tmp_path, [pod("a")])
+    serve()
+    add, full = DescriptorPoller.add, [OSError(errno.ENOSPC, "max_user_watches")]
+
+    def add_if_room(poller, fd, value, events=READ):
+        if full and isinstance(value, Connection):
+            raise full.pop()
+        add(poller, fd, value, events)
+
+    monkeypatch.setattr(DescriptorPoller, "add", add_if_room)
+    with socket.create_connection((own_address(), 50051), timeout=WAIT_SECONDS) as refused:
+        assert refused.recv(1) == b""
+    with Client(50051) as client:
+        assert client.ask("limit") == f"limit 0 {1024 * MIB}"
 
 
 @pytest.mark.slow
