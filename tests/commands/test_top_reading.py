@@ -75,6 +75,13 @@ def test_a_page_tells_gpus_containers_and_what_fails():
     assert (reading.timestamp, reading.interval, reading.stuck_seconds) == (1000, 15, 12)
 
 
+def test_a_page_whose_data_was_withdrawn_is_not_one_of_a_node_without_gpus():
+    health = f'vgpu_collector_success{{collector="nvml"}} 1\n{MARK}'
+    withdrawn = read_page(health)
+    assert withdrawn.failing == ("the last sample (the exporter's log has the reason)",)
+    assert read_page(f"vgpu_gpus 0\n{health}").failing == ()
+
+
 def test_the_order_of_the_series_does_not_matter():
     lines = PAGE.splitlines()
     backwards = read_page("\n".join(reversed(lines)))

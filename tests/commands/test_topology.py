@@ -24,7 +24,7 @@ from exporter.view import Attribution, ExporterView, ShareRow
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.commands.topology import command
+from vgpu.commands.topology import Display, command
 from vgpu.commands.topology_state import (
     by_links,
     by_matrix,
@@ -48,7 +48,7 @@ from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_node import devices_of
 from vgpu.model import PodRef, Scheme, Share, Source
-from vgpu.reasons import SourceError
+from vgpu.reasons import Reason, SourceError
 from vgpu.rpc import display_pb2 as pb
 from vgpu.sources.collector import CollectorRow
 from vgpu.sources.ledger_builder import LedgerBuilder
@@ -455,6 +455,23 @@ def test_a_driver_that_hangs_is_given_up_and_the_process_ends(driver):
 
 
 # ---------------------------------------------------------------- serving
+
+
+def test_a_sample_that_fails_withdraws_the_state_and_the_next_one_has_it_again():
+    class Node:
+        def __init__(self):
+            self.failures = [MemoryError()]
+
+        def sample(self):
+            raise self.failures.pop() if self.failures else SourceError(Reason.TIMEOUT, "driver")
+
+    shown = Display(Node(), None, "", nvlink=False)
+    for reason in (Reason.INTERNAL, Reason.TIMEOUT):
+        shown.refresh()
+        assert reason.explanation in shown.complaint()
+        with pytest.raises(SourceError) as refused:
+            shown.state()
+        assert refused.value.reason is reason
 
 
 @contextmanager

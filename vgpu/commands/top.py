@@ -111,7 +111,11 @@ class Poller:
         while not self._ended.is_set():
             begun = time.monotonic()
             self._due.clear()
-            self.answers.put(ask(self._source, processes=self._processes))
+            try:
+                answer = ask(self._source, processes=self._processes)
+            except Exception as error:  # noqa: BLE001  # an old screen must not look like a new one
+                answer = f"unexpected error: {error!r}"
+            self.answers.put(answer)
             self._news.notify()
             self._due.wait(max(0.0, begun + self._interval - time.monotonic()))
 

@@ -445,7 +445,8 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
             rows.append(partial(Text, "  in no known container", style="dim"))
             rows += [partial(process_row, row, layout) for row in strangers]
     if not reading.devices:
-        rows.append(partial(Text, " No GPU answers."))
+        unknown = reading.failing and not reading.shares
+        rows.append(partial(Text, " No data of the GPUs." if unknown else " No GPU answers."))
     idle_shares = [share for share in reading.idle if wanted in share.name.lower()]
     if idle_shares:
         rows.append(partial(Text, " on no GPU", style="bold"))

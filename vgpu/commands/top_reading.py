@@ -21,6 +21,7 @@ from vgpu.units import MIB
 
 WANTED = (
     "vgpu_gpu_",
+    "vgpu_gpus ",
     "vgpu_container_",
     "vgpu_collector_success",
     "vgpu_collector_failures_total",
@@ -150,7 +151,8 @@ class PageReading(msgspec.Struct, frozen=True):
     Attributes:
         timestamp: when the exporter sampled, by its own clock.
         interval: seconds between two of its samples.
-        failing: the collectors whose last pass failed, with the reason if there is only one.
+        failing: the last sample if it failed, and the collectors whose last pass failed, each with
+            the reason if there is only one.
         stuck_seconds: seconds for which the driver's answer is overdue.
         units: the units that are not confirmed.
         processes: those on all devices; None if they were not asked for, or are unknown.
@@ -247,7 +249,8 @@ class _Page:
     def __init__(self) -> None:
         self.timestamp: float | None = None
         self.interval = self.stuck = 0.0
-        self.failing: list[str] = []
+        self.counts_gpus = False
+        self.collectors: dict[str, bool] = {}
         self.reasons: dict[str, list[str]] = {}
         self.devices: dict[str, dict[str, object]] = {}
         self.shares: dict[tuple[str, ...], dict[str, object]] = {}
@@ -265,8 +268,10 @@ class _Page:
             self.interval = value
         elif name == "vgpu_driver_call_stuck_seconds":
             self.stuck = value
-        elif name == "vgpu_collector_success" and not value:
-            self.failing.append(labels.get("collector", ""))
+        elif name == "vgpu_gpus":
+            self.counts_gpus = True
+        elif name == "vgpu_collector_success":
+            self.collectors[labels.get("collector", "")] = bool(value)
         elif name == "vgpu_collector_failures_total":
             reasons = self.reasons.setdefault(labels.get("collector", ""), [])
             reasons.append(labels.get("reason", ""))
@@ -339,11 +344,20 @@ class _Page:
             ),
             tuple(shares),
             tuple(share for share in page_shares if not share.device),
-            tuple(self._with_reason(name) for name in sorted(self.failing)),
+            (*self._failed_sample(), *self._failing_collectors()),
             self.stuck,
             units,
             tokens=tuple(_token_of(place, fields) for place, fields in self.tokens.items()),
         )
+
+    def _failed_sample(self) -> Iterator[str]:
+        """Where the driver has answered and its GPUs are not counted, the sample has failed."""
+        if self.collectors.get("nvml") and not (self.counts_gpus or self.devices):
+            yield "the last sample (the exporter's log has the reason)"
+
+    def _failing_collectors(self) -> Iterator[str]:
+        failing = (name for name, is_well in self.collectors.items() if not is_well)
+        return map(self._with_reason, sorted(failing))
 
     def _with_reason(self, collector: str) -> str:
         reasons = self.reasons.get(collector, [])

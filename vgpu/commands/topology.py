@@ -102,11 +102,15 @@ class Display:
         """The facts that the last sample could not read, as text."""
 
     def refresh(self) -> None:
-        """Sample now; :meth:`state` raises a failure."""
+        """Sample now; :meth:`state` raises a failure, be it a defect or a lack of memory."""
         try:
             self._seen = self._look()
         except SourceError as error:
             self._seen, self.unknown = error, (str(error),)
+        except Exception:  # an old state must not look like a new one
+            log.exception("a sample failed on a defect")
+            failure = SourceError(Reason.INTERNAL, "node")
+            self._seen, self.unknown = failure, (str(failure),)
 
     def state(self) -> DisplayState:
         """The last sample's state. Raises SourceError if it failed."""
