@@ -83,6 +83,26 @@ def test_a_defect_is_a_reason_and_never_an_exception():
     assert collector.health().failures == {Reason.INTERNAL: 2}
 
 
+def test_a_pass_without_memory_is_exhausted_and_the_next_one_works(monkeypatch):
+    answers = [MemoryError(), "data", "data"]
+
+    def collect(_):
+        answer = answers.pop(0)
+        if isinstance(answer, MemoryError):
+            raise answer
+        return answer
+
+    collector = Collector("x", collect)
+    take(collector)
+    monkeypatch.setattr(collector, "_work_well", lambda _: (_ for _ in ()).throw(MemoryError))
+    take(collector)  # none is left for its result either
+    monkeypatch.undo()
+    assert collector.health().failures == {Reason.EXHAUSTED: 2}
+    assert collector.data(0) is None
+    take(collector)
+    assert (collector.data(0), collector.health().success) == ("data", True)
+
+
 def test_a_hung_pass_is_abandoned_counted_once_and_never_doubled():
     begun, release, calls = threading.Event(), threading.Event(), []
 

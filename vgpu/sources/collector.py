@@ -165,6 +165,8 @@ class Collector(Generic[T]):
             failure = (error.reason, str(error))
             if error.reason is Reason.VERSION_MISMATCH:
                 self.fatal = error
+        except MemoryError:
+            failure = (Reason.EXHAUSTED, Reason.EXHAUSTED.explanation)
         except Exception:
             log.exception("collector failed on a defect", extra={"collector": self.name})
             failure = (Reason.INTERNAL, Reason.INTERNAL.explanation)
