@@ -31,7 +31,7 @@ def _commands(audit: str) -> Iterator[tuple[str, str]]:
     yield f"explain pod {_WAITING}", "why it waits"
     yield f"fit --pod {_WAITING} --pods 1 --defragment", "what to move, so that it fits"
     yield "doctor", "what is wrong with the installation"
-    yield f"reconcile restore {audit} --audit {audit}.restored", ""
+    yield f"reconcile restore {audit} --audit {audit}.restored --yes", ""
     yield "reconcile plan", "what would be repaired again"
 
 
