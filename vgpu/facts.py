@@ -5,7 +5,7 @@ Each source returns one of these for each sample. A value that could not be read
 :class:`~vgpu.reasons.Rejection`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -162,9 +162,6 @@ class RegionProcess(msgspec.Struct, frozen=True, gc=False):
     used: tuple[RegionUse, ...]
 
 
-SlotPids = tuple[int, int]
-"""``host_pid`` and ``pid`` of a slot."""
-
 SLOT_DEAD: Final = 0
 """The status of a slot whose process has ended: the shim clears it, but not what it accounted."""
 
@@ -186,12 +183,6 @@ class Region(msgspec.Struct, frozen=True, gc=False):
     last_kernel_time: int | None
     major_version: int | None
     minor_version: int | None
-
-    def slot_pids(self) -> Iterator[SlotPids]:
-        """The pids of the slots that are not known to be dead."""
-        for slot in self.processes:
-            if slot.status != SLOT_DEAD:
-                yield slot.host_pid, slot.pid
 
 
 class RegionFile(msgspec.Struct, frozen=True, gc=False):
@@ -223,14 +214,6 @@ class ShimSample(msgspec.Struct, frozen=True, dict=True):
             for slot in file.region.processes
             if slot.host_pid > 0
         )
-
-    @cached_property
-    def slots(self) -> Mapping[str, frozenset[SlotPids]]:
-        """The pids in the slots of each pod's regions that are in use, by pod UID."""
-        slots: dict[str, set[SlotPids]] = {}
-        for file in self.files:
-            slots.setdefault(file.pod_uid, set()).update(file.region.slot_pids())
-        return {uid: frozenset(pids) for uid, pids in slots.items()}
 
 
 # ---------------------------------------------------------------- processes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from vgpu.facts import PodPids, ProcessOwner
+from vgpu.facts import PodPids, ProcessOwner, Region, RegionFile, RegionProcess
 from vgpu.sources import pod_pids
 from vgpu.sources.pod_pids import PodPidReader
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
@@ -66,7 +66,10 @@ def source(node):
 
 def pids_of(node, pids, *slots, of=None):
     """The pod's processes, where its region has these slots: host pid and pid inside."""
-    return (of or source(node)).sample(pids, {UID: slots}).pod_pids.get(UID)
+    processes = tuple(RegionProcess(pid, host_pid, 1, ()) for host_pid, pid in slots)
+    region = Region("v1.2", (), processes, len(processes), 1, 2, 0, None, 1, 2)
+    files = [RegionFile("/x.cache", UID, "main", region)]
+    return (of or source(node)).sample(pids, files).pod_pids.get(UID)
 
 
 def test_the_pid_inside_is_the_real_kernels():

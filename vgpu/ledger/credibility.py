@@ -66,8 +66,9 @@ class Credibility:
         """The accounted amounts, without impossible ones."""
         if self._absurd(file, self._bounds.use_error(device, accounted.total or 0)):
             return None
-        error = self._bounds.use_error(device, accounted.phantom or 0)
-        if self._absurd(file, error and f"dead processes have {error}"):
+        error = self._bounds.use_error(device, accounted.phantom) if accounted.phantom else ""
+        if error:
+            self._absurd(file, f"dead processes have {error}")
             return msgspec.structs.replace(accounted, phantom=None)
         return accounted
 

@@ -88,7 +88,8 @@ def account(file: RegionFile, host_pids: Iterable[int | None], position: int) ->
     unclear: list[RegionUse] = []
     for slot, pid in zip(file.region.processes, host_pids, strict=True):
         (unclear if pid is None else live if pid else dead).append(slot.used[position])
-    context, module, data, total = (_sum(counter, live, unclear) for counter in _COUNTERS)
+    context, module = _sum(_CONTEXT, live, unclear), _sum(_MODULE, live, unclear)
+    data, total = _sum(_DATA, live, unclear), _sum(_TOTAL, live, unclear)
     other = None
     if total is not None and context is not None and module is not None and data is not None:
         other = max(0, total - context - module - data)
@@ -100,14 +101,16 @@ def account(file: RegionFile, host_pids: Iterable[int | None], position: int) ->
         data=data,
         other=other,
         total=total,
-        phantom=_sum(_TOTAL, dead, unclear),
+        phantom=_sum(_TOTAL, dead, unclear) if dead or unclear else 0,
         processes=None if total is None else sum(use.total != 0 for use in live),
         sm_utilization=busy / 100 if sampled and not any(u.sm_util for u in unclear) else None,
     )
 
 
+_CONTEXT: Final = attrgetter("context")
+_MODULE: Final = attrgetter("module")
+_DATA: Final = attrgetter("data")
 _TOTAL: Final = attrgetter("total")
-_COUNTERS: Final = attrgetter("context"), attrgetter("module"), attrgetter("data"), _TOTAL
 
 
 def _sum(
@@ -116,8 +119,12 @@ def _sum(
     unclear: Sequence[RegionUse],
 ) -> int | None:
     """The sum of a counter; None if a part is unknown, or may be one of ``unclear``."""
-    if any(counter(use) != 0 for use in unclear):
+    if unclear and any(counter(use) != 0 for use in unclear):
         return None
-    numbers = [counter(use) for use in counted]
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    total = 0
+    for use in counted:
+        number = counter(use)
+        if number is None:
+            return None
+        total += number
+    return total

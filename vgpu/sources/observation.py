@@ -73,7 +73,7 @@ def observe(on: Collectors, now: float, timeout: float, stale: float) -> Observa
     if on.process is not None:
         claims = on.resource_claims.data(oldest) if on.resource_claims else None
         regions = with_resource_claim_users(shim, kubelet, claims)
-        on.process.begin((pids_of_interest(gpu, shim), regions.slots if regions else {}))
+        on.process.begin((pids_of_interest(gpu, shim), regions.files if regions else ()))
         on.process.finish(deadline)
         process = on.process.data(oldest) if on.process.ok else None
         kubelet = with_whole_names(kubelet, process)

@@ -8,18 +8,17 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
 
 from vgpu.facts import (
+    SLOT_DEAD,
     MpsClientLimits,
     PodPids,
     ProcessOwner,
     ProcessSample,
     Region,
-    SlotPids,
+    RegionFile,
 )
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
@@ -47,8 +46,6 @@ RUNTIMES = {"cri-containerd": "containerd", "crio": "cri-o", "libpod": "podman"}
 
 V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuset", "systemd")
 """Hierarchies in which the kubelet makes its tree, the likeliest first."""
-
-NO_SLOTS: Final[Mapping[str, Collection[SlotPids]]] = MappingProxyType({})
 
 QOS_CLASSES = ("burstable", "besteffort")
 
@@ -150,10 +147,8 @@ class ProcessSource:
         self._clients = MpsClients(procfs)
         self._samples = 0
 
-    def sample(
-        self, pids: Iterable[int], slots: Mapping[str, Collection[SlotPids]] = NO_SLOTS
-    ) -> ProcessSample:
-        """Ask for these host pids, and for the ``slots`` in use of regions, by pod UID.
+    def sample(self, pids: Iterable[int], regions: Iterable[RegionFile] = ()) -> ProcessSample:
+        """Ask for these host pids, and for the processes in the slots of ``regions``.
 
         A pid that may not be read makes ``sees_host`` false: others could then be hidden too.
         May block as long as the kernel does; the caller has a deadline.
@@ -183,31 +178,39 @@ class ProcessSource:
             clients,
             tuple(rejections),
             self._ended,
-            self._pids_of_pods(_with_bare(slots, bare), live_pods) if sees_host else {},
+            self._pids_of_pods(regions, bare, live_pods or {}) if sees_host else {},
         )
 
     def _pids_of_pods(
-        self, slots: Mapping[str, Collection[SlotPids]], folders: Mapping[str, str] | None
+        self,
+        regions: Iterable[RegionFile],
+        bare: Iterable[tuple[ProcessOwner, str, Region]],
+        folders: Mapping[str, str],
     ) -> dict[str, PodPids]:
         """The pids inside of pods with a slot that no process of its pod has as its host pid.
 
         ``folders`` are the cgroups of pods.
         """
-        found: dict[str, PodPids] = {}
-        for uid, of_pod in slots.items():
-            wanted = {
-                pid
-                for host_pid, pid in of_pod
-                if (owner := self._owners.get(host_pid)) is None or owner.pod_uid != uid
-            }
-            if uid and wanted:
-                known = {
-                    pid: owner
-                    for pid, owner in self._owners.items()
-                    if owner is not None and owner.pod_uid == uid
-                }
-                cgroups = _container_folders((folders or {}).get(uid))
-                found[uid] = self._pod_pids.read(wanted, known, cgroups)
+        owners = self._owners
+        wanted: dict[str, set[int]] = {}
+        of_pods = (
+            *((file.pod_uid, file.region) for file in regions),
+            *((owner.pod_uid, region) for owner, _, region in bare),
+        )
+        for uid, region in of_pods:
+            for slot in region.processes:
+                if slot.status != SLOT_DEAD:
+                    owner = owners.get(slot.host_pid)
+                    if uid and (owner is None or owner.pod_uid != uid):
+                        wanted.setdefault(uid, set()).add(slot.pid)
+        known: dict[str, dict[int, ProcessOwner]] = {}
+        for pid, owner in owners.items() if wanted else ():
+            if owner is not None:
+                known.setdefault(owner.pod_uid, {})[pid] = owner
+        found = {
+            uid: self._pod_pids.read(pids, known.get(uid, {}), _container_folders(folders.get(uid)))
+            for uid, pids in wanted.items()
+        }
         self._pod_pids.forget_others()
         return found
 
@@ -279,19 +282,6 @@ class ProcessSource:
             else:
                 path = f"{self._procfs}/{pid}/root/{regions.BARE_FOLDER}/{regions.BARE_CACHE}"
                 yield owner, path, region
-
-
-def _with_bare(
-    slots: Mapping[str, Collection[SlotPids]],
-    bare: Iterable[tuple[ProcessOwner, str, Region]],
-) -> Mapping[str, Collection[SlotPids]]:
-    """The slots in use, also of the regions inside containers."""
-    merged: dict[str, set[SlotPids]] = {}
-    for owner, _, region in bare:
-        merged.setdefault(owner.pod_uid, set(slots.get(owner.pod_uid, ()))).update(
-            region.slot_pids()
-        )
-    return {**slots, **merged}
 
 
 def sees_host_processes(procfs: str) -> bool:

@@ -209,6 +209,8 @@ def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice,
     words = _words(count)
     memory = words.unpack_from(body, frame.memory_limits)
     cores = words.unpack_from(body, frame.core_limits)
+    if max(memory) <= PLAUSIBLE_BYTES and max(cores) <= WHOLE_DEVICE_PERCENT:
+        return tuple(map(RegionDevice, uuids, memory, cores))
     return tuple(
         RegionDevice(uuid, _possible(limit), _possible(percent, WHOLE_DEVICE_PERCENT))
         for uuid, limit, percent in zip(uuids, memory, cores, strict=True)
@@ -277,17 +279,14 @@ def _slot(
     for device in range(devices):
         counters = values[5 * device : 5 * device + 5]
         context, module, data, offset, total = counters
-        wrapped = max(counters) > PLAUSIBLE_BYTES
-        if (wrapped and not wraps) or (
-            not wrapped and max(context + module + data, offset) > total
-        ):
-            detail = f"total {total}, parts {context} + {module} + {data}, offset {offset}"
-            raise SourceError(Reason.INCONSISTENT_SUMS, object_name, detail)
+        if not max(context + module + data, offset) <= total <= PLAUSIBLE_BYTES:
+            if not wraps or max(counters) <= PLAUSIBLE_BYTES:
+                detail = f"total {total}, parts {context} + {module} + {data}, offset {offset}"
+                raise SourceError(Reason.INCONSISTENT_SUMS, object_name, detail)
+            context, module, data, offset, total = map(_possible, counters)
         sm_util = values[memory + device] if layout.util is not None else None
         if sm_util is not None and sm_util > FULL_PERCENT:
             sm_util = None
-        if wrapped:
-            context, module, data, offset, total = map(_possible, counters)
         used.append(RegionUse(context, module, data, offset, total, sm_util))
     pid, host_pid = _IDS.unpack_from(body, at)
     return RegionProcess(pid, host_pid, status, tuple(used))
