@@ -13,6 +13,7 @@ from vgpu.program.web_flags import web_flags
 from vgpu.schemes.registry import served_names
 from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
+from vgpu.xids import IGNORED
 
 DEFAULT_PORT: Final = 9395
 
@@ -91,7 +92,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
     gaia_node_label: tuple[tuple[str, str], ...] = ()
     gaia_share_mode: bool = True
     gaia_checkpoint: str = "/etc/gpu-manager/checkpoint/gpumanager_internal_checkpoint"
-    health_ignore_xids: str = "13,31,43,45,68,109"
+    health_ignore_xids: str = ",".join(map(str, sorted(IGNORED)))
     health_interval: float = 15.0
     health_recovery: float = 300.0
     prestart_timeout: float = 20.0

@@ -11,8 +11,7 @@ from vgpu.ledger import Conflict, ConflictKind, Statement
 from vgpu.model import PodRef, Share, Source
 from vgpu.reasons import Reason
 from vgpu.units import percent
-
-RECENT_XID_SECONDS = 3600.0
+from vgpu.xids import RECENT_SECONDS, XidSeverity, described, severity_of
 
 SHORT_UUID = len("GPU-") + 8
 """Characters of a UUID that identify a device for people."""
@@ -44,6 +43,15 @@ class ProblemSeverity(IntEnum):
     ERROR = 0
     WARNING = 1
     NOTE = 2
+
+
+XID_SEVERITIES = {
+    XidSeverity.CRITICAL: ProblemSeverity.ERROR,
+    XidSeverity.WARNING: ProblemSeverity.WARNING,
+    XidSeverity.NONE: ProblemSeverity.NOTE,
+    None: ProblemSeverity.NOTE,
+}
+"""As severe as the alert; None is an XID that is not known."""
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
@@ -99,11 +107,11 @@ def device_problems(view: ExporterView) -> Iterator[Problem]:
         count = f"{expected - known} of {expected} expected GPUs"
         yield Problem(ProblemSeverity.ERROR, f"{count} cannot be identified or are not there.")
     for xid in view.xids:
-        if view.timestamp - xid.last_timestamp < RECENT_XID_SECONDS:
-            ago = view.timestamp - xid.last_timestamp
+        ago = view.timestamp - xid.last_timestamp
+        if ago < RECENT_SECONDS:
             device = names.get(xid.device, xid.device) or "an unknown device"
-            text = f"XID {xid.xid} on {device}, {ago:.0f} s ago."
-            yield Problem(ProblemSeverity.ERROR, text)
+            text = f"{described(xid.xid)} on {device}, {ago:.0f} s ago."
+            yield Problem(XID_SEVERITIES[severity_of(xid.xid)], text)
 
 
 def gpu_name(gpu: Gpu) -> str:

@@ -11,6 +11,7 @@ from grafana.settings import (
     THERMAL,
     XID_SECONDS,
     XIDS_CRITICAL,
+    XIDS_KNOWN,
     XIDS_WARNING,
 )
 from grafana.templates import COUNT, RATIO, THE_GPU, THE_NODE, TIME
@@ -48,8 +49,19 @@ DEVICES: Final = RuleGroup(
             f'{{xid=~"{any_of(XIDS_WARNING)}"}} < {XID_SECONDS}',
             "",
             f"XID {{{{ $labels.xid }}}} on {THE_GPU}",
-            f"Reported {TIME} ago: an error of the GPU's memory ended one program, the others"
-            " continue. First: plan a reset of the GPU when it is next free.",
+            f"Reported {TIME} ago: the GPU works on, or the XID alone does not show how severe the"
+            " error is. First: find this XID in the runbook's table, and what the kernel's log has"
+            " beside it.",
+        ),
+        Alert(
+            "VgpuXidUnknown",
+            INFO,
+            "time() - vgpu_gpu_xid_last_timestamp_seconds"
+            f'{{xid!~"{any_of(XIDS_KNOWN)}"}} < {XID_SECONDS}',
+            "",
+            f"XID {{{{ $labels.xid }}}}, which is not known, on {THE_GPU}",
+            f"Reported {TIME} ago: no other alert knows this XID. First: look it up in NVIDIA's XID"
+            " catalog, and see in the kernel's log what was reported beside it.",
         ),
         Alert(
             "VgpuXidsUnheard",

@@ -48,13 +48,19 @@ INHIBITIONS: Final = (
     ),
     Inhibition(
         "VgpuGpuMissing",
-        ("VgpuXidCritical", "VgpuXidWarning", "VgpuAllocationConflict"),
+        ("VgpuXidCritical", "VgpuXidWarning", "VgpuXidUnknown", "VgpuAllocationConflict"),
         ("cluster", "instance"),
         "a dead GPU: its XID, and the containers that hold it",
     ),
     Inhibition(
         "VgpuXidCritical",
-        ("VgpuEccUncorrected", "VgpuResetDue", "VgpuXidWarning", "VgpuPluginCardUnhealthy"),
+        (
+            "VgpuEccUncorrected",
+            "VgpuResetDue",
+            "VgpuXidWarning",
+            "VgpuXidUnknown",
+            "VgpuPluginCardUnhealthy",
+        ),
         ("cluster", "uuid"),
         "a broken GPU: its memory errors, and that it gets no more pods",
     ),

@@ -9,6 +9,7 @@ from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT
 from vgpu.reasons import Reason
+from vgpu.xids import RECENT_SECONDS, XIDS, XidSeverity, of_severity
 
 EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
 """The exporters' scrape job. Only `up` needs it: our own series are known by their names."""
@@ -61,14 +62,17 @@ FEEDBACK_SECONDS: Final = 60
 GPUS_REMEMBERED: Final = "1d:1m"
 """Time for which a lost GPU is reported: a day, with a resolution of a minute."""
 
-XID_SECONDS: Final = 3600
+XID_SECONDS: Final = RECENT_SECONDS
 """Maximum age of an XID error in alerts, in seconds, as on the exporter's status page."""
 
-XIDS_CRITICAL: Final = (48, 62, 64, 74, 79, 95, 119, 120)
-"""XIDs of a broken GPU, not of a broken program on it (NVIDIA's XID catalogue)."""
+XIDS_CRITICAL: Final = of_severity(XidSeverity.CRITICAL)
+"""XIDs of a broken GPU, not of a broken program on it."""
 
-XIDS_WARNING: Final = (94,)
-"""XIDs of a contained memory error: the GPU still works, but needs a reset."""
+XIDS_WARNING: Final = of_severity(XidSeverity.WARNING)
+"""XIDs of a GPU that may go on, but has to be looked at."""
+
+XIDS_KNOWN: Final = tuple(XIDS)
+"""All XIDs that NVIDIA documents; any other has an alert of its own."""
 
 GAP_RATIO: Final = 0.1
 """Maximum part of a GPU's memory that may be used outside containers."""

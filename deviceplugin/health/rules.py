@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from vgpu.xids import IGNORED
+
 DISABLE: Final = "DP_DISABLE_HEALTHCHECKS"
 ENABLE: Final = "DP_ENABLE_HEALTHCHECKS"
 
@@ -18,7 +20,7 @@ ALL: Final = "all"
 _ALL_XIDS: Final = frozenset({ALL, "xids"})
 _XID: Final = re.compile(r"[1-9]\d{0,4}", re.ASCII)
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+APPLICATION_XIDS: Final = IGNORED
 """XIDs that a faulty program alone can cause, according to NVIDIA's own plugin."""
 
 

@@ -318,7 +318,10 @@ XID_WATCH = FamilyTable(
 
 XIDS = FamilyTable(
     title="XID errors",
-    note="Alert on the timestamp: `increase()` does not see the first event of a series.",
+    note=(
+        "Alert on the timestamp: `increase()` does not see the first event of a series."
+        " [XIDs](xids.md) has the meaning and the severity of each XID."
+    ),
     rows=lambda view: view.xids,
     labels=("uuid", "xid"),
     key=lambda row: (row.device, str(row.xid)),

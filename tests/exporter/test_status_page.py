@@ -3,17 +3,19 @@
 import html
 import re
 
+import pytest
 from msgspec import structs
 
 from exporter import statuspage
 from exporter.allocations import AllocationTotals
-from exporter.problems import conflict_text
+from exporter.problems import Problem, ProblemSeverity, conflict_text, problems
 from exporter.view import Attribution, ExporterView, GpuRow, ShareRow
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
-from vgpu.facts import Gpu
+from vgpu.facts import Gpu, XidCount
 from vgpu.ledger import ConflictKind, Holding, Ledger
 from vgpu.model import Phase, PodRef, Scheme, Share, Source
 from vgpu.units import GIB
+from vgpu.xids import RECENT_SECONDS
 
 SHARES = (
     ("anna", "GPU-0"),
@@ -120,3 +122,24 @@ def test_a_conflict_of_any_size_is_a_sentence_that_fits_a_phone():
     texts = [conflict_text(conflict, {}, {}) for conflict in conflicts]
     assert [text for text in texts if len(text) > LONGEST_TEXT] == []
     assert all(" more" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("xid", "severity", "name"),
+    [
+        (79, ProblemSeverity.ERROR, "XID 79 (GPU has fallen off the bus)"),
+        (154, ProblemSeverity.WARNING, "XID 154 (GPU recovery action changed)"),
+        (31, ProblemSeverity.NOTE, "XID 31 (GPU memory page fault)"),
+        (999, ProblemSeverity.NOTE, "XID 999"),
+    ],
+)
+def test_an_xid_has_its_name_and_is_as_severe_as_its_alert(xid, severity, name):
+    view = structs.replace(view_of(()), timestamp=5.0, xids=(XidCount("GPU-1", xid, 1, 2.0),))
+    (problem,) = problems(view)
+    assert problem == Problem(severity, f"{name} on GPU 1 (NVIDIA A10, GPU-1), 3 s ago.")
+
+
+def test_an_xid_is_as_long_a_problem_as_it_is_an_alert():
+    view = structs.replace(view_of(()), timestamp=5.0, xids=(XidCount("GPU-1", 79, 1, 5.0),))
+    assert problems(view)
+    assert not problems(structs.replace(view, timestamp=5.0 + RECENT_SECONDS))

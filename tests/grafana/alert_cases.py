@@ -247,8 +247,9 @@ CASES = (
             onset=1,
         )
         for alert, xids in (
-            ("VgpuXidCritical", (48, 62, 64, 74, 79, 95, 119, 120)),
-            ("VgpuXidWarning", (94,)),
+            ("VgpuXidCritical", (46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143)),
+            ("VgpuXidWarning", (92, 94, 109, 137, 144, 150, 154)),
+            ("VgpuXidUnknown", (999,)),
         )
         for xid in xids
     ),
@@ -562,6 +563,8 @@ CASES = (
 QUIET = (
     Quiet("VgpuXidCritical", "a program's own error", {XID % 31: "0x120"}),
     Quiet("VgpuXidWarning", "a program's own error", {XID % 13: "0x120"}),
+    Quiet("VgpuXidUnknown", "a program's own error", {XID % 13: "0x120"}),
+    Quiet("VgpuXidUnknown", "another alert knows it", {XID % 140: "0x120"}),
     Quiet("VgpuIdleWhileOthersWait", "nobody waits", IDLE, job="vgpu-reconciler"),
     Quiet("VgpuIdleWhileOthersWait", "nobody is idle", WAITS, job="vgpu-reconciler"),
     Quiet("VgpuEccUncorrected", "of an earlier life of the GPU", {ECC % "aggregate": "9x120"}),

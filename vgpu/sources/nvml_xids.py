@@ -15,6 +15,7 @@ from typing import Any
 
 from vgpu.facts import XidCount
 from vgpu.sources.nvml_calls import CallError, Code, NvmlDriver
+from vgpu.xids import described
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class XidWatch:
             before = self._counts.get((uuid, xid))
             count = 1 if before is None else before.count + 1
             self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
-        log.warning("XID %d on %s", xid, uuid or "an unknown device")
+        log.warning("%s on %s", described(xid), uuid or "an unknown device")
 
     def _register(self, gpus: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
         """An event set and the UUIDs of its GPUs, which are all that can be; None without a set."""
