@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from grafana.promql import CONTAINER, GPU, Alert, AlertSeverity, RuleGroup, any_of, named
+from grafana.promql import (
+    CONTAINER,
+    GPU,
+    Alert,
+    AlertSeverity,
+    RuleGroup,
+    any_of,
+    named,
+    once,
+    own_names,
+)
 from grafana.settings import (
     ACTIVE_SECONDS,
     FLAPS,
@@ -40,24 +50,43 @@ HIGHEST: Final = (
 """The highest priority (0 is the highest) of the active containers on a GPU."""
 
 _ON_SHARE: Final = f"on ({CONTAINER}, uuid)"
+_OF_CLAIM: Final = "namespace, exported_namespace, resource_claim, share_id"
+
+
+def _claims(which: str = "") -> str:
+    """The containers' ResourceClaims, once for two pods of one target."""
+    return once(f"{CONTAINER}, uuid, {_OF_CLAIM}", f"vgpu_container_resource_claim_info{which}")
+
+
+_OF_A_SHARE: Final = '{share_id!=""}'
 _USES_RESOURCE_CLAIM: Final = (
-    'vgpu_container_resource_claim_info{share_id!=""}'
+    f"({_claims(_OF_A_SHARE)}"
     f" unless {_ON_SHARE} vgpu_container_memory_limit_bytes"
-    f" unless {_ON_SHARE}"
-    f" (count by ({CONTAINER}, uuid) (vgpu_container_resource_claim_info) > 1)"
+    f" unless {_ON_SHARE} (count by ({CONTAINER}, uuid) ({_claims()}) > 1))"
 )
 """Containers that use one share of a GPU by a ResourceClaim, which nothing limits."""
 
-_SHARE: Final = f"{GPU}, namespace, exported_namespace, resource_claim, share_id"
-_USED_OF_SHARE: Final = (
-    f"sum by ({_SHARE}) (({_USES_RESOURCE_CLAIM}) * {_ON_SHARE} group_left ()"
-    " vgpu_container_memory_used_bytes)"
-)
-_CONSUMED: Final = (
-    f"max by ({_SHARE}) (({_USES_RESOURCE_CLAIM}) * {_ON_SHARE} group_left ()"
-    " vgpu_container_memory_allocated_bytes)"
-)
+_SHARE: Final = f"{GPU}, {_OF_CLAIM}"
+
+
+def _of_claims(metric: str) -> str:
+    """The metric of the containers that use one share of a GPU by a ResourceClaim."""
+    return (
+        f"{_USES_RESOURCE_CLAIM} * {_ON_SHARE} group_left () {once(f'{CONTAINER}, uuid', metric)}"
+    )
+
+
+_USED_OF_SHARE: Final = f"sum by ({_SHARE}) ({_of_claims('vgpu_container_memory_used_bytes')})"
+_CONSUMED: Final = once(_SHARE, _of_claims("vgpu_container_memory_allocated_bytes"))
 """What all containers of a share use together, and what its ResourceClaim consumes."""
+
+_REPLICAS: Final = once(f"{CONTAINER}, uuid", "vgpu_container_memory_fair_share_bytes")
+
+
+def _used_of(amount: str, which: str) -> str:
+    """Used memory by ``amount``, of the containers that the matcher ``which`` selects."""
+    return f"vgpu_container_memory_used_bytes{{{which}}} / {amount}"
+
 
 CONTAINERS: Final = RuleGroup(
     "vgpu-containers",
@@ -65,9 +94,11 @@ CONTAINERS: Final = RuleGroup(
         Alert(
             "VgpuContainerMemoryNearLimit",
             INFO,
-            named(
-                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
-                f" > {NEAR_LIMIT_RATIO} <= {OVER_LIMIT_RATIO}"
+            own_names(
+                lambda which: (
+                    f"{_used_of('vgpu_container_memory_limit_bytes', which)}"
+                    f" > {NEAR_LIMIT_RATIO} <= {OVER_LIMIT_RATIO}"
+                )
             ),
             "15m",
             f"{THE_CONTAINER} is near its GPU memory limit",
@@ -78,9 +109,10 @@ CONTAINERS: Final = RuleGroup(
         Alert(
             "VgpuContainerOverLimit",
             WARNING,
-            named(
-                "vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes"
-                f" > {OVER_LIMIT_RATIO}"
+            own_names(
+                lambda which: (
+                    f"{_used_of('vgpu_container_memory_limit_bytes', which)} > {OVER_LIMIT_RATIO}"
+                )
             ),
             "5m",
             f"{THE_CONTAINER} is over its GPU memory limit",
@@ -92,9 +124,11 @@ CONTAINERS: Final = RuleGroup(
         Alert(
             "VgpuContainerBlocked",
             WARNING,
-            named(
-                f"(vgpu_container_blocked == 1) unless on ({CONTAINER})"
-                f" ({HELD_BACK} > on ({GPU}) group_left () {HIGHEST})"
+            own_names(
+                lambda which: (
+                    f"(vgpu_container_blocked{{{which}}} == 1) unless on ({CONTAINER})"
+                    f" ({HELD_BACK} > on ({GPU}) group_left () {HIGHEST})"
+                )
             ),
             "5m",
             f"{THE_CONTAINER} is blocked without need",
@@ -165,11 +199,13 @@ ALLOCATIONS: Final = RuleGroup(
         Alert(
             "VgpuFairShareExceeded",
             WARNING,
-            named(
-                "vgpu_container_memory_used_bytes / vgpu_container_memory_fair_share_bytes > 1"
-                f" and on ({GPU}) vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes"
-                f" > {FULL_RATIO}"
-                f" and on ({GPU}) count by ({GPU}) (vgpu_container_memory_fair_share_bytes) > 1"
+            own_names(
+                lambda which: (
+                    f"{_used_of('vgpu_container_memory_fair_share_bytes', which)} > 1"
+                    f" and on ({GPU}) vgpu_gpu_memory_used_bytes / vgpu_gpu_memory_total_bytes"
+                    f" > {FULL_RATIO}"
+                    f" and on ({GPU}) count by ({GPU}) ({_REPLICAS}) > 1"
+                )
             ),
             "5m",
             f"{THE_CONTAINER} takes too much of a full GPU",
@@ -180,11 +216,13 @@ ALLOCATIONS: Final = RuleGroup(
         Alert(
             "VgpuResourceClaimExceeded",
             WARNING,
-            named(
-                "vgpu_container_memory_used_bytes / vgpu_container_memory_allocated_bytes"
-                f" > {OVER_LIMIT_RATIO}"
-                f' and on ({CONTAINER}, uuid) vgpu_container_resource_claim_info{{share_id!=""}}'
-                " unless vgpu_container_memory_limit_bytes"
+            own_names(
+                lambda which: (
+                    f"{_used_of('vgpu_container_memory_allocated_bytes', which)}"
+                    f" > {OVER_LIMIT_RATIO}"
+                    f' and {_ON_SHARE} vgpu_container_resource_claim_info{{share_id!=""}}'
+                    " unless vgpu_container_memory_limit_bytes"
+                )
             ),
             "5m",
             f"{THE_CONTAINER} uses more than its ResourceClaim",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from grafana.promql import TARGET, Alert, AlertSeverity, RuleGroup
+from grafana.promql import TARGET, Alert, AlertSeverity, RuleGroup, once
 from grafana.settings import ABSENT_REMEMBERED, EXPORTER, SCRAPE_SECONDS, SLOW_PART, STALE_INTERVALS
 from grafana.templates import COUNT, THE_NODE, TIME
 
@@ -63,7 +63,7 @@ EXPORTERS: Final = RuleGroup(
             "VgpuCollectionSlow",
             WARNING,
             f"vgpu_collector_duration_seconds > on ({TARGET}) group_left ()"
-            f" ({SLOW_PART} * vgpu_sample_interval_seconds)",
+            f" ({SLOW_PART} * {once(TARGET, 'vgpu_sample_interval_seconds')})",
             "15m",
             f"The collector {{{{ $labels.collector }}}} on {THE_NODE} is slow",
             f"A pass takes {TIME}. First: look at the node's load and disk; for nvml, see which"

@@ -13,6 +13,15 @@ CONTAINER: Final = f"{TARGET}, pod_uid, container, exported_container"
 
 A label that is not set is empty, so that a single cluster needs no label `cluster`."""
 
+DEVICE: Final = "cluster, uuid"
+SHARE: Final = "cluster, pod_uid, container, uuid"
+"""Labels that identify a device, and a container on it, whichever target reports them.
+
+Two targets report one node while an exporter's pod replaces another, or where two scrape jobs find
+it. So what is added up is first reduced to one series for each device or share of a node
+(:func:`once_a_node`). ``container`` is the container's own name (:func:`named`).
+"""
+
 PLUGIN_TARGET: Final = f"{TARGET}, pod"
 """Labels of a device plugin: a node of several schemes has one plugin of each, under its name."""
 
@@ -99,6 +108,47 @@ def named(expr: str, *labels: str) -> str:
     for label in labels or ("namespace", "pod", "container"):
         expr = f'label_replace({expr}, "{label}", "$1", "exported_{label}", "(.+)")'
     return expr
+
+
+def own_names(expr: Callable[[str], str], *labels: str) -> str:
+    """``expr(which)`` of containers with their own names, once for all pods of one target.
+
+    ``which`` is a matcher of the containers' series. Without ``honor_labels: true``, two pods of
+    the exporter have series of one container that differ only by the pod of the target:
+    :func:`named` would make them equal, and an expression with equal series fails.
+    """
+    renamed, others = expr('exported_pod!=""'), expr('exported_pod=""')
+    return named(f"(max without (pod) ({renamed}) or ({others}))", *labels)
+
+
+def once(labels: str, expr: str) -> str:
+    """``expr`` once for each set of these labels: of several series the largest value."""
+    return f"max by ({labels}) ({expr})"
+
+
+NODE_NAMES: Final = f"max by ({TARGET}, node) (vgpu_node_info)"
+"""The name of each target's node, once where one pod of the exporter follows another."""
+
+
+def on_node(expr: str, metric: str) -> str:
+    """``expr``, which is made of ``metric`` of exporters, with the name of the node.
+
+    It is the name that the exporter reports. Without it, as in the series of an older exporter, it
+    is the label ``node`` of the target, or else its instance.
+    """
+    targets = f'label_replace(group by ({NODE}) ({metric}), "own_node", "$1", "node", "(.+)")'
+    for source in ("instance", "own_node"):
+        targets = f'label_replace({targets}, "node", "$1", "{source}", "(.+)")'
+    names = f"({NODE_NAMES} or on ({TARGET}) {targets})"
+    return f"({expr}) * on ({TARGET}) group_left (node) {names}"
+
+
+def once_a_node(expr: str, *labels: str, metric: str = "") -> str:
+    """``expr`` of exporters once for each node and set of ``labels``, whoever reports it.
+
+    ``metric`` is what ``expr`` is made of, if it is more than a metric.
+    """
+    return once(", ".join(("cluster", "node", *labels)), on_node(expr, metric or expr))
 
 
 def of_pods(expr: Callable[[str, str], str], by: str) -> str:

@@ -4,9 +4,19 @@ Unknown amounts are in no sum: a GPU with a share of unknown size counts neither
 free, and a reserved share without a running container has no unused memory.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from grafana.promql import GPU, NODE, RecordingRule, RuleGroup, gained, named, shareable
+from grafana.promql import (
+    GPU,
+    NODE,
+    RecordingRule,
+    RuleGroup,
+    gained,
+    named,
+    once,
+    once_a_node,
+    shareable,
+)
 from grafana.settings import GPUS_REMEMBERED
 
 USED_OF_ALLOCATED: Final = (
@@ -61,43 +71,97 @@ _ASKED: Final = f"({_ANSWERED} + {_refused(_IN_ALLOCATE)})"
 ADMISSION_SUCCESS: Final = f"clamp_min(1 - {_refused('')} / ({_ASKED} > 0), 0)"
 """Refusals in Allocate are not answers, later ones are: each asked container counts once."""
 
+UTILIZATION: Final = "vgpu_gpu_utilization_ratio"
+
+_ALLOCATED: Final = "vgpu_container_memory_allocated_bytes"
+
+
+class Summand(NamedTuple):
+    """What is added up: ``expr`` once for each set of ``labels`` of a node.
+
+    ``metric`` is what ``expr`` is made of, ``about`` is the meaning of the sum.
+    """
+
+    name: str
+    expr: str
+    metric: str
+    labels: tuple[str, ...]
+    about: str
+
+    def of_targets(self) -> str:
+        """Once for each target: two pods of the exporter may have one target's labels."""
+        return once(", ".join((NODE, *self.labels)), self.expr)
+
+    def of_nodes(self, *more: str) -> str:
+        """Once for each node, with ``more`` labels."""
+        return once_a_node(self.expr, *more, *self.labels, metric=self.metric)
+
+
+def _of_gpus(metric: str, about: str, expr: str = "", of: str = "") -> Summand:
+    return Summand(metric, expr or metric, of or metric, ("uuid",), about)
+
+
+def _of_shares(metric: str, about: str, expr: str = "", of: str = _ALLOCATED) -> Summand:
+    names = named(expr or metric, "namespace", "container")
+    return Summand(metric, names, of, ("pod_uid", "container", "uuid"), about)
+
+
+def _whole(metric: str, about: str) -> Summand:
+    """Of devices that can be allocated."""
+    return _of_gpus(metric, about, shareable(metric), metric)
+
+
 SUMS: Final = (
-    ("vgpu_gpu_memory_total_bytes", shareable("vgpu_gpu_memory_total_bytes"), "memory there is"),
-    ("vgpu_gpu_memory_used_bytes", shareable("vgpu_gpu_memory_used_bytes"), "memory in use"),
-    ("vgpu_gpu_memory_allocated_bytes", "vgpu_gpu_memory_allocated_bytes", "memory allocated"),
-    ("vgpu_gpu_memory_unallocated_bytes", UNALLOCATED, "memory still to be allocated"),
-    ("vgpu_container_memory_unused_bytes", UNUSED, "waste: memory allocated that is not used"),
-    (
-        "vgpu_gpu_memory_unattributed_bytes",
-        shareable("vgpu_gpu_memory_unattributed_bytes"),
-        "memory in use that belongs to no container",
+    _whole("vgpu_gpu_memory_total_bytes", "memory there is"),
+    _whole("vgpu_gpu_memory_used_bytes", "memory in use"),
+    _of_gpus("vgpu_gpu_memory_allocated_bytes", "memory allocated"),
+    _of_gpus(
+        "vgpu_gpu_memory_unallocated_bytes",
+        "memory still to be allocated",
+        UNALLOCATED,
+        "vgpu_gpu_memory_total_bytes",
     ),
-    (
-        "vgpu_gpu_core_allocated_ratio",
-        "vgpu_gpu_core_allocated_ratio",
-        "cores allocated",
+    _of_shares(
+        "vgpu_container_memory_unused_bytes", "waste: memory allocated that is not used", UNUSED
     ),
-    ("vgpu_gpu_shares_allocated", "vgpu_gpu_shares_allocated", "shares that containers hold"),
-    ("vgpu_gpu_power_usage_watts", "vgpu_gpu_power_usage_watts", "power drawn"),
+    _whole("vgpu_gpu_memory_unattributed_bytes", "memory in use that belongs to no container"),
+    _of_gpus("vgpu_gpu_core_allocated_ratio", "cores allocated"),
+    _of_gpus("vgpu_gpu_shares_allocated", "shares that containers hold"),
+    _of_gpus("vgpu_gpu_power_usage_watts", "power drawn"),
 )
-"""(metric, the expression to add up, the meaning of the sum), for each node and each cluster."""
+"""What is added up for each node and each cluster."""
 
 BY_NAMESPACE: Final = (
-    ("vgpu_container_memory_allocated_bytes", "vgpu_container_memory_allocated_bytes", "allocated"),
-    ("vgpu_container_memory_used_bytes", "vgpu_container_memory_used_bytes", "used"),
-    ("vgpu_container_memory_used_of_allocated_bytes", USED_OF_ALLOCATED, "used of what they hold"),
-    ("vgpu_container_memory_unused_bytes", UNUSED, "allocated and not used"),
-    (
-        "vgpu_container_core_allocated_ratio",
+    _of_shares(_ALLOCATED, "allocated"),
+    _of_shares("vgpu_container_memory_used_bytes", "used", of="vgpu_container_memory_used_bytes"),
+    _of_shares(
+        "vgpu_container_memory_used_of_allocated_bytes", "used of what they hold", USED_OF_ALLOCATED
+    ),
+    _of_shares("vgpu_container_memory_unused_bytes", "allocated and not used", UNUSED),
+    _of_shares(
         "vgpu_container_core_allocated_ratio",
         "cores allocated",
+        of="vgpu_container_core_allocated_ratio",
     ),
-    ("vgpu_container_sm_utilization_ratio", "vgpu_container_sm_utilization_ratio", "cores used"),
-    (
+    _of_shares(
+        "vgpu_container_sm_utilization_ratio",
+        "cores used",
+        of="vgpu_container_sm_utilization_ratio",
+    ),
+    _of_shares(
         "vgpu_gpus_allocated",
-        GPUS_ALLOCATED,
         "GPUs allocated; of each share the larger of its parts of cores and memory",
+        GPUS_ALLOCATED,
+        f"({_ALLOCATED} or vgpu_container_core_allocated_ratio)",
     ),
+)
+
+HOLDERS: Final = Summand(
+    "vgpu_containers",
+    named('vgpu_container_info{phase!="released"}', "container"),
+    "vgpu_container_info",
+    ("pod_uid", "container"),
+    "containers that hold shares",
 )
 
 WAITING: Final = (
@@ -142,13 +206,15 @@ GROUPS: Final = (
         (
             *(
                 RecordingRule(
-                    f"instance:{name}:sum", f"sum by ({NODE}) ({expr})", f"{about}, by node"
+                    f"instance:{each.name}:sum",
+                    f"sum by ({NODE}) ({each.of_targets()})",
+                    f"{each.about}, by node",
                 )
-                for name, expr, about in SUMS
+                for each in SUMS
             ),
             RecordingRule(
                 "instance:vgpu_gpu_utilization_ratio:avg",
-                f"avg by ({NODE}) (vgpu_gpu_utilization_ratio)",
+                f"avg by ({NODE}) ({once(f'{NODE}, uuid', UTILIZATION)})",
                 "utilisation of its GPUs, by node",
             ),
             RecordingRule(
@@ -163,33 +229,35 @@ GROUPS: Final = (
         (
             *(
                 RecordingRule(
-                    f"cluster:{name}:sum",
-                    f"sum by (cluster) ({expr})",
-                    f"{about}, by cluster",
+                    f"cluster:{each.name}:sum",
+                    f"sum by (cluster) ({each.of_nodes()})",
+                    f"{each.about}, by cluster",
                 )
-                for name, expr, about in SUMS
+                for each in SUMS
             ),
             RecordingRule(
                 "cluster:vgpu_gpu_utilization_ratio:avg",
-                "avg by (cluster) (vgpu_gpu_utilization_ratio)",
+                f"avg by (cluster) ({once_a_node(UTILIZATION, 'uuid')})",
                 "utilisation of its GPUs, by cluster",
             ),
             RecordingRule(
-                "cluster:vgpu_gpus:sum", "sum by (cluster) (vgpu_gpus)", "GPUs that answer"
+                "cluster:vgpu_gpus:sum",
+                f"sum by (cluster) ({once_a_node('vgpu_gpus')})",
+                "GPUs that answer",
             ),
             RecordingRule(
                 "cluster:vgpu_gpus_expected:sum",
-                "sum by (cluster) (vgpu_gpus_expected)",
+                f"sum by (cluster) ({once_a_node('vgpu_gpus_expected')})",
                 "GPUs that should answer",
             ),
             RecordingRule(
                 "cluster_scheme:vgpu_containers:count",
-                'count by (cluster, scheme) (vgpu_container_info{phase!="released"})',
+                f"count by (cluster, scheme) ({HOLDERS.of_nodes('scheme')})",
                 "containers that hold shares, by sharing system",
             ),
             RecordingRule(
                 "cluster_type:vgpu_allocation_conflicts:sum",
-                "sum by (cluster, type) (vgpu_allocation_conflicts)",
+                f"sum by (cluster, type) ({once_a_node('vgpu_allocation_conflicts', 'type')})",
                 "disagreements between the sources, by type",
             ),
             RecordingRule(
@@ -234,11 +302,11 @@ GROUPS: Final = (
         (
             *(
                 RecordingRule(
-                    f"cluster_namespace:{name}:sum",
-                    f"sum by (cluster, namespace) ({named(expr, 'namespace')})",
-                    f"{about}, by namespace",
+                    f"cluster_namespace:{each.name}:sum",
+                    f"sum by (cluster, namespace) ({each.of_nodes('namespace')})",
+                    f"{each.about}, by namespace",
                 )
-                for name, expr, about in BY_NAMESPACE
+                for each in BY_NAMESPACE
             ),
             *(
                 RecordingRule(
@@ -261,11 +329,11 @@ GROUPS: Final = (
             # After the namespaces' records, which these rules read.
             *(
                 RecordingRule(
-                    f"cluster_team:{name}:sum",
-                    of_team(f"cluster_namespace:{name}:sum"),
-                    f"{about}, by team",
+                    f"cluster_team:{each.name}:sum",
+                    of_team(f"cluster_namespace:{each.name}:sum"),
+                    f"{each.about}, by team",
                 )
-                for name, _, about in BY_NAMESPACE
+                for each in BY_NAMESPACE
             ),
             *(
                 RecordingRule(

@@ -4,9 +4,14 @@ from typing import Final
 
 from grafana.dashboards.model import Variable
 from grafana.dashboards.selecting import CLUSTER as IN_CLUSTER
-from grafana.promql import named
+from grafana.promql import named, own_names
 
 _CONTAINERS: Final = f"vgpu_container_info{{{IN_CLUSTER}}}"
+
+
+def _containers(which: str) -> str:
+    return f"vgpu_container_info{{{IN_CLUSTER}, {which}}}"
+
 
 CLUSTER: Final = Variable(
     "cluster", "Cluster", "label_values(vgpu_snapshot_timestamp_seconds, cluster)", ""
@@ -38,7 +43,7 @@ SCHEME: Final = Variable("scheme", "Sharing system", f"label_values({_CONTAINERS
 POD: Final = Variable(
     "pod",
     "Pod",
-    f"query_result(group by (pod) ({named(_CONTAINERS, 'pod')}))",
+    f"query_result(group by (pod) ({own_names(_containers, 'pod')}))",
     "pod",
 )
 PLUGIN_NODE: Final = Variable(

@@ -29,7 +29,7 @@ from grafana.dashboards.selecting import (
     or_zero,
     with_node,
 )
-from grafana.promql import PLUGIN_TARGET, TARGET
+from grafana.promql import PLUGIN_TARGET, TARGET, once, once_a_node
 from grafana.settings import EXPORTER, XID_SECONDS
 from vgpu.units import GIB
 
@@ -46,7 +46,8 @@ INIT_AND_APP: Final = (
 FOUND: Final = findings(CLUSTER)
 MISSING: Final = f"instance:vgpu_gpus_missing:max{{{CLUSTER}}}"
 FREE: Final = free_memory(CLUSTER)
-FREE_PART: Final = f"({FREE}) / vgpu_gpu_memory_total_bytes"
+FREE_PART: Final = free_memory(CLUSTER, " / vgpu_gpu_memory_total_bytes")
+FREE_BESIDE_SHARES: Final = free_memory(CLUSTER, " * (vgpu_gpu_shares_allocated > bool 0)")
 
 UTILISATION: Final = (
     f"sum(cluster:vgpu_gpu_utilization_ratio:avg{{{CLUSTER}}} * cluster:vgpu_gpus:sum)"
@@ -81,9 +82,15 @@ def by_node(metric: str) -> str:
 
 RULES_LOADED: Final = f"cluster:vgpu_gpus:sum{{{CLUSTER}}}"
 FIRING: Final = f'ALERTS{{{CLUSTER}, alertstate="firing", alertname=~"Vgpu.+"}}'
-RECENT_XIDS: Final = f"time() - vgpu_gpu_xid_last_timestamp_seconds{{{CLUSTER}}} < {XID_SECONDS}"
+XID_TIMES: Final = f"vgpu_gpu_xid_last_timestamp_seconds{{{CLUSTER}}}"
+RECENT_XIDS: Final = once_a_node(
+    f"time() - {XID_TIMES} < {XID_SECONDS}", "uuid", "xid", metric=XID_TIMES
+)
 XIDS_RECORDED: Final = f"vgpu_gpu_xid_watched{{{CLUSTER}}} == 1"
 NO_XIDS: Final = "XIDs are not recorded (collector xid), or no exporter is scraped"
+COLLECTORS: Final = f"vgpu_collector_success{{{CLUSTER}}}"
+FAILED_PODS: Final = f'vgpu_pods{{{CLUSTER}, phase="Failed"}}'
+OTHER_PODS: Final = f'vgpu_pods{{{CLUSTER}, phase!~"Running|Succeeded"}}'
 STAT_WIDTH: Final = 3
 """Eight numbers fill a line."""
 
@@ -114,7 +121,7 @@ TRUST: Final = PanelRow(
             "GPUs missing",
             "GPUs that were there within a day, or should be, and do not answer.",
             GrafanaUnit.COUNT,
-            f"sum({MISSING})",
+            f"sum({once_a_node(MISSING)})",
             NO_RULES,
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuGpuMissing"),
@@ -134,7 +141,7 @@ TRUST: Final = PanelRow(
             "Collectors failing",
             "Parts of exporters whose last pass brought no data. Their data is missing here.",
             GrafanaUnit.COUNT,
-            f"sum(vgpu_collector_success{{{CLUSTER}}} == bool 0)",
+            f"sum({once_a_node(f'{COLLECTORS} == bool 0', 'collector', metric=COLLECTORS)})",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuCollectorFailing"),
@@ -155,7 +162,7 @@ TRUST: Final = PanelRow(
             "Pods that requested a shared GPU, failed, and were not deleted.",
             GrafanaUnit.COUNT,
             or_zero(
-                f'sum(vgpu_pods{{{CLUSTER}, phase="Failed"}})',
+                f"sum({once_a_node(FAILED_PODS, 'reason')})",
                 f'vgpu_allocation_source_read{{{CLUSTER}, source="annotations"}} == 1',
             ),
             "no exporter reads pods (--collector.api)",
@@ -230,7 +237,7 @@ CAPACITY: Final = PanelRow(
             "Fragmentation: part of the free memory that is on partly allocated GPUs. Not a number"
             " if nothing is free.",
             GrafanaUnit.RATIO,
-            f"sum(({FREE}) * (vgpu_gpu_shares_allocated > bool 0)) / sum({FREE})",
+            f"sum({FREE_BESIDE_SHARES}) / sum({FREE})",
             "no exporter is scraped, or nothing is free",
             steps=((None, Colour.PLAIN), (0.5, Colour.ODD)),
             width=STAT_WIDTH,
@@ -326,7 +333,7 @@ PROBLEMS: Final = PanelRow(
             (
                 PanelQuery(
                     or_zero(
-                        f"sort_desc(count by (node, xid) ({with_node(RECENT_XIDS)}))",
+                        f"sort_desc(count by (node, xid) ({RECENT_XIDS}))",
                         XIDS_RECORDED,
                         xid="errors: none",
                     ),
@@ -463,6 +470,7 @@ NAMESPACES: Final = PanelRow(
     ),
 )
 
+CONFLICTS: Final = f"vgpu_allocation_conflicts{{{CLUSTER}}}"
 OF_NODE: Final = (
     Column("GPUs", f"vgpu_gpus{{{CLUSTER}}}"),
     Column("Missing", MISSING, steps=NONE_IS_GOOD),
@@ -492,7 +500,7 @@ OF_NODE: Final = (
     Column("Power", by_node("vgpu_gpu_power_usage_watts"), GrafanaUnit.WATTS),
     Column(
         "Conflicts",
-        f"sum by ({TARGET}) (vgpu_allocation_conflicts{{{CLUSTER}}})",
+        f"sum by ({TARGET}) ({once(f'{TARGET}, type', CONFLICTS)})",
         steps=NONE_IS_BETTER,
     ),
     Column(
@@ -505,7 +513,8 @@ OF_NODE: Final = (
 PLUGIN: Final = Column(
     "Plugin",
     f"min by (cluster, node) (vgpu_plugin_ready{{{CLUSTER}}}"
-    f" * on ({PLUGIN_TARGET}) group_left (node) vgpu_plugin_info)",
+    f" * on ({PLUGIN_TARGET}) group_left (node)"
+    f" {once(f'{PLUGIN_TARGET}, node', 'vgpu_plugin_info')})",
     steps=((None, Colour.BAD), (1, Colour.GOOD)),
     value_texts={0: "NOT READY", 1: "ready"},
 )
@@ -555,8 +564,7 @@ REPAIR: Final = PanelRow(
             (
                 PanelQuery(
                     or_zero(
-                        "sum by (phase, reason)"
-                        f' (vgpu_pods{{{CLUSTER}, phase!~"Running|Succeeded"}})',
+                        f"sum by (phase, reason) ({once_a_node(OTHER_PODS, 'phase', 'reason')})",
                         f'vgpu_allocation_source_read{{{CLUSTER}, source="annotations"}} == 1',
                         phase="none",
                     ),

@@ -20,7 +20,7 @@ from grafana.dashboards.model import (
 from grafana.dashboards.nvidia_row import node_row
 from grafana.dashboards.selecting import NODE, or_zero, with_gpu, with_scheme
 from grafana.dashboards.tokens_row import TOKENS
-from grafana.promql import GPU, named
+from grafana.promql import DEVICE, GPU, once, once_a_node, own_names
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
 NO_EXPORTER: Final = "the node's exporter is not scraped"
@@ -35,6 +35,17 @@ def of_node(metric: str, more: str = "") -> str:
     """The node's series of the metric."""
     return f"{metric}{{{NODE}{more}}}"
 
+
+def of_containers(metric: str, beside: str = "") -> str:
+    """The node's series of the metric, with the containers' own names; ``beside`` follows it."""
+    return own_names(lambda which: of_node(metric, f", {which}") + beside)
+
+
+CONTAINER_NAMES: Final = "namespace, pod, container"
+SHARE_NAMES: Final = f"cluster, {CONTAINER_NAMES}, pod_uid, uuid"
+
+COLLECTORS: Final = of_node("vgpu_collector_success")
+CONFLICTS: Final = once_a_node(of_node("vgpu_allocation_conflicts"), "type")
 
 TRUST: Final = PanelRow(
     "Data health and problems",
@@ -61,7 +72,7 @@ TRUST: Final = PanelRow(
             "Collectors failing",
             "Parts of the exporter whose last pass brought no data; their names are further down.",
             GrafanaUnit.COUNT,
-            f"sum({of_node('vgpu_collector_success')} == bool 0)",
+            f"sum({once_a_node(f'{COLLECTORS} == bool 0', 'collector', metric=COLLECTORS)})",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuCollectorFailing"),
@@ -70,7 +81,7 @@ TRUST: Final = PanelRow(
             "GPUs missing",
             "GPUs that were there within a day, or should be, and do not answer.",
             GrafanaUnit.COUNT,
-            f"sum({of_node('instance:vgpu_gpus_missing:max')})",
+            f"sum({once_a_node(of_node('instance:vgpu_gpus_missing:max'))})",
             f"{NO_DRIVER}, or the recording rules are not loaded",
             steps=NONE_IS_GOOD,
             link=links.runbook("VgpuGpuMissing"),
@@ -79,7 +90,7 @@ TRUST: Final = PanelRow(
             "Conflicts",
             "Disagreements between the sources about who holds what; by type further down.",
             GrafanaUnit.COUNT,
-            f"sum({of_node('vgpu_allocation_conflicts')})",
+            f"sum({CONFLICTS})",
             NO_EXPORTER,
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuAllocationConflict"),
@@ -88,7 +99,7 @@ TRUST: Final = PanelRow(
             "Processes in no container",
             "Processes on the GPUs that belong to no container and are not accounted.",
             GrafanaUnit.COUNT,
-            f"sum({of_node('vgpu_gpu_unattributed_processes')})",
+            f"sum({once_a_node(of_node('vgpu_gpu_unattributed_processes'), 'uuid')})",
             "the driver does not answer, or processes cannot be assigned to containers (hostPID)",
             steps=NONE_IS_BETTER,
             link=links.runbook("VgpuAttributionGap"),
@@ -177,30 +188,33 @@ HOLDERS: Final = PanelRow(
             (
                 Column(
                     "Shares",
-                    named(with_scheme(of_node("vgpu_container_shares_allocated"))),
+                    own_names(
+                        lambda which: with_scheme(
+                            of_node("vgpu_container_shares_allocated", f", {which}")
+                        )
+                    ),
                     more={"scheme": "System", "phase": "Phase"},
                 ),
                 Column(
                     "Allocated",
-                    named(of_node("vgpu_container_memory_allocated_bytes")),
+                    of_containers("vgpu_container_memory_allocated_bytes"),
                     GrafanaUnit.BYTES,
                 ),
                 Column(
-                    "Limit", named(of_node("vgpu_container_memory_limit_bytes")), GrafanaUnit.BYTES
+                    "Limit", of_containers("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES
                 ),
                 Column(
-                    "Used", named(of_node("vgpu_container_memory_used_bytes")), GrafanaUnit.BYTES
+                    "Used", of_containers("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES
                 ),
                 Column(
                     "Accounted",
-                    named(of_node("vgpu_container_memory_accounted_bytes")),
+                    of_containers("vgpu_container_memory_accounted_bytes"),
                     GrafanaUnit.BYTES,
                 ),
                 Column(
                     "Used of limit",
-                    named(
-                        f"{of_node('vgpu_container_memory_used_bytes')}"
-                        " / vgpu_container_memory_limit_bytes"
+                    of_containers(
+                        "vgpu_container_memory_used_bytes", " / vgpu_container_memory_limit_bytes"
                     ),
                     GrafanaUnit.RATIO,
                     steps=(
@@ -210,11 +224,11 @@ HOLDERS: Final = PanelRow(
                     ),
                 ),
                 Column(
-                    "SM", named(of_node("vgpu_container_sm_utilization_ratio")), GrafanaUnit.RATIO
+                    "SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO
                 ),
                 Column(
                     "Cores allocated",
-                    named(of_node("vgpu_container_core_allocated_ratio")),
+                    of_containers("vgpu_container_core_allocated_ratio"),
                     GrafanaUnit.RATIO,
                 ),
             ),
@@ -243,8 +257,8 @@ TIME: Final = PanelRow(
             GrafanaUnit.BYTES,
             (
                 PanelQuery(
-                    "sum by (namespace, pod, container)"
-                    f" ({named(of_node('vgpu_container_memory_used_bytes'))})",
+                    f"sum by ({CONTAINER_NAMES})"
+                    f" ({once(SHARE_NAMES, of_containers('vgpu_container_memory_used_bytes'))})",
                     CONTAINER_NAME,
                 ),
             ),
@@ -265,8 +279,8 @@ TIME: Final = PanelRow(
             GrafanaUnit.RATIO,
             (
                 PanelQuery(
-                    "sum by (namespace, pod, container)"
-                    f" ({named(of_node('vgpu_container_sm_utilization_ratio'))})",
+                    f"sum by ({CONTAINER_NAMES})"
+                    f" ({once(SHARE_NAMES, of_containers('vgpu_container_sm_utilization_ratio'))})",
                     CONTAINER_NAME,
                 ),
             ),
@@ -307,10 +321,13 @@ HEALTH: Final = PanelRow(
             ' first. "None heard" is drawn only where XIDs are recorded.',
             GrafanaUnit.COUNT,
             (
-                PanelQuery(with_gpu(of_node("vgpu_gpu_xid_errors_total")), "{{gpu}}: XID {{xid}}"),
+                PanelQuery(
+                    with_gpu(of_node("vgpu_gpu_xid_errors_total"), "xid"),
+                    "{{gpu}}: XID {{xid}}",
+                ),
                 PanelQuery(
                     f"0 * ({with_gpu(of_node('vgpu_gpu_xid_watched') + ' == 1')})"
-                    f" unless on ({GPU}) vgpu_gpu_xid_errors_total",
+                    f" unless on ({DEVICE}) vgpu_gpu_xid_errors_total",
                     "{{gpu}}: none heard",
                 ),
             ),
@@ -367,8 +384,9 @@ SOURCES: Final = PanelRow(
                 ),
                 Column(
                     "Refused",
-                    f"sum by (collector) ({of_node('vgpu_collector_rejected')})"
-                    f" or on (collector) 0 * {of_node('vgpu_collector_success')}",
+                    "sum by (collector)"
+                    f" ({once_a_node(of_node('vgpu_collector_rejected'), 'collector', 'reason')})"
+                    f" or on (collector) 0 * {COLLECTORS}",
                     steps=NONE_IS_BETTER,
                 ),
             ),
@@ -383,7 +401,7 @@ SOURCES: Final = PanelRow(
             (
                 PanelQuery(
                     or_zero(
-                        f"sort_desc(sum by (type) ({of_node('vgpu_allocation_conflicts')}) > 0)",
+                        f"sort_desc(sum by (type) ({CONFLICTS}) > 0)",
                         of_node("vgpu_allocation_conflicts"),
                         type="none",
                     ),
@@ -418,6 +436,6 @@ BY_NODE: Final = Dashboard(
     "vgpu / Node",
     "One node: its GPUs, their holders and their condition.",
     (choices.CLUSTER, choices.NODE),
-    (TRUST, GPUS, HOLDERS, node_row(of_node), TIME, HEALTH, TOKENS, SOURCES),
+    (TRUST, GPUS, HOLDERS, node_row(of_containers), TIME, HEALTH, TOKENS, SOURCES),
     "1h",
 )

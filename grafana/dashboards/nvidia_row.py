@@ -14,7 +14,7 @@ from grafana.dashboards.model import (
     bars,
     graph,
 )
-from grafana.promql import CONTAINER, GPU, named
+from grafana.promql import CONTAINER, GPU, once
 
 TITLE: Final = "NVIDIA's own sharing"
 
@@ -31,11 +31,18 @@ FAIR: Final = (
 )
 
 
-def node_row(of_node: Callable[[str], str]) -> PanelRow:
-    """Who has how much of which GPU; ``of_node`` selects the series of the node."""
-    sharing = of_node("vgpu_container_sharing_info")
-    of_it = f"on ({CONTAINER}, uuid)"
-    used = of_node("vgpu_container_memory_used_bytes")
+SHARING: Final = "vgpu_container_sharing_info"
+OF_IT: Final = f"on ({CONTAINER}, uuid)"
+
+
+def node_row(of_containers: Callable[[str, str], str]) -> PanelRow:
+    """Who has how much of which GPU.
+
+    ``of_containers(metric, beside)`` are the node's series of the metric with the containers' own
+    names; ``beside`` follows the metric.
+    """
+    shares = once(f"{CONTAINER}, uuid", "vgpu_container_shares_allocated")
+    used = "vgpu_container_memory_used_bytes"
     return PanelRow(
         TITLE,
         (
@@ -53,34 +60,37 @@ def node_row(of_node: Callable[[str], str]) -> PanelRow:
                 (
                     Column(
                         "Replicas",
-                        named(f"{sharing} * {of_it} group_left () vgpu_container_shares_allocated"),
+                        of_containers(SHARING, f" * {OF_IT} group_left () {shares}"),
                         more={"sharing": "Sharing"},
                     ),
                     Column(
                         "Of",
-                        named(f"{sharing} * on ({GPU}) group_left () vgpu_gpu_replicas"),
+                        of_containers(
+                            SHARING,
+                            f" * on ({GPU}) group_left () {once(GPU, 'vgpu_gpu_replicas')}",
+                        ),
                     ),
                     Column(
                         "Limit of the container",
-                        named(
-                            f"{of_node('vgpu_container_memory_unlimited')} and {of_it} {sharing}"
-                        ),
+                        of_containers("vgpu_container_memory_unlimited", f" and {OF_IT} {SHARING}"),
                         value_texts={0: "limited", 1: "unlimited"},
                     ),
                     Column(
                         "Limit of each process",
-                        named(of_node("vgpu_container_process_memory_limit_bytes")),
+                        of_containers("vgpu_container_process_memory_limit_bytes", ""),
                         GrafanaUnit.BYTES,
                     ),
                     Column(
                         "Fair share",
-                        named(of_node("vgpu_container_memory_fair_share_bytes")),
+                        of_containers("vgpu_container_memory_fair_share_bytes", ""),
                         GrafanaUnit.BYTES,
                     ),
-                    Column("Used", named(f"{used} and {of_it} {sharing}"), GrafanaUnit.BYTES),
+                    Column(
+                        "Used", of_containers(used, f" and {OF_IT} {SHARING}"), GrafanaUnit.BYTES
+                    ),
                     Column(
                         "Used of fair share",
-                        named(f"{used} / vgpu_container_memory_fair_share_bytes"),
+                        of_containers(used, " / vgpu_container_memory_fair_share_bytes"),
                         GrafanaUnit.RATIO,
                         steps=((None, Colour.GOOD), (1, Colour.ODD)),
                     ),

@@ -3,7 +3,16 @@
 import re
 from typing import Final
 
-from grafana.promql import CONTAINER, GPU, TARGET, named, shareable
+from grafana.promql import (
+    CONTAINER,
+    DEVICE,
+    NODE_NAMES,
+    TARGET,
+    named,
+    once,
+    once_a_node,
+    shareable,
+)
 from grafana.recording import teams
 
 CLUSTER: Final = 'cluster=~"$cluster"'
@@ -25,9 +34,6 @@ BOTH_SCOPES: Final = (
 )
 """A note for panels with :func:`findings`."""
 
-NODE_NAMES: Final = f"max by ({TARGET}, node) (vgpu_node_info)"
-"""The name of each exporter's node, once where one pod of the exporter follows another."""
-
 _SELECTOR: Final = re.compile(r"\b(?:\w+:)?vgpu_\w+(?::\w+)?(?:\{[^}]*\})?(?:\[[^\]]*\])?")
 """A metric or record in an expression, with its labels and its range."""
 
@@ -40,29 +46,52 @@ _OWN: Final = f'{CLUSTER}, exported_namespace="", namespace=~"$namespace", pod=~
 _OTHER_SCHEMES: Final = f'vgpu_container_info{{{CLUSTER}, scheme!~"$scheme"}}'
 
 
-def workload(expr: str, beside: str = "") -> str:
+def of_targets(expr: str, beside: str = "") -> str:
     """``expr`` of the selected namespaces, pods and schemes, with the containers' own names.
 
     ``expr`` has ``CHOSEN`` for its selector; ``beside`` follows ``expr`` and needs no selector. A
-    container of unknown scheme is in every scheme, so that missing data does not hide it.
+    container of unknown scheme is in every scheme, so that missing data does not hide it. Two
+    targets of one node have a series each, two pods of one target have one.
     """
-    either = " or ".join(
-        expr.replace(CHOSEN, selector) for selector in (_EXPORTED + _EXPORTED_POD, _OWN)
+    renamed, others = (
+        f"(({expr.replace(CHOSEN, selector)}) {beside}) unless on ({CONTAINER}) {_OTHER_SCHEMES}"
+        for selector in (_EXPORTED + _EXPORTED_POD, _OWN)
     )
-    return named(f"(({either}) {beside}) unless on ({CONTAINER}) {_OTHER_SCHEMES}")
+    return named(f"(max without (pod) ({renamed}) or ({others}))")
+
+
+def workload(expr: str, beside: str = "", *labels: str) -> str:
+    """:func:`of_targets`, once for each container and device, whichever target reports it.
+
+    ``labels`` are to be kept beside the names.
+    """
+    names = ("cluster", "namespace", "pod", "container", "pod_uid", "uuid", *labels)
+    return once(", ".join(names), of_targets(expr, beside))
 
 
 def with_scheme(expr: str) -> str:
     """``expr`` with the container's labels ``scheme`` and ``phase`` where they are known."""
     return (
-        f"({expr}) * on ({CONTAINER}) group_left (scheme, phase) vgpu_container_info"
+        f"({expr}) * on ({CONTAINER}) group_left (scheme, phase)"
+        f" {_one_of(CONTAINER, 'scheme, phase', 'vgpu_container_info')}"
         f" or on ({CONTAINER}, uuid) ({expr})"
     )
 
 
-def with_gpu(expr: str) -> str:
-    """``expr`` with the GPU's number and model."""
-    return f"({expr}) * on ({GPU}) group_left (gpu, model) vgpu_gpu_info"
+def with_gpu(expr: str, *labels: str) -> str:
+    """``expr`` once for each device and set of ``labels``, with the GPU's number and model."""
+    return (
+        f"{once(', '.join((DEVICE, *labels)), expr)} * on ({DEVICE}) group_left (gpu, model)"
+        f" {_one_of(DEVICE, 'gpu, model', 'vgpu_gpu_info')}"
+    )
+
+
+def _one_of(labels: str, more: str, info: str) -> str:
+    """One series of ``info`` for each set of ``labels``, with ``more`` of its labels.
+
+    Two targets may report different values of ``more`` for a moment.
+    """
+    return f"topk by ({labels}) (1, {once(f'{labels}, {more}', info)})"
 
 
 def with_team(expr: str) -> str:
@@ -113,7 +142,8 @@ def or_zero(expr: str, witness: str, **name: str) -> str:
     return f"{expr} or on () ({zero})"
 
 
-def free_memory(selector: str) -> str:
-    """Memory of each GPU that is still to be allocated."""
-    total = shareable(f"vgpu_gpu_memory_total_bytes{{{selector}}}")
-    return f"clamp_min(({total}) - vgpu_gpu_memory_allocated_bytes, 0)"
+def free_memory(selector: str, beside: str = "") -> str:
+    """Memory of each GPU that is still to be allocated, once; ``beside`` follows it."""
+    total = f"vgpu_gpu_memory_total_bytes{{{selector}}}"
+    free = f"clamp_min(({shareable(total)}) - vgpu_gpu_memory_allocated_bytes, 0)"
+    return once_a_node(f"{free}{beside}", "uuid", metric=total)

@@ -23,12 +23,13 @@ from grafana.dashboards.nvidia_row import workload_row
 from grafana.dashboards.selecting import (
     CHOSEN,
     largest,
+    of_targets,
     or_zero,
     with_node,
     with_scheme,
     workload,
 )
-from grafana.promql import CONTAINER
+from grafana.promql import CONTAINER, SHARE
 from grafana.settings import NEAR_LIMIT_RATIO, OVER_LIMIT_RATIO
 
 NO_SHARES: Final = "what is chosen holds no share, or its exporter is not scraped"
@@ -43,9 +44,14 @@ LISTED: Final = 100
 """Maximum number of shares in the table: more are no longer read, and cost the browser time."""
 
 
-def of_containers(metric: str, beside: str = "", more: str = "") -> str:
-    """The metric's series of the selected containers."""
-    return workload(f"{metric}{{{CHOSEN}{more}}}", beside)
+def of_containers(metric: str, beside: str = "", *labels: str) -> str:
+    """The metric's series of the selected containers, each once; ``labels`` are to be kept."""
+    return workload(f"{metric}{{{CHOSEN}}}", beside, *labels)
+
+
+def column(metric: str, beside: str = "") -> str:
+    """The same with the labels of its target, for a table with the name of the node."""
+    return of_targets(f"{metric}{{{CHOSEN}}}", beside)
 
 
 SHARES: Final = of_containers("vgpu_container_shares_allocated")
@@ -54,16 +60,16 @@ ACCOUNTED: Final = of_containers("vgpu_container_memory_accounted_bytes")
 OF_LIMIT: Final = of_containers(
     "vgpu_container_memory_used_bytes", "/ vgpu_container_memory_limit_bytes"
 )
-UNUSED: Final = (
-    "clamp_min("
-    + of_containers("vgpu_container_memory_allocated_bytes", "- vgpu_container_memory_used_bytes")
-    + ", 0)"
-)
-BUSIEST: Final = of_containers(
+NOT_USED: Final = "vgpu_container_memory_allocated_bytes", "- vgpu_container_memory_used_bytes"
+UNUSED: Final = f"clamp_min({of_containers(*NOT_USED)}, 0)"
+BUSY: Final = (
     "0 * vgpu_container_shares_allocated",
-    f"+ on ({CONTAINER}, uuid) group_left () max by ({CONTAINER}, uuid)"
-    " (max_over_time(vgpu_container_sm_utilization_ratio[1h]))",
+    (
+        f"+ on ({CONTAINER}, uuid) group_left () max by ({CONTAINER}, uuid)"
+        " (max_over_time(vgpu_container_sm_utilization_ratio[1h]))"
+    ),
 )
+BUSIEST: Final = of_containers(*BUSY)
 """Of the containers that exist now, measured by any pod of the exporter."""
 
 LIMIT_STEPS: Final = (
@@ -73,7 +79,6 @@ LIMIT_STEPS: Final = (
 )
 
 
-SHARE: Final = f"{CONTAINER}, uuid"
 NEAREST: Final = f"topk({LISTED}, {OF_LIMIT} or on ({SHARE}) 0 * {SHARES})"
 """The shares that the table lists; those without a limit or a measured use come last."""
 
@@ -157,20 +162,23 @@ SUMMARY: Final = PanelRow(
 COLUMNS: Final = (
     Column(
         "Shares",
-        workload(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
+        of_targets(with_scheme(f"vgpu_container_shares_allocated{{{CHOSEN}}}")),
         more={"scheme": "System", "phase": "Phase"},
     ),
-    Column("Allocated", of_containers("vgpu_container_memory_allocated_bytes"), GrafanaUnit.BYTES),
-    Column("Limit", of_containers("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES),
-    Column("Used", USED, GrafanaUnit.BYTES),
-    Column("Accounted", ACCOUNTED, GrafanaUnit.BYTES),
-    Column("Used of limit", OF_LIMIT, GrafanaUnit.RATIO, steps=LIMIT_STEPS),
-    Column("SM", of_containers("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO),
+    Column("Allocated", column("vgpu_container_memory_allocated_bytes"), GrafanaUnit.BYTES),
+    Column("Limit", column("vgpu_container_memory_limit_bytes"), GrafanaUnit.BYTES),
+    Column("Used", column("vgpu_container_memory_used_bytes"), GrafanaUnit.BYTES),
+    Column("Accounted", column("vgpu_container_memory_accounted_bytes"), GrafanaUnit.BYTES),
     Column(
-        "Cores allocated", of_containers("vgpu_container_core_allocated_ratio"), GrafanaUnit.RATIO
+        "Used of limit",
+        column("vgpu_container_memory_used_bytes", "/ vgpu_container_memory_limit_bytes"),
+        GrafanaUnit.RATIO,
+        steps=LIMIT_STEPS,
     ),
-    Column("Most SM in 1 h", BUSIEST, GrafanaUnit.RATIO),
-    Column("Unused", UNUSED, GrafanaUnit.BYTES),
+    Column("SM", column("vgpu_container_sm_utilization_ratio"), GrafanaUnit.RATIO),
+    Column("Cores allocated", column("vgpu_container_core_allocated_ratio"), GrafanaUnit.RATIO),
+    Column("Most SM in 1 h", column(*BUSY), GrafanaUnit.RATIO),
+    Column("Unused", f"clamp_min({column(*NOT_USED)}, 0)", GrafanaUnit.BYTES),
 )
 
 CONTAINERS: Final = PanelRow(
@@ -290,7 +298,7 @@ OF_FAIR_SHARE: Final = of_containers(
 )
 
 NVIDIA: Final = workload_row(
-    of_containers("vgpu_container_sharing_info"), lines(OF_FAIR_SHARE, "max"), SHOWN
+    of_containers("vgpu_container_sharing_info", "", "sharing"), lines(OF_FAIR_SHARE, "max"), SHOWN
 )
 
 WORKLOAD: Final = Dashboard(

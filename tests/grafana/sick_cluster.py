@@ -97,7 +97,7 @@ class SickNode(LiveExporter):
         broken, full = fake_devices(self.sample)
         broken.settings.update(SICK)
         full.settings.update(UNHEARD)
-        xids = [nvml_fake.Xid(broken.settings["uuid"], xid) for xid in (31, 79, 94)]
+        xids = [nvml_fake.Xid(broken.settings["uuid"], xid) for xid in (31, 79, 94, 999)]
         processes = fake_processes(self.sample)
         for process in processes:
             if process.pid == WHISPER:
