@@ -62,15 +62,21 @@ Joins that are often wanted:
 
 ```promql
 # used memory with the model of the GPU
-vgpu_container_memory_used_bytes * on (uuid) group_left (model) vgpu_gpu_info
+vgpu_container_memory_used_bytes
+  * on (uuid) group_left (model) max by (uuid, model) (vgpu_gpu_info)
 # how far a container is into its limit, with its scheme
 vgpu_container_memory_used_bytes / vgpu_container_memory_limit_bytes
-  * on (namespace, pod, container, pod_uid) group_left (scheme) vgpu_container_info
+  * on (pod_uid) group_left (scheme) max by (pod_uid, scheme) (vgpu_container_info)
 # memory of each GPU that is still to be allocated
-vgpu_gpu_memory_total_bytes - on (uuid) vgpu_gpu_memory_allocated_bytes
-# memory that was allocated and is not used
-vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes
+max by (uuid) (vgpu_gpu_memory_total_bytes) - max by (uuid) (vgpu_gpu_memory_allocated_bytes)
+# memory of a namespace that was allocated and is not used
+sum by (namespace) (max by (namespace, pod_uid, container, uuid) (
+  vgpu_container_memory_allocated_bytes - vgpu_container_memory_used_bytes
+))
 ```
+
+Two targets may report one node: while one pod of the exporter replaces another, or where two scrape
+jobs find it. So `max by` takes each device or container once, before a join and in a sum.
 """
 
 COMPATIBILITY = """\

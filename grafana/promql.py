@@ -126,7 +126,7 @@ def once(labels: str, expr: str) -> str:
     return f"max by ({labels}) ({expr})"
 
 
-NODE_NAMES: Final = f"max by ({TARGET}, node) (vgpu_node_info)"
+NODE_NAMES: Final = once(f"{TARGET}, node", "vgpu_node_info")
 """The name of each target's node, once where one pod of the exporter follows another."""
 
 

@@ -77,9 +77,9 @@ _BESIDE_48: Final = "comes with XID 48, which is critical"
 _NO_ACTION: Final = "the catalog has no action"
 
 
-def _engine(number: int, name: str, **more: bool) -> KnownXid:
+def _engine(number: int, name: str, *, ignored: bool = False) -> KnownXid:
     """An error of an engine: the program has to be started again, and the GPU works."""
-    return KnownXid(number, name, _APPLICATION, "RESTART_APP", _NONE, **more)
+    return KnownXid(number, name, _APPLICATION, "RESTART_APP", _NONE, ignored)
 
 
 def _nvlink5(number: int, unit: str) -> KnownXid:

@@ -232,11 +232,15 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("of_node", [SERIES, renamed(SERIES)], ids=["honor_labels", "exported_"])
-def test_the_queries_count_each_container_once_however_often_it_is_scraped(tmp_path, of_node):
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(SERIES, SERIES), (renamed(SERIES), renamed(SERIES)), (SERIES, renamed(SERIES))],
+    ids=["honor_labels", "exported_", "both"],
+)
+def test_the_queries_count_each_container_once_however_often_it_is_scraped(tmp_path, first, second):
     scraped = [
-        *inputs(of_node, job="vgpu", instance="10.0.0.7:9394"),
-        *inputs(of_node, job="vgpu-again", instance="gpu-7"),
+        *inputs(first, job="vgpu", instance="10.0.0.7:9394"),
+        *inputs(second, job="vgpu-again", instance="gpu-7"),
     ]
     tests = [
         {

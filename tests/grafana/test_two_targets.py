@@ -6,6 +6,7 @@ the node. Each query of each panel, variable, record and alert is asked of a rea
 
 import re
 from collections import Counter
+from functools import cache
 from urllib.parse import quote
 
 import pytest
@@ -18,6 +19,7 @@ from tests.grafana.test_alerts import minutes, numbered
 from tests.grafana.two_targets import ALONE, NEW, OLD, TWICE, clusters
 from tests.support.bed.monitoring import Prometheus
 from tests.support.defects import no_defects
+from tests.support.environment import ROOT
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
 
@@ -45,10 +47,11 @@ EXPRESSIONS = {
 }
 
 COUNT_TARGETS = {
+    "count by (version) (hami_build_info)": "it shows which versions run, and how many of each",
     "vgpu-fleet: Firing alerts A": "an alert about a target fires for each target",
     "vgpu-fleet: Firing alerts by name A": "an alert about a target fires for each target",
 }
-"""Panels that show something of each target by nature, and why."""
+"""Queries that show something of each target by nature, and why."""
 
 EXPORTERS = re.compile(
     r"vgpu_(?:gpus?|container|node|collector|snapshot|allocation|pods|driver)_?(?!\w*quota)"
@@ -81,6 +84,7 @@ def ask(server):
     """Asks all questions about one moment; one that fails says why."""
     ((_, now),) = server.query("vector(time())")
 
+    @cache
     def asked(expr):
         path = f"/api/v1/query?query={quote(expr)}&time={now}"
         answer = server.api(path)
@@ -185,6 +189,53 @@ def test_each_record_is_the_same_for_one_target_and_two(ask):
         for twice in TWICE:
             if found[twice.name] != found[twice.alone]:
                 yield f"{name}: {twice.name}: {differences(found[twice.name], found[twice.alone])}"
+
+
+# ---------------------------------------------------------------- documented queries
+
+BLOCK = re.compile(r"^```promql\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCUMENTED = [
+    query
+    for page in sorted(ROOT.glob("docs/**/*.md"))
+    for block in BLOCK.findall(page.read_text())
+    for query in re.split(r"^#.*\n", block, flags=re.MULTILINE)
+    if query.strip()
+]
+METRIC = re.compile(
+    r"\b(vgpu_\w+|Host(?:GPU|Core)\w+|vGPU_\w+|Device_\w+|MigInfo|volcano_\w+|hami_\w+"
+    r"|container_(?:gpu|request)_\w+)\b(?:\{)?"
+)
+
+
+def of_cluster(query, cluster):
+    """The query with a matcher for the cluster at each metric."""
+
+    def selected(metric):
+        rest = "," if metric[0].endswith("{") else "}"
+        return f'{metric[1]}{{cluster="{cluster}"{rest}'
+
+    return METRIC.sub(selected, query)
+
+
+@no_defects
+def test_each_documented_query_answers_the_same_for_one_target_and_two(ask):
+    """A query that shows series as they are has those of each target."""
+    assert len(DOCUMENTED) > 30
+    alone, twice = ALONE[-1].name, TWICE[-1].name
+    for query in DOCUMENTED:
+        answers = []
+        for cluster in (alone, twice, TWICE[0].name):
+            try:
+                found = ask(of_cluster(query, cluster))
+            except AssertionError as error:
+                yield f"{query}: {cluster}: {error}"
+                break
+            answers.append(
+                {(seen(each, {"cluster", *OF_TARGET}), f"{value:.6g}") for each, value in found}
+            )
+        else:
+            if answers[0] != answers[1] and query.strip() not in COUNT_TARGETS:
+                yield f"{query}: {differences(answers[1], answers[0])}"
 
 
 # ---------------------------------------------------------------- alerts that fire

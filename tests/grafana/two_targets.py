@@ -7,11 +7,12 @@ exporter's sampler; the other programs' pages are made up, as those of :mod:`liv
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from deviceplugin.metrics import TABLES as PLUGIN_TABLES
+from exporter.compat import SETS, Compat
 from exporter.flags import ExporterOptions
 from exporter.main import make_sampler
 from exporter.pages import routes
@@ -46,6 +47,9 @@ NEW = {**OURS, "pod": "vgpu-m9d4t"}
 
 T = 5.0
 """The second of the nodes' stories."""
+
+ORIGINALS = set(SETS) - {Compat.HAMI_LEGACY}
+"""Compatibility sets that one exporter can serve; HAMi's older one has names of Volcano's."""
 
 RECONCILER = """\
 vgpu_reconcile_info{scope="cluster",mode="plan"} 1
@@ -91,7 +95,12 @@ TWICE = (
     Twice(
         "renamed-twice",
         RENAMED.name,
-        (of(), of(new=True), of(suffix=":9394", new=True), of("vgpu-exporter")),
+        (
+            of(),
+            of(new=True),
+            of(suffix=":9394", new=True),
+            of("vgpu-exporter", honoured=True),
+        ),
     ),
     Twice(
         "honoured-twice",
@@ -100,11 +109,12 @@ TWICE = (
             of(honoured=True),
             of(new=True, honoured=True),
             of(suffix=":9394", honoured=True),
-            of("vgpu-exporter"),
+            of("vgpu-exporter", honoured=True),
         ),
     ),
 )
-"""In every way at once: two pods of one target, two instances of one job, and two jobs."""
+"""In every way at once: two pods of one target, two instances of one job, and two jobs; in the
+first cluster one job honours our labels, and one does not."""
 
 
 def stories() -> Iterator[Scenario]:
@@ -115,12 +125,14 @@ def stories() -> Iterator[Scenario]:
         yield shared_by(NVIDIA, fleet_node(1, 2, FIRST + 1 + mps), mps=mps)
 
 
-def exporter_page(folder: Path, story: Scenario) -> tuple[str, str]:
+def exporter_page(folder: Path, story: Scenario, compat: Iterable[Compat]) -> tuple[str, str]:
     """The page of a node's exporter, and of its device plugin."""
     node = SimulatedNode(story, folder)
     node.write(T)
     driver = node.driver(lambda: T)
-    options = ExporterOptions(sample_interval=600.0, sample_timeout=WAIT_SECONDS)
+    options = ExporterOptions(
+        sample_interval=600.0, sample_timeout=WAIT_SECONDS, compat=frozenset(compat)
+    )
     sampler = make_sampler(on_node(options, node), driver)
     try:
         sampler.sample()
@@ -155,7 +167,10 @@ def stored(page: str, target: dict[str, str], *, honoured: bool) -> Iterator[str
 
 def clusters(folder: Path) -> str:
     """One page with the series of all clusters."""
-    nodes = {story.node: exporter_page(folder / story.node, story) for story in stories()}
+    nodes = {
+        story.node: exporter_page(folder / story.node, story, compat)
+        for story, compat in zip(stories(), (ORIGINALS, (Compat.HAMI_LEGACY,), (), ()), strict=True)
+    }
     others = {
         ("vgpu-reconciler", "reconciler-0"): RECONCILER,
         **{

@@ -26,13 +26,15 @@ from vgpu.units import WHOLE_DEVICE_MILLI
 PROMETHEUS_SECONDS: Final = 60.0
 """Maximum time to wait for an answer of Prometheus, in seconds; its own default is two minutes."""
 
-_CONTAINER: Final = "pod_uid, container, exported_container, uuid"
-"""Labels that identify a container on a device in a whole fleet. Two scrapes of one exporter, and
-two pods of the exporter one after another, are one measurement."""
+_CONTAINER: Final = "pod_uid, container, uuid"
+"""Labels that identify a container on a device in a whole fleet. Two scrapes of one exporter, also
+if one of them renames our labels to ``exported_…``, and two pods of the exporter one after another,
+are one measurement."""
 
 
 def _largest(metric: str) -> str:
-    return f"max by ({_CONTAINER}) ({metric})"
+    own = f'label_replace({metric}, "container", "$1", "exported_container", "(.+)")'
+    return f"max by ({_CONTAINER}) ({own})"
 
 
 def _used(metric: str) -> str:
