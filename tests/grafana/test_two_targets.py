@@ -70,7 +70,9 @@ def server(tmp_path_factory):
     page = WebServer({"/metrics": lambda _: HttpResponse(200, headers, body)}, ["127.0.0.1:0"])
     page.start()
     try:
-        with Prometheus(folder / "prometheus", page.addresses[0], rules=RULES) as running:
+        with Prometheus(
+            folder / "prometheus", page.addresses[0], rules=RULES, evaluation_interval="2s"
+        ) as running:
             last = "cluster_team:vgpu_gpus_allocated:sum"
             known = f"count(count by (cluster) (count_over_time({last}[1m]) > 1))"
             running.wait_for(f"{known} == {len((*ALONE, *TWICE))}")
@@ -138,10 +140,11 @@ def test_all_kinds_of_targets_are_there(ask):
 @no_defects
 def test_each_panel_shows_the_same_for_one_target_and_two(ask):
     for name, expr in PANELS.items():
-        alone = {each.name: shown(asked_of(ask, expr, each)) for each in ALONE}
+        pairs = len(TWICE) if EXPORTERS.search(expr) else 1
+        alone = {each.name: shown(asked_of(ask, expr, each)) for each in ALONE[:pairs]}
         if EXPORTERS.search(expr) and not all(alone.values()):
             yield f"{name}: nothing"
-        for twice in TWICE:
+        for twice in TWICE[:pairs]:
             try:
                 found = shown(asked_of(ask, expr, twice))
             except AssertionError as error:
