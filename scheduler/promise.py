@@ -1,10 +1,12 @@
 """The annotations of a placement, which a Binding writes on the pod; pure."""
 
+from collections.abc import Mapping
+
 from msgspec import structs
 
 from scheduler.node_cache import PodPlacement
 from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Phase, Share
+from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Share
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError
 
@@ -36,7 +38,8 @@ def promise_annotations(
         written = codec.claim(bound)
     except ClaimError as error:
         return PlacementRefusal(PlacementReason.FOREIGN_ANNOTATIONS, error.detail)
-    if written is None or _shares(written.allocations) != _shares(claim.allocations):
+    devices = placement.devices
+    if written is None or _shares(written, devices) != _shares(claim, devices):
         keys = ", ".join(sorted(set(codec.claim_keys(pod)) - annotations.keys()))
         return PlacementRefusal(PlacementReason.FOREIGN_ANNOTATIONS, f"remove {keys}")
     if any(allocation.phase is not Phase.ASSUMED for allocation in written.allocations):
@@ -55,5 +58,14 @@ def _in_the_specs_order(pod: Pod, allocations: tuple[Allocation, ...]) -> tuple[
     )
 
 
-def _shares(allocations: tuple[Allocation, ...]) -> dict[str, tuple[Share, ...]]:
-    return {allocation.container: allocation.shares for allocation in allocations}
+def _shares(claim: Claim, devices: Mapping[str, Device]) -> dict[str, list[Share]]:
+    """The shares by container, with the GPUs by one of their names."""
+    return {
+        allocation.container: [
+            structs.replace(share, device=devices[share.device].name)
+            if share.device in devices
+            else share
+            for share in allocation.shares
+        ]
+        for allocation in claim.allocations
+    }

@@ -26,39 +26,41 @@ def test_a_gpu_of_which_any_part_is_taken_is_not_available(matrix, count):
     """T6: 6, or 1 with a single GPU; one less with half or all of a GPU; then all again."""
     tree = tree_of(matrix)
     assert free(tree) == list(range(count))
-    for share in (Share("0", 2**28, 500), Share("0", None, 1000)):
+    for share in (Share("/dev/nvidia0", 2**28, 500), Share("/dev/nvidia0", None, 1000)):
         assert free(tree.holding([share])) == list(range(1, count))
     assert free(tree) == list(range(count))
 
 
 def test_half_a_gpu_leaves_half_and_a_whole_one_nothing():
     gpus = holding([TopologyGpu(0, 0, memory_bytes=GIB), TopologyGpu(1, 1, memory_bytes=GIB)], [])
-    half, whole = holding(gpus, [Share("0", 2**28, 500), Share("1", 5, 1000)])
+    half, whole = holding(gpus, [Share("/dev/nvidia0", 2**28, 500), Share("/dev/nvidia1", 5, 1000)])
     assert (half.free_milli, half.free_bytes) == (500, GIB - 2**28)
     assert (whole.free_milli, whole.free_bytes) == (0, 0)
 
 
 def test_what_a_share_does_not_limit_it_takes_whole():
     gpus = [TopologyGpu(0, 0, memory_bytes=GIB)]
-    assert holding(gpus, [Share("0", 2**28, None)])[0].free_milli == 0
-    assert holding(gpus, [Share("0", 2**28, None)])[0].free_bytes == GIB - 2**28
-    assert holding(gpus, [Share("0", None, 10)])[0].free_bytes == 0
+    assert holding(gpus, [Share("/dev/nvidia0", 2**28, None)])[0].free_milli == 0
+    assert holding(gpus, [Share("/dev/nvidia0", 2**28, None)])[0].free_bytes == GIB - 2**28
+    assert holding(gpus, [Share("/dev/nvidia0", None, 10)])[0].free_bytes == 0
 
 
 def test_more_than_a_gpu_has_leaves_nothing_and_never_less():
-    gpu = holding([TopologyGpu(0, 0, memory_bytes=GIB)], [Share("0", GIB, 800)] * 2)[0]
+    gpu = holding([TopologyGpu(0, 0, memory_bytes=GIB)], [Share("/dev/nvidia0", GIB, 800)] * 2)[0]
     assert (gpu.free_milli, gpu.free_bytes) == (0, 0)
 
 
 def test_a_share_names_its_gpu_by_uuid_or_by_the_number_of_its_device_node():
     gpus = [TopologyGpu(0, 7, uuid="GPU-a", memory_bytes=GIB), TopologyGpu(1, 0, memory_bytes=GIB)]
-    named = holding(gpus, [Share("GPU-a", 1, 100), Share("7", 1, 100), Share("0", 1, 300)])
+    named = holding(
+        gpus, [Share("GPU-a", 1, 100), Share("/dev/nvidia7", 1, 100), Share("/dev/nvidia0", 1, 300)]
+    )
     assert [gpu.held_milli for gpu in named] == [200, 300]
 
 
 def test_shares_of_other_devices_change_nothing():
     gpus = (TopologyGpu(0, 0),)
-    assert holding(gpus, [Share("1"), Share(""), Share("GPU-x")]) == gpus
+    assert holding(gpus, [Share("/dev/nvidia1"), Share(""), Share("GPU-x")]) == gpus
 
 
 # ---------------------------------------------------------------- the tree
@@ -203,7 +205,7 @@ def line(indent, name, *, aval=None, pids="", used=0, total=GIB, cores=0, memory
 def test_the_drawing_is_that_of_gpu_manager():
     """TOPO6 with GPU 1 given whole, GPU 2 by half, and processes on GPUs 1 and 4."""
     tree = tree_of(TOPO6, {1: ((9, 12), 2**20), 4: ((7,), 5)}).holding(
-        [Share("1", None, 1000), Share("2", 2**28, 500)]
+        [Share("/dev/nvidia1", None, 1000), Share("/dev/nvidia2", 2**28, 500)]
     )
     assert draw(tree) == "".join(
         [

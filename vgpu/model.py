@@ -86,13 +86,28 @@ class PodRef(msgspec.Struct, frozen=True, gc=False, order=True):
     name: str
 
 
+DEVICE_NODE: Final = "/dev/nvidia"
+"""The beginning of the path of a GPU's device node; the GPU's minor number follows."""
+
+
+def device_node(minor: int) -> str:
+    """The path of the device node of the GPU with this minor number."""
+    return f"{DEVICE_NODE}{minor}"
+
+
+def is_number(device: str) -> bool:
+    """Whether a share's name of a device is only a number of it, in decimal or of a device node."""
+    return device.removeprefix(DEVICE_NODE).isdecimal()
+
+
 class Share(msgspec.Struct, frozen=True, gc=False, order=True):
     """A slice of one device; None is unlimited, or unknown.
 
     Attributes:
         device: the device's name where the fact was read: its UUID if the scheme reports it, else
-            the GPU's index in decimal (gpushare, gpu-manager) or the GPUID of a virtual GPU
-            (kubeshare). :attr:`Device.names` resolves it.
+            the driver's index of the GPU in decimal (gpushare, ``NVIDIA_VISIBLE_DEVICES``), its
+            device node (gpu-manager) or the GPUID of a virtual GPU (kubeshare).
+            :attr:`Device.names` resolves it.
         memory_bytes: bytes of the device's memory.
         cores_milli: thousandths of the device's cores; 10 are one percent.
     """
@@ -286,7 +301,8 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         uuid: its identity; "" where only the API server was asked and the scheme does not say it.
-        index: its position on the node (gpushare's and gpu-manager's GPU index); None if unknown.
+        index: its index to the driver, which is gpushare's number of it; where only the API server
+            was asked, its number to the scheme that registered it. None if unknown.
         memory_bytes: what there is to share; None if unknown.
         cores_milli: what there is to share: 1000, more with core scaling.
         slots: how many shares it takes at most; None is any number.
@@ -294,6 +310,8 @@ class Device(msgspec.Struct, frozen=True, gc=False):
         model: the GPU's name, "" if unknown.
         handles: further names that schemes give it (GPUIDs of kubeshare's virtual GPUs).
         parent: of a MIG instance, its GPU's UUID.
+        minor: the N of ``/dev/nvidia<N>``, which is gpu-manager's number of it; on many hosts it is
+            not the index. None if unknown: an index is never taken for it.
     """
 
     uuid: str = ""
@@ -305,6 +323,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     model: str = ""
     handles: tuple[str, ...] = ()
     parent: str = ""
+    minor: int | None = None
 
     @property
     def name(self) -> str:
@@ -315,5 +334,6 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     def names(self) -> tuple[str, ...]:
         """Every name that a :class:`Share` may have for the device."""
         index = () if self.index is None else (str(self.index),)
+        node = () if self.minor is None else (device_node(self.minor),)
         uuid = (self.uuid,) if self.uuid else ()
-        return (*uuid, *index, *self.handles)
+        return (*uuid, *index, *node, *self.handles)

@@ -15,7 +15,7 @@ from itertools import combinations
 
 import msgspec
 
-from vgpu.model import Share
+from vgpu.model import Share, device_node
 from vgpu.reasons import Reason, SourceError
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
 
@@ -45,7 +45,7 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         index: its number to the driver, as the drawing shows it.
-        minor: the N of ``/dev/nvidia<N>``, which gpu-manager calls it by.
+        minor: the N of ``/dev/nvidia<N>``, which gpu-manager calls it by; None if unknown.
         uuid: "" if unknown.
         bus_id: its PCI bus ID, "" if unknown.
         memory_bytes: all its memory.
@@ -55,7 +55,7 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
     """
 
     index: int
-    minor: int
+    minor: int | None
     uuid: str = ""
     bus_id: str = ""
     memory_bytes: int = 0
@@ -63,6 +63,16 @@ class TopologyGpu(msgspec.Struct, frozen=True, gc=False):
     held_bytes: int = 0
     used_bytes: int = 0
     pids: tuple[int, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The path of its device node; "" if unknown."""
+        return "" if self.minor is None else device_node(self.minor)
+
+    @property
+    def by_minor(self) -> tuple[bool, int]:
+        """The key of the order of minor numbers; unknown ones come last, by index."""
+        return self.minor is None, self.index if self.minor is None else self.minor
 
     @property
     def free_milli(self) -> int:
@@ -155,12 +165,10 @@ def holding(
 ) -> tuple[TopologyGpu, ...]:
     """The GPUs with these shares held as well; shares of other devices change nothing here.
 
-    A share names its GPU by UUID or minor number. An amount that it does not limit is held as a
+    A share names its GPU by UUID or device node. An amount that it does not limit is held as a
     whole, and all cores hold all memory.
     """
-    position = {
-        name: at for at, gpu in enumerate(topology_gpus) for name in (str(gpu.minor), gpu.uuid)
-    }
+    position = {name: at for at, gpu in enumerate(topology_gpus) for name in (gpu.node, gpu.uuid)}
     position.pop("", None)
     held = list(topology_gpus)
     for share in shares:
@@ -269,8 +277,8 @@ def _lines(tree: TopologyTree, group: TopologyNode, depth: int) -> Iterator[str]
         yield from _lines(tree, child, depth + 1)
 
 
-def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
-    first = min(tree.gpus[at].minor for at in group.gpus)
+def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, tuple[bool, int]]:
+    first = min(tree.gpus[at].by_minor for at in group.gpus)
     return group.level, len(tree.available(group)), first
 
 

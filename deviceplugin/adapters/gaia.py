@@ -31,12 +31,12 @@ from vgpu.model import (
     Request,
     Scheme,
     Share,
+    device_node,
 )
 from vgpu.placement import gaia as placement
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gaia.codec import PREDICATE_NODE, PREDICATE_TIME, Gaia
-from vgpu.schemes.gaia.grant import DEVICE_NODE
 from vgpu.schemes.gaia.node import MODEL_LABEL, model_label
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
 from vgpu.units import count
@@ -84,16 +84,16 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         return self.codec.resources
 
     def devices(self, gpus: Iterable[Gpu]) -> tuple[Device, ...]:
-        """The whole GPUs; the index is the N of ``/dev/nvidia<N>``."""
-        gpus = tuple(gpus)
-        minors = {gpu.uuid: gpu.info.get("minor", "") for gpu in gpus}
+        """The whole GPUs, in the order of their minor numbers.
+
+        A GPU of unknown minor number is unhealthy: no container can get its device node, and no
+        annotation can name it.
+        """
         devices = (
-            replace(device, index=int(minor))
-            if (minor := minors[device.uuid]).isdecimal()
-            else device
+            device if device.minor is not None else replace(device, healthy=False)
             for device in common.gpu_devices(gpus)
         )
-        return tuple(sorted(devices, key=lambda device: device.index or 0))
+        return tuple(sorted(devices, key=lambda device: (device.minor is None, device.minor or 0)))
 
     def claim(
         self, pod: Pod, node: str, devices: tuple[Device, ...], capacity: NodeCapacity
@@ -202,21 +202,22 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
         Nothing is chosen on an unhealthy GPU; the allocation state checks the promised ones.
         Raises BindRefused.
         """
-        uuids = {str(device.index): device.uuid for device in devices}
+        uuids = {device_node(d.minor): d.uuid for d in devices if d.minor is not None}
+        minors = {device_node(d.minor): d.minor for d in devices if d.minor is not None}
         every = self._tree(devices)
         healthy = self._tree(tuple(device for device in devices if device.healthy))
         held = {(str(holder), ""): shares for holder, shares in capacity.held.items()}
         placed = {}
         for request in sorted(requests, key=lambda asking: asking.container not in promised):
             key = (pod.kubelet_uid, request.container)
-            minors = [int(share.device) for share in promised.get(request.container, ())]
+            predicate = [minors[share.device] for share in promised.get(request.container, ())]
             shares = placement.allocate(
-                every if minors else healthy,
+                every if predicate else healthy,
                 held,
                 key,
                 request,
                 rules=placement.GaiaRules(share_mode=self.share_mode),
-                predicate=minors or None,
+                predicate=predicate or None,
             )
             if isinstance(shares, PlacementRefusal):
                 raise BindRefused(_WHY[shares.reason], shares.message, pod.ref, request.container)
@@ -239,7 +240,7 @@ class GaiaAdapter(msgspec.Struct, frozen=True):
             return known.get(link, LinkLevel.SYS)
 
         gpus = (
-            TopologyGpu(at, device.index or 0, device.uuid, memory_bytes=device.memory_bytes or 0)
+            TopologyGpu(at, device.minor, device.uuid, memory_bytes=device.memory_bytes or 0)
             for at, device in enumerate(devices)
         )
         return grow(gpus, between)
@@ -252,7 +253,7 @@ def _require_known(
     devices: Iterable[Device],
 ) -> None:
     """Raises BindRefused where a promise cannot be kept here at all."""
-    known = {str(device.index) for device in devices}
+    known = {device_node(device.minor) for device in devices if device.minor is not None}
     for request in requests:
         shares = promised.get(request.container)
         if shares is None:
@@ -260,9 +261,9 @@ def _require_known(
         if len(shares) != request.count:
             detail = f"it asks for {count(request.count, 'GPU')}, and reserved are {len(shares)}"
             raise BindRefused(BindRefusal.MALFORMED, detail, pod.ref, request.container)
-        strange = [f"{DEVICE_NODE}{share.device}" for share in shares if share.device not in known]
+        strange = [share.device for share in shares if share.device not in known]
         if strange:
-            there = ", ".join(f"{DEVICE_NODE}{index}" for index in sorted(known)) or "none"
+            there = ", ".join(sorted(known)) or "none"
             detail = f"reserved is {', '.join(strange)}; there are {there}"
             raise BindRefused(BindRefusal.UNKNOWN_DEVICE, detail, pod.ref, request.container)
 

@@ -30,21 +30,21 @@ class Migrated(msgspec.Struct, frozen=True):
 def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
     """The tenants of gpu-manager's checkpoint; none if there is no checkpoint.
 
-    ``devices`` are the node's, with their indices. A pod on a GPU that the node does not have is
-    a problem, and the others are kept.
+    ``devices`` are the node's, with their minor numbers. A pod on a GPU that the node does not have
+    is a problem, and the others are kept.
     """
     object_name = printable(path)
     try:
         pods = parse_checkpoint(read_file(path, LIMIT), object_name)
     except SourceError as error:
         return Migrated() if error.reason is Reason.ABSENT else Migrated(problems=(error,))
-    uuids = {str(device.index): device.uuid for device in devices if device.uuid}
+    uuids = {name: device.uuid for device in devices if device.uuid for name in device.names}
     tenants, problems = [], []
     for uid, allocations in sorted(pods.items()):
         try:
             own = tuple(_by_uuid(entry, uuids) for entry in allocations)
         except KeyError as error:
-            detail = f"the pod {uid[:64]!r} is on GPU {error.args[0]}, which this node has not"
+            detail = f"the pod {uid[:64]!r} is on {error.args[0]}, which this node has not"
             problems.append(SourceError(Reason.UNKNOWN_DEVICE, object_name, detail))
             continue
         tenants.append(AdmittedPod(PodRef(uid, "", ""), own, foreign=True))
@@ -52,7 +52,7 @@ def read_gpu_manager(path: str, devices: Iterable[Device]) -> Migrated:
 
 
 def _by_uuid(allocation: Allocation, uuids: Mapping[str, str]) -> Allocation:
-    """The allocation with GPUs by UUID. Raises KeyError with the GPU's number."""
+    """The allocation with GPUs by UUID. Raises KeyError with the GPU's device node."""
     shares: Iterable[Share] = (
         replace(share, device=uuids[share.device]) for share in allocation.shares
     )

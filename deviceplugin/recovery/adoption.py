@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from vgpu.admitted import AdmittedPod
 from vgpu.kube.objects import ContainerState, Pod
 from vgpu.ledger import Holding
-from vgpu.model import Allocation, Device, Phase, Share, Source
+from vgpu.model import Allocation, Device, Phase, Share, Source, is_number
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 Claims = Mapping[str, Allocation]
@@ -88,7 +88,7 @@ def claims_of(
             Phase.ASSIGNED,
         )
         for allocation in claim.allocations
-        if all(share.device in named or not share.device.isdecimal() for share in allocation.shares)
+        if all(share.device in named or not is_number(share.device) for share in allocation.shares)
     }
 
 

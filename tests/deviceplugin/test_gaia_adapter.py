@@ -90,11 +90,15 @@ def by_uuid(allocation, named):
 
 def test_a_gpu_is_counted_by_the_number_of_its_device_node():
     found = ROLE.devices([gpu("GPU-a", 0, minor="3"), gpu("GPU-b", 1, minor="0")])
-    assert [(device.uuid, device.index) for device in found] == [("GPU-b", 0), ("GPU-a", 3)]
+    assert [(device.uuid, device.minor) for device in found] == [("GPU-b", 0), ("GPU-a", 3)]
 
 
-def test_a_driver_that_hides_the_number_is_taken_to_count_alike():
-    assert [device.index for device in ROLE.devices([gpu("GPU-a", 2)])] == [2]
+def test_a_gpu_of_unknown_device_node_is_unhealthy_whatever_its_index_is():
+    found = ROLE.devices([gpu("GPU-a", 0), gpu("GPU-b", 1, minor="0")])
+    assert [(device.uuid, device.healthy) for device in found] == [
+        ("GPU-b", True),
+        ("GPU-a", False),
+    ]
 
 
 def test_gpus_that_mig_cuts_are_left_out():

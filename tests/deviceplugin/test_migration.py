@@ -12,7 +12,11 @@ from vgpu.units import GIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"
-DEVICES = (Device(uuid=ONE, index=0), Device(uuid=TWO, index=1), Device(index=2))
+DEVICES = (
+    Device(uuid=ONE, index=2, minor=0),
+    Device(uuid=TWO, index=0, minor=1),
+    Device(index=1, minor=2),
+)
 
 
 def info(*gpus, cores=20, memory=GIB):
@@ -77,7 +81,7 @@ def test_a_pod_on_a_gpu_that_is_not_there_is_a_problem_and_the_others_stand(tmp_
     (problem,) = found.problems
     assert problem.reason is Reason.UNKNOWN_DEVICE
     assert "'gone'" in problem.detail
-    assert f"GPU {gpu}" in problem.detail
+    assert f"/dev/nvidia{gpu}," in problem.detail
 
 
 def test_a_folder_in_its_place_is_a_problem(tmp_path):

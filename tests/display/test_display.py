@@ -39,7 +39,7 @@ GPUS = (
     TopologyGpu(1, 1, bus_id="0000:5B:00.0", memory_bytes=16 * GIB),
 )
 STATE = DisplayState(
-    grow(GPUS, lambda *_: LinkLevel.PIX).holding([Share("0", 7680 * 2**20, 500)]),
+    grow(GPUS, lambda *_: LinkLevel.PIX).holding([Share("/dev/nvidia0", 7680 * 2**20, 500)]),
     (
         PodUse(
             PodRef("uid-b", "ml", "half"),

@@ -88,7 +88,8 @@ def case(request):
 
 
 DEVICES = tuple(
-    Device(uuid=uuid, index=index, memory_bytes=10 * GIB) for index, uuid in enumerate((ONE, TWO))
+    Device(uuid=uuid, index=index, memory_bytes=10 * GIB, minor=7 - index)
+    for index, uuid in enumerate((ONE, TWO))
 )
 
 
@@ -134,7 +135,9 @@ def ledger(case, *, own=TWO, annotated=None, grants=True, resources=False, env=V
         HeldDevices("ml", "train", "main", resource): frozenset(ids)
         for resource, ids in case.grants
     }
-    gpus = tuple(Gpu(device.uuid, device.index, {}, {}) for device in DEVICES)
+    gpus = tuple(
+        Gpu(device.uuid, device.index, {"minor": f"{device.minor}"}, {}) for device in DEVICES
+    )
     evidence = node_evidence(
         (case.codec,),
         NodeSamples(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.topologies import ONE, TOPO6, tree_of
-from vgpu.model import Request, Share
+from vgpu.model import DEVICE_NODE, Request, Share, device_node
 from vgpu.placement.gaia import (
     GaiaRules,
     allocate,
@@ -25,11 +25,11 @@ DERIVING = GaiaRules(share_mode=True, derive_again=True)
 
 
 def whole(index):
-    return Share(str(index), None, 1000)
+    return Share(device_node(index), None, 1000)
 
 
 def part(index, cores, blocks=1):
-    return Share(str(index), blocks * GAIA_MEMORY_BLOCK, 10 * cores)
+    return Share(device_node(index), blocks * GAIA_MEMORY_BLOCK, 10 * cores)
 
 
 def asking(cores, blocks=1):
@@ -169,7 +169,7 @@ class Node:
                 SIX, self.held, container, asking(asked), rules=self.rules, predicate=predicate
             )
             self.held[container] = shares
-            told.append([int(one.device) for one in shares])
+            told.append([int(one.device.removeprefix(DEVICE_NODE)) for one in shares])
         return told
 
     def delete(self, pod):

@@ -71,7 +71,11 @@ def placed(one, node, result):
     bound = changed(
         one, annotations=GAIA.annotations(claim, devices, names), node=node, phase="Running"
     )
-    assert GAIA.claim(bound) == claim
+    named = {name: gpu.name for name, gpu in devices.items()}
+    assert [
+        (each.container, [named[share.device] for share in each.shares])
+        for each in GAIA.claim(bound).allocations
+    ] == [(each.container, [share.device for share in each.shares]) for each in result.allocations]
     return bound
 
 

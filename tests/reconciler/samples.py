@@ -116,7 +116,13 @@ def gpus(node, gpuid="abcde"):
     """The GPUs of a node, the first of them with a virtual GPU of KubeShare's."""
     return tuple(
         Device(
-            uuid(node, index), index, GPU, slots=10, model="A100", handles=(gpuid,) * (not index)
+            uuid(node, index),
+            index,
+            GPU,
+            slots=10,
+            model="A100",
+            handles=(gpuid,) * (not index),
+            minor=index,
         )
         for index in range(GPUS)
     )

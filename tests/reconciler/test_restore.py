@@ -1,6 +1,9 @@
 """Undoing: only what is still as it was left, the newest first, and twice is once."""
 
+import re
+import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -325,3 +328,23 @@ def record(event, outcome=None, entry=ENTRIES[1]):
         action=finding.action,
         outcome=outcome,
     )
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "upgrading.md"
+
+
+def test_what_card_drift_wrote_on_gpu_manager_nodes_is_found_and_undone_as_documented(tmp_path):
+    """The page's own filter keeps its edits out of an audit with others, in the log's order."""
+    gaia, other = pod("gaia-pod", style="gaia"), pod("share-pod", style="gpushare")
+    client = FakeClient(gaia, other, MARKED)
+    entries = (
+        editing(gaia, {"tencent.com/predicate-gpu-idx-0": "3"}, Rule.GPU_DRIFT),
+        editing(other, {"ALIYUN_COM_GPU_MEM_IDX": "1"}, Rule.GPU_DRIFT),
+        editing(MARKED, {"vgpu.dev/m": None}, Rule.STALE_LOCK),
+    )
+    apply(client, str(tmp_path / "audit.jsonl"), *entries)
+    (filter_line,) = re.findall(r"^ *\$ (grep .* audit\.jsonl .*)$", PAGE.read_text(), re.MULTILINE)
+    subprocess.run(["sh", "-c", filter_line], cwd=tmp_path, check=True)
+    assert undo(client, str(tmp_path / "gpu-manager.jsonl")) == [("gaia-pod", Undo.DONE)]
+    assert client.get("gaia-pod").annotations == gaia.annotations
+    assert client.get("share-pod").annotations["ALIYUN_COM_GPU_MEM_IDX"] == "1"

@@ -79,9 +79,11 @@ def crowd(style="volcano", number=6, **options):
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("look", [lambda *pods: with_ledgers(snapshot(*pods)), on_node])
+@pytest.mark.parametrize(
+    "look", [lambda style, *pods: with_ledgers(snapshot(node("gpu-1", style), *pods)), on_node]
+)
 def test_a_device_with_more_holders_than_it_can_bear_is_told_with_all_of_them(style, look):
-    found = find(double_booked, look(*crowd(style)))
+    found = find(double_booked, look(*([style] if look is not on_node else []), *crowd(style)))
     (finding,) = [each for each in found if each.cause is Cause.OVERCOMMITTED]
     assert (finding.rule, finding.action) == (Rule.DOUBLE_BOOKED, None)
     assert finding.object_ref.kind is ObjectKind.POD

@@ -157,6 +157,38 @@ def test_a_pod_whose_annotations_are_right_is_not_found(style):
     assert find(gpu_drift, seen) == find(recover, seen) == []
 
 
+def with_minors(minors):
+    """The GPUs of gpu-1, whose minor numbers these are."""
+    return tuple(
+        replace(gpu, minor=minor) for gpu, minor in zip(gpus("gpu-1"), minors, strict=False)
+    )
+
+
+def test_gpu_managers_number_is_the_minor_and_not_the_index():
+    swapped = with_minors((1, 0))
+    healthy = pod(style="gaia")  # of /dev/nvidia0, which is the second GPU to the driver
+    seen = on_node(healthy, said=[kubelet_gave(healthy, "gaia")], devices=swapped)
+    assert find(gpu_drift, seen) == find(recover, seen) == []
+    seen = on_node(healthy, said=[kubelet_gave(healthy, "gaia", gpu=0)], devices=swapped)
+    assert only(gpu_drift, seen).action.after == {"tencent.com/predicate-gpu-idx-0": "1"}
+
+
+def test_gpushares_number_is_the_index_whatever_the_minors_are():
+    train = pod(style="gpushare")
+    swapped = with_minors((1, 0))
+    seen = on_node(train, said=[kubelet_gave(train, "gpushare", gpu=0)], devices=swapped)
+    assert find(gpu_drift, seen) == []
+    seen = on_node(train, said=[kubelet_gave(train, "gpushare")], devices=swapped)
+    assert only(gpu_drift, seen).action.after == {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+
+
+@pytest.mark.parametrize("minors", [(None, None), (None, 1), (1, None)])
+def test_nothing_is_written_for_gpu_manager_while_the_minor_is_not_known(minors):
+    train = pod(style="gaia")
+    seen = on_node(train, said=[kubelet_gave(train, "gaia")], devices=with_minors(minors))
+    assert find(gpu_drift, seen) == []
+
+
 @pytest.mark.parametrize("source", [Source.SHIM, Source.LIMIT_FILE])
 def test_a_file_that_its_tenant_can_write_moves_nobody(source):
     train = pod()
@@ -578,7 +610,7 @@ def test_after_gpu_managers_restart_only_the_living_pod_holds_its_gpu():
         made("failed-uid", "Failed"),
         made("exited-uid", "Running", deleted_at=NOW, statuses=ended_container),
     )
-    six = tuple(Device(f"GPU-{at}", at, 8 * GIB) for at in range(6))
+    six = tuple(Device(f"GPU-{at}", at, 8 * GIB, minor=at) for at in range(6))
     said = tuple(
         Statement(
             Source.OWN_CHECKPOINT,

@@ -101,7 +101,8 @@ def serve(served, original, view, scheme, name, gib):
     ids = [f"id-{each}" for each in range(asked[KINDS[system].resource])]
     env = dict(original._allocate(ids).envs)
     assert original.served[-1] == ref.uid
-    uuid = UUIDS[int(share.device)] if share.device.isdecimal() else share.device
+    number = share.device.removeprefix("/dev/nvidia")
+    uuid = UUIDS[int(number)] if number.isdecimal() else share.device
     assert env["NVIDIA_VISIBLE_DEVICES"] in (uuid, share.device)
     assert share.memory_bytes == gib * GIB
     if "CUDA_DEVICE_MEMORY_LIMIT_0" in env:

@@ -42,7 +42,7 @@ class Policed(Served):
         self.show(name, bound)
         (codec,) = (each.codec for each in SCHEMES if each.row.name == self.system)
         (share,) = (share for each in codec.claim(bound).allocations for share in each.shares)
-        return share.device.removeprefix("GPU-")
+        return share.device.removeprefix("GPU-").removeprefix("/dev/nvidia")
 
     def scored(self, **annotations):
         """The scores of the nodes for a pod that requests a quarter of a GPU."""

@@ -19,6 +19,7 @@ from vgpu.model import (
     Request,
     Scheme,
     Share,
+    device_node,
 )
 from vgpu.schemes.codec import ClaimError, Mount, Slot
 from vgpu.schemes.gaia.codec import Gaia
@@ -66,7 +67,8 @@ def outcome(call, *arguments):
 def gpus(count=8):
     """Devices under every name that a share may use."""
     devices = [
-        Device(uuid=f"GPU-{index}", index=index, memory_bytes=16 * 2**30) for index in range(count)
+        Device(uuid=f"GPU-{minor}", index=99 - minor, memory_bytes=16 * 2**30, minor=minor)
+        for minor in range(count)
     ]
     return {name: device for device in devices for name in device.names}
 
@@ -151,8 +153,14 @@ def test_gpu_admissions_promise_is_an_assumed_claim():
         REF,
         "node-7",
         (
-            Allocation("main", (Share("1", 30 * GAIA_MEMORY_BLOCK, 500),), Phase.ASSUMED),
-            Allocation("more", (Share("0", None, 1000), Share("3", None, 1000)), Phase.ASSUMED),
+            Allocation(
+                "main", (Share("/dev/nvidia1", 30 * GAIA_MEMORY_BLOCK, 500),), Phase.ASSUMED
+            ),
+            Allocation(
+                "more",
+                (Share("/dev/nvidia0", None, 1000), Share("/dev/nvidia3", None, 1000)),
+                Phase.ASSUMED,
+            ),
         ),
         assumed_at=AT,
     )
@@ -160,7 +168,10 @@ def test_gpu_admissions_promise_is_an_assumed_claim():
 
 def test_gpu_managers_flag_makes_it_assigned():
     assert GAIA.claim(annotated(container(cores=100), indices=("2",))) == Claim(
-        Scheme.GAIA, REF, "", (Allocation("main", (Share("2", None, 1000),), Phase.ASSIGNED),)
+        Scheme.GAIA,
+        REF,
+        "",
+        (Allocation("main", (Share("/dev/nvidia2", None, 1000),), Phase.ASSIGNED),),
     )
 
 
@@ -199,13 +210,13 @@ def test_what_cannot_be_right_beside_known_gpus_is_a_doubt(changed, remark, gpus
     annotations = {key: text for key, text in whole.items() if text is not None}
     claim = GAIA.claim(pod(container("main", 10, 1), container("more", 200), **annotations))
     shares = [share for allocation in claim.allocations for share in allocation.shares]
-    assert [share.device for share in shares] == gpus_told
+    assert [share.device for share in shares] == [f"/dev/nvidia{gpu}" for gpu in gpus_told]
     assert claim.remarks == (remark,)
 
 
 def test_a_users_mistyped_core_limit_hides_no_gpu():
     typo = annotated(container(cores=50, blocks=1), indices=("3",), **{LIMIT: "80%"})
-    assert GAIA.claim(typo).allocations[0].shares[0].device == "3"
+    assert GAIA.claim(typo).allocations[0].shares[0].device == "/dev/nvidia3"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +250,7 @@ def claims(draw):
             asked = container(name, 100 * len(indices), draw(st.integers(0, 9)))
             shares = [(index, None, 1000) for index in indices]
         containers.append(asked)
-        held = tuple(Share(str(index), memory, cores) for index, memory, cores in shares)
+        held = tuple(Share(device_node(index), memory, cores) for index, memory, cores in shares)
         allocations.append(Allocation(name, held, phase))
     node = draw(st.sampled_from(("", "node-7", "10.0.0.1")))
     at = draw(st.none() | TIMES)
@@ -258,7 +269,13 @@ def test_the_annotations_are_those_of_the_original():
         Scheme.GAIA,
         REF,
         "node-7",
-        (Allocation("more", (Share("GPU-2", None, 1000), Share("0", None, 1000)), Phase.ASSUMED),),
+        (
+            Allocation(
+                "more",
+                (Share("GPU-2", None, 1000), Share("/dev/nvidia0", None, 1000)),
+                Phase.ASSUMED,
+            ),
+        ),
         assumed_at=AT,
     )
     assert GAIA.annotations(claim, gpus(), ["main", "more"]) == {
@@ -269,7 +286,7 @@ def test_the_annotations_are_those_of_the_original():
     }
 
 
-PART = Allocation("main", (Share("0", GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
+PART = Allocation("main", (Share("/dev/nvidia0", GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
 
 
 def held(*shares, container="main", phase=Phase.ASSIGNED):
@@ -288,17 +305,24 @@ def claimed(*allocations, scheme=Scheme.GAIA, at=None, **fields):
         claimed(PART, failed=True),
         claimed(PART, unserved=("main",)),
         claimed(held(*PART.shares, phase=Phase.RELEASED)),
-        claimed(PART, held(Share("1", None, 1000), container="more", phase=Phase.ASSUMED)),
+        claimed(
+            PART, held(Share("/dev/nvidia1", None, 1000), container="more", phase=Phase.ASSUMED)
+        ),
         claimed(PART, PART),
         claimed(held(*PART.shares, container="nobody")),
         claimed(held()),
-        claimed(held(Share("99", None, 1000))),
-        claimed(held(Share("0", None, 1000), Share("0", None, 1000))),
-        claimed(held(Share("0", GAIA_MEMORY_BLOCK, 500), Share("1", GAIA_MEMORY_BLOCK, 500))),
-        claimed(held(Share("0", 5, 500))),
-        claimed(held(Share("0", GAIA_MEMORY_BLOCK, 505))),
-        claimed(held(Share("0", GAIA_MEMORY_BLOCK, None))),
-        claimed(held(Share("0", None, None))),
+        claimed(held(Share("/dev/nvidia99", None, 1000))),
+        claimed(held(Share("/dev/nvidia0", None, 1000), Share("/dev/nvidia0", None, 1000))),
+        claimed(
+            held(
+                Share("/dev/nvidia0", GAIA_MEMORY_BLOCK, 500),
+                Share("/dev/nvidia1", GAIA_MEMORY_BLOCK, 500),
+            )
+        ),
+        claimed(held(Share("/dev/nvidia0", 5, 500))),
+        claimed(held(Share("/dev/nvidia0", GAIA_MEMORY_BLOCK, 505))),
+        claimed(held(Share("/dev/nvidia0", GAIA_MEMORY_BLOCK, None))),
+        claimed(held(Share("/dev/nvidia0", None, None))),
         claimed(PART, at=math.nan),
         claimed(PART, at=math.inf),
         claimed(PART, at=-1.0),
@@ -371,7 +395,8 @@ def test_a_nodes_gpus_are_counted_and_its_memory_divided():
         labels={"gaia.tencent.com/gpu-model": "P40"},
     )
     assert GAIA.devices(node) == tuple(
-        Device(index=index, memory_bytes=4 * GAIA_MEMORY_BLOCK, model="P40") for index in range(2)
+        Device(index=index, memory_bytes=4 * GAIA_MEMORY_BLOCK, model="P40", minor=index)
+        for index in range(2)
     )
 
 
@@ -465,7 +490,7 @@ def test_ids_need_a_known_resource_and_known_memory():
 
 def test_a_part_of_a_gpu_comes_with_the_libraries_that_enforce_it():
     # T13
-    allocation = held(Share("1", 30 * GAIA_MEMORY_BLOCK, 500))
+    allocation = held(Share("/dev/nvidia1", 30 * GAIA_MEMORY_BLOCK, 500))
     edits = GAIA.edits(REF, allocation, gpus())
     assert edits.env == {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
@@ -485,7 +510,9 @@ def test_a_part_of_a_gpu_comes_with_the_libraries_that_enforce_it():
 
 def test_whole_gpus_come_with_the_drivers_own_libraries_and_what_the_operator_adds():
     gaia = Gaia(extra_devices=("/dev/infiniband",), compat32=True, driver_path="/drv")
-    edits = gaia.edits(REF, held(Share("GPU-2", None, 1000), Share("0", None, 1000)), gpus())
+    edits = gaia.edits(
+        REF, held(Share("GPU-2", None, 1000), Share("/dev/nvidia0", None, 1000)), gpus()
+    )
     assert edits.env == {
         "LD_LIBRARY_PATH": "/usr/local/nvidia/lib",
         "NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0",
@@ -501,10 +528,13 @@ def test_whole_gpus_come_with_the_drivers_own_libraries_and_what_the_operator_ad
     ("allocation", "devices"),
     [
         (held(), gpus()),
-        (held(Share("9", None, 1000)), gpus()),
+        (held(Share("/dev/nvidia9", None, 1000)), gpus()),
         (held(Share("GPU-0", None, 1000)), {"GPU-0": Device(uuid="GPU-0")}),
-        (held(Share("0", None, 1000)), {"0": Device(index=0)}),
-        (held(Share("0", None, 1000)), {"0": Device(uuid="GPU-0", index=1000)}),
+        (held(Share("/dev/nvidia0", None, 1000)), {"/dev/nvidia0": Device(minor=0)}),
+        (
+            held(Share("/dev/nvidia0", None, 1000)),
+            {"/dev/nvidia0": Device(uuid="GPU-0", minor=1000)},
+        ),
     ],
 )
 def test_nothing_is_given_for_gpus_that_are_not_known(allocation, devices):

@@ -35,7 +35,7 @@ def refusal(call, *arguments, **options):
 
 def test_half_a_gpu_with_thirty_blocks_is_limited_to_7680_mib_and_50_percent():
     """T13."""
-    half = Allocation("main", (Share("0", 30 * GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
+    half = Allocation("main", (Share("/dev/nvidia0", 30 * GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
     config = limits(REF, half, driver=(470, 57))
     assert (config.memory_bytes, config.cores_limit_percent) == (8053063680, 50)
     assert (config.hard_limit, config.enable, config.limit_percent) == (True, True, 0)
@@ -45,14 +45,14 @@ def test_half_a_gpu_with_thirty_blocks_is_limited_to_7680_mib_and_50_percent():
 
 
 def test_a_core_limit_makes_the_request_soft():
-    half = Allocation("main", (Share("0", GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
+    half = Allocation("main", (Share("/dev/nvidia0", GAIA_MEMORY_BLOCK, 500),), Phase.ASSIGNED)
     config = limits(REF, half, driver=(470, 57), limit_milli=800, bus_id="0000:3b:00.0")
     assert (config.hard_limit, config.limit_percent, config.utilization_percent) == (False, 80, 50)
     assert config.bus_id == "0000:3b:00.0"
 
 
 def test_whole_gpus_are_not_limited():
-    gpus = (Share("0", None, 1000), Share("3", None, 1000))
+    gpus = (Share("/dev/nvidia0", None, 1000), Share("/dev/nvidia3", None, 1000))
     config = limits(REF, Allocation("main", gpus, Phase.ASSIGNED), driver=(470, 57))
     assert (config.enable, config.utilization_percent, config.memory_bytes) == (False, 200, 0)
 
@@ -140,8 +140,12 @@ def test_the_checkpoint_tells_parts_and_whole_gpus():
     )
     assert pods == {
         "uid-1": (
-            Allocation("main", (Share("1", None, 1000), Share("3", None, 1000)), Phase.ASSIGNED),
-            Allocation("more", (Share("0", 268435456, 50),), Phase.ASSIGNED),
+            Allocation(
+                "main",
+                (Share("/dev/nvidia1", None, 1000), Share("/dev/nvidia3", None, 1000)),
+                Phase.ASSIGNED,
+            ),
+            Allocation("more", (Share("/dev/nvidia0", 268435456, 50),), Phase.ASSIGNED),
         ),
         "uid-2": (),
     }

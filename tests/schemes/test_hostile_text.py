@@ -268,7 +268,7 @@ def test_a_container_that_is_there_twice_has_no_number():
 @pytest.mark.parametrize("codec", CODECS, ids=lambda one: f"{one.scheme}")
 def test_every_language_is_asked_for_annotations_in_the_same_way(codec):
     """What it cannot say it refuses; the names of the app containers are welcome everywhere."""
-    gpu = Device(GPU, 0, 2**34, handles=("zxcvb",))
+    gpu = Device(GPU, 0, 2**34, handles=("zxcvb",), minor=0)
     devices = dict.fromkeys(gpu.names, gpu)
     name = "" if codec.scheme is Scheme.KUBESHARE else "main"
     memory = 2**30 if codec.scheme is not Scheme.VOLCANO else 10 * 2**20

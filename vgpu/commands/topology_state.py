@@ -15,6 +15,7 @@ from exporter.view import ExporterView, ShareRow
 from vgpu import __version__
 from vgpu.display.messages import ContainerUse, DisplayState, GpuUse, PodUse
 from vgpu.facts import Gpu, GpuSample, KubeletSample, ProcessSample
+from vgpu.ledger.from_node import minor_number
 from vgpu.ledger.owners import container_name
 from vgpu.model import PodRef, Share
 from vgpu.reasons import Reason, SourceError
@@ -163,10 +164,9 @@ def _gpu(
 ) -> TopologyGpu:
     held_bytes, held_milli = held.get(gpu.uuid, (0, 0))
     pids = {found.pid for found in sample.processes if gpu_of.get(found.device) == gpu.uuid}
-    minor = gpu.info.get("minor", "")
     return TopologyGpu(
         index=gpu.index,
-        minor=int(minor) if minor.isdecimal() else gpu.index,
+        minor=minor_number(gpu),
         uuid=gpu.uuid,
         bus_id=gpu.info.get("pci_bus_id", ""),
         memory_bytes=_memory(gpu),

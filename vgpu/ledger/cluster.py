@@ -172,7 +172,15 @@ def _silent_grants(
 
 
 def _each_once(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Each GPU once: two schemes' GPUs with the same index are one GPU, named by its UUID."""
-    by_name = {device.name: device for device in devices}
+    """Each GPU once: two schemes' GPUs with the same index are one GPU, named by its UUID.
+
+    That is a guess about their number, never about which is which: gpu-manager's number of a GPU is
+    not the others', so that only the GPUs of a node of gpu-manager alone have its number.
+    """
+    by_name: dict[str, Device] = {}
+    for device in devices:
+        other = by_name.get(device.name, device)
+        same = other.minor == device.minor
+        by_name[device.name] = device if same else msgspec.structs.replace(device, minor=None)
     with_uuid = {device.index for device in by_name.values() if device.uuid}
     return tuple(d for d in by_name.values() if d.uuid or d.index not in with_uuid)

@@ -15,7 +15,7 @@ _MEMORY = ("memory_total_bytes",)
 
 
 def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
-    """The driver's devices; a GPU can also be found by its index and its PCI bus id."""
+    """The driver's devices; a GPU is also found by index, device node and PCI bus id."""
     for gpu in gpus:
         memory = gpu.readings.get(_MEMORY)
         bus = bus_id(gpu.info.get("pci_bus_id", ""))
@@ -27,7 +27,14 @@ def devices_of(gpus: Iterable[Gpu]) -> Iterator[Device]:
             model=gpu.info.get("name", ""),
             handles=(*handles, *_legacy_name(gpu)),
             parent=gpu.parent,
+            minor=minor_number(gpu),
         )
+
+
+def minor_number(gpu: Gpu) -> int | None:
+    """The N of the GPU's ``/dev/nvidia<N>``; None if the driver does not report it."""
+    text = gpu.info.get("minor", "")
+    return int(text) if text.isdecimal() and not gpu.parent else None
 
 
 def _legacy_name(gpu: Gpu) -> Iterator[str]:

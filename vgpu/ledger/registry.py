@@ -3,10 +3,13 @@
 import re
 
 from vgpu.ledger.statements import Evidence, Statement
-from vgpu.model import Device, Share
+from vgpu.model import DEVICE_NODE, Device, Share
 
 _PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
 """The form of a device's own name, which no handle has."""
+
+_NODE = re.compile(DEVICE_NODE + r"[0-9]+")
+"""The form of a device node, which every GPU has."""
 
 _UUIDS = ("GPU-", "MIG-")
 
@@ -34,6 +37,11 @@ class Registry:
         self.devices = dict(sorted(devices.items(), key=_position))
         self.lost = evidence.lost
         self.complete = evidence.devices_complete
+        self._all_nodes_known = all(
+            device.minor is not None
+            for name, device in devices.items()
+            if name not in self.lost and not device.parent
+        )
         self._node = evidence.node
         # A name of two devices names neither, unless it is the only name of one of them.
         self._names = {
@@ -57,9 +65,10 @@ class Registry:
     def gpus(self, statement: Statement) -> tuple[str, ...]:
         """The device of each share, "" where it is unknown or cannot be known.
 
-        A UUID or index that is not on the node stays as it is if all the node's devices are known:
-        then it is certainly another device, while a handle may be any device's. Shares that were
-        meant for another node are no evidence about the devices of this one.
+        A UUID, index or device node that is not on the node stays as it is if all the node's
+        devices are known by such a name: then it is certainly another device, while a handle may be
+        any device's. Shares that were meant for another node are no evidence about the devices of
+        this one.
         """
         if self.is_for_another_node(statement):
             return ("",) * len(statement.shares)
@@ -68,8 +77,10 @@ class Registry:
         )
 
     def _stranger(self, name: str) -> str:
-        known = not self.complete or name in self._names
-        return name if not known and _PROPER.fullmatch(name) else ""
+        if not self.complete or name in self._names:
+            return ""
+        form = _NODE if self._all_nodes_known and name.startswith(DEVICE_NODE) else _PROPER
+        return name if form.fullmatch(name) else ""
 
     def is_for_another_node(self, statement: Statement) -> bool:
         """Whether its shares were meant for another node."""

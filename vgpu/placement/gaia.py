@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Request, Share
+from vgpu.model import Request, Share, device_node
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree
 from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
@@ -65,8 +65,8 @@ def allocate(
 ) -> tuple[Share, ...] | PlacementRefusal:
     """The shares of a container, (pod UID, name): those that it has already, or new ones.
 
-    ``tree`` has nothing taken yet; ``held`` has the shares of every container. ``predicate`` are
-    the minor numbers that gpu-admission chose.
+    ``tree`` has nothing taken yet, and all its minor numbers are known; ``held`` has the shares of
+    every container. ``predicate`` are the minor numbers that gpu-admission chose.
     """
     if container in held:
         return tuple(held[container])
@@ -74,7 +74,7 @@ def allocate(
     gpus = choose(taken, request, rules, predicate)
     if isinstance(gpus, PlacementRefusal):
         return gpus
-    return tuple(Share(str(gpu.minor), request.memory_bytes, request.cores_milli) for gpu in gpus)
+    return tuple(Share(gpu.node, request.memory_bytes, request.cores_milli) for gpu in gpus)
 
 
 def choose(
@@ -106,7 +106,7 @@ def _part(tree: TopologyTree, request: Request, predicate: Sequence[int] | None)
     if predicate is not None and [gpu.minor for gpu in gpus] != list(predicate):
         return _refused(
             PlacementReason.RESERVATION_DIFFERS,
-            chosen=_nodes([gpus[0].minor]),
+            chosen=gpus[0].node,
             told=_nodes(predicate),
         )
     return gpus
@@ -186,7 +186,7 @@ def least_free(gpus: Sequence[TopologyGpu]) -> list[TopologyGpu]:
             gpu.free_milli,
             gpu.free_bytes // GAIA_MEMORY_BLOCK,
             len(gpu.pids),
-            gpu.minor,
+            gpu.by_minor,
         ),
     )
 
@@ -207,4 +207,4 @@ def _refused(reason: PlacementReason, **values: object) -> PlacementRefusal:
 
 
 def _nodes(minors: Sequence[int]) -> str:
-    return ",".join(f"/dev/nvidia{minor}" for minor in minors)
+    return ",".join(map(device_node, minors))

@@ -12,14 +12,14 @@ from typing import Annotated
 
 import msgspec
 
-from vgpu.model import Allocation, Phase, Share
+from vgpu.model import DEVICE_NODE, Allocation, Phase, Share, device_node
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
 from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT, count
 
 FILE_NAME = "gpumanager_internal_checkpoint"
 
-_DEVICE = re.compile(r"/dev/nvidia([0-9]{1,3})")
+_DEVICE = re.compile(DEVICE_NODE + r"([0-9]{1,3})")
 
 
 class _Info(msgspec.Struct, gc=False):
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(_Checkpoint)
 def parse_checkpoint(
     content: bytes, object_name: str = FILE_NAME
 ) -> Mapping[str, tuple[Allocation, ...]]:
-    """What each pod holds, by UID; GPUs by the number of their device node, ascending.
+    """What each pod holds, by UID; GPUs by their device node, in the order of its number.
 
     Raises SourceError MALFORMED.
     """
@@ -72,5 +72,5 @@ def _shares(info: _Info, object_name: str) -> tuple[Share, ...]:
         detail = f"{count(len(numbers), 'GPU')} for {count(info.cores, 'core')}"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     if whole:
-        return tuple(Share(str(number), None, WHOLE_DEVICE_MILLI) for number in numbers)
-    return (Share(str(numbers[0]), info.memory, info.cores * MILLI_PER_PERCENT),)
+        return tuple(Share(device_node(number), None, WHOLE_DEVICE_MILLI) for number in numbers)
+    return (Share(device_node(numbers[0]), info.memory, info.cores * MILLI_PER_PERCENT),)

@@ -2,10 +2,13 @@
 
 A container asks for cores (100 are one GPU) and memory (blocks of 256 MiB): below 100 cores for a
 part of one GPU, from 100 on for whole GPUs. gpu-admission answers with ``predicate-*``
-annotations, gpu-manager with ``gpu-assigned``. A GPU is known by the N of its ``/dev/nvidia<N>``:
-that is the number in the annotations, and :attr:`Device.index` here.
+annotations, gpu-manager with ``gpu-assigned``. A GPU is known by the N of its ``/dev/nvidia<N>``,
+NVML's minor number: that is the number in the annotations, and :attr:`Device.minor` here. It is not
+NVML's index.
 
-Names and rules: gpu-manager ``pkg/types`` and ``pkg/utils``, gpu-admission ``pkg/util``.
+Names and rules: gpu-manager ``pkg/types`` and ``pkg/utils``, gpu-admission ``pkg/util``; the number
+in ``allocateOne`` of ``pkg/services/allocator/nvidia``, which looks up ``/dev/nvidia<number>``, and
+in ``pkg/device/nvidia/tree.go``, which names its nodes by ``nvmlDeviceGetMinorNumber``.
 """
 
 import re
@@ -22,6 +25,7 @@ from vgpu.model import (
     Request,
     Scheme,
     Share,
+    device_node,
 )
 from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot, remark
 from vgpu.schemes.gaia import grant as gaia_grant
@@ -133,8 +137,8 @@ class Gaia(BaseCodec, frozen=True):
         """The annotations of gpu-admission and gpu-manager for exactly this claim.
 
         They count containers, so they need ``containers``: the names of the pod's app containers
-        in the spec's order. Raises ClaimError for phases that differ, a GPU without an index, and
-        a container that is not there.
+        in the spec's order. Raises ClaimError for phases that differ, a GPU of unknown minor
+        number, and a container that is not there.
         """
         object_name = object_name_of(claim.pod)
         flag = _flag(claim)
@@ -145,7 +149,7 @@ class Gaia(BaseCodec, frozen=True):
                 detail = "not one of the pod's app containers"
                 raise ClaimError(object_name, PREDICATE_INDEX, allocation.container, detail)
             annotations[f"{PREDICATE_INDEX}{numbers[allocation.container]}"] = ",".join(
-                str(gaia_grant.gpu_of(object_name, share, devices).index)
+                str(gaia_grant.minor_of(object_name, share, devices))
                 for share in gaia_grant.checked(object_name, allocation)
             )
         if len(annotations) < len(claim.allocations):
@@ -159,7 +163,7 @@ class Gaia(BaseCodec, frozen=True):
         return annotations | {ASSIGNED: flag}
 
     def devices(self, node: Node) -> tuple[Device, ...]:
-        """The GPUs by index, all of the average size. Raises ClaimError."""
+        """The GPUs by minor number, all of the average size. Raises ClaimError."""
         return gaia_node.gpus(node)
 
     def marks_late(self, node: Node | None) -> bool:  # noqa: ARG002  # on every node
@@ -258,10 +262,10 @@ def _shares(pod: Pod, number: int, request: Request) -> tuple[Share, ...]:
     text = pod.annotations[key]
     if not _INDICES.fullmatch(text):
         raise ClaimError(object_name_of(pod), key, text, "not indices of GPUs")
-    indices = [str(int(index)) for index in text.split(",")]
-    if len(set(indices)) < len(indices):
+    nodes = [device_node(int(minor)) for minor in text.split(",")]
+    if len(set(nodes)) < len(nodes):
         raise ClaimError(object_name_of(pod), key, text, "a GPU twice")
-    return tuple(Share(index, request.memory_bytes, request.cores_milli) for index in indices)
+    return tuple(Share(node, request.memory_bytes, request.cores_milli) for node in nodes)
 
 
 def _index_remarks(

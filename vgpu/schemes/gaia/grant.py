@@ -7,7 +7,7 @@ values are those of gpu-manager's ``pkg/services/allocator/nvidia`` and ``virtua
 
 from collections.abc import Mapping
 
-from vgpu.model import Allocation, Device, PodRef, Share
+from vgpu.model import Allocation, Device, PodRef, Share, device_node
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
 from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_GPUS
 from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
@@ -22,14 +22,11 @@ from vgpu.units import (
 GPUS = "tencent.com/vcuda-device"
 """The container's annotation in the answer to Allocate that names its GPUs."""
 
-DEVICE_NODE = "/dev/nvidia"
-"""The beginning of a GPU's device node; its minor number follows."""
-
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 DRIVER_FOLDER = "/usr/local/nvidia"
 LIMITS_FOLDER = "/etc/vcuda"
 
-_MOST_INDEX = 999  # three digits in an annotation
+_MOST_MINOR = 999  # three digits in an annotation
 
 
 def checked(object_name: str, allocation: Allocation) -> tuple[Share, ...]:
@@ -47,12 +44,13 @@ def checked(object_name: str, allocation: Allocation) -> tuple[Share, ...]:
     return shares
 
 
-def gpu_of(object_name: str, share: Share, devices: Mapping[str, Device]) -> Device:
-    """The share's GPU, whose index is then known. Raises ClaimError."""
+def minor_of(object_name: str, share: Share, devices: Mapping[str, Device]) -> int:
+    """The minor number of the share's GPU. Raises ClaimError."""
     gpu = devices.get(share.device)
-    if gpu is None or gpu.index is None or not 0 <= gpu.index <= _MOST_INDEX:
-        raise ClaimError(object_name, GPUS, share.device, "no GPU of this node with an index")
-    return gpu
+    if gpu is None or gpu.minor is None or not 0 <= gpu.minor <= _MOST_MINOR:
+        detail = "no GPU of this node with a known minor number"
+        raise ClaimError(object_name, GPUS, share.device, detail)
+    return gpu.minor
 
 
 def edits(
@@ -67,8 +65,8 @@ def edits(
 ) -> ContainerEdits:
     """The answer to Allocate; the folders are the host's. Raises ClaimError."""
     shares = checked(object_name, allocation)
-    gpus = [gpu_of(object_name, share, devices) for share in shares]
-    nodes = tuple(f"{DEVICE_NODE}{gpu.index}" for gpu in gpus)
+    nodes = tuple(device_node(minor_of(object_name, share, devices)) for share in shares)
+    gpus = [devices[share.device] for share in shares]
     if not all(gpu.uuid for gpu in gpus):
         raise ClaimError(object_name, GPUS, ",".join(nodes), "a GPU of unknown UUID")
     flavour = "origin" if _is_whole(shares[0]) else "nvidia"

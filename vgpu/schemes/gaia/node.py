@@ -1,4 +1,4 @@
-"""gpu-manager on a node: its GPUs by index, and the device IDs that it reports to the kubelet.
+"""gpu-manager on a node: its GPUs by minor number, and the device IDs that the kubelet has.
 
 The API server knows two numbers only, all cores and all memory, so every GPU is counted with the
 average. IDs are units of the node, not of a GPU: they do not name the GPU that a container gets.
@@ -36,8 +36,9 @@ _LABEL = re.compile(r"[0-9A-Za-z](?:[-_.0-9A-Za-z]{0,61}[0-9A-Za-z])?")
 def gpus(node: Node) -> tuple[Device, ...]:
     """The GPUs that the node's capacity counts, all of one size, without UUID.
 
-    All are unhealthy while nothing is allocatable: no plugin serves the resource. Raises
-    ClaimError for cores that are not of whole GPUs.
+    gpu-admission counts so, too: the first GPU is ``/dev/nvidia0``. All are unhealthy while nothing
+    is allocatable: no plugin serves the resource. Raises ClaimError for cores that are not of whole
+    GPUs.
     """
     cores = node.capacity.get(CORE, 0)
     count, rest = divmod(cores, WHOLE_DEVICE_PERCENT)
@@ -49,12 +50,13 @@ def gpus(node: Node) -> tuple[Device, ...]:
         raise ClaimError(f"node {node.name}", MEMORY, str(blocks), "no such amount of memory")
     return tuple(
         Device(
-            index=index,
+            index=minor,
+            minor=minor,
             memory_bytes=None if blocks is None else blocks // count * GAIA_MEMORY_BLOCK,
             healthy=node.allocatable.get(CORE, cores) > 0,
             model=node.labels.get(MODEL_LABEL, ""),
         )
-        for index in range(count)
+        for minor in range(count)
     )
 
 

@@ -2,6 +2,9 @@
 
 Names, formats and defaults are those of gpushare-scheduler-extender and gpushare-device-plugin,
 with the allocation by container of ACK's scheduler. Only memory is shared; cores are not counted.
+
+The number of a GPU is NVML's index: gpushare-device-plugin (``pkg/gpu/nvidia/allocate.go``) writes
+it unchanged into ``NVIDIA_VISIBLE_DEVICES``, where NVIDIA's container runtime counts as NVML does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
