@@ -250,7 +250,7 @@ def test_without_a_ledger_nothing_is_drawn_as_free():
 def test_gaia_calls_a_gpu_by_its_minor_number():
     gpu = GpuSample((make_gpu(0, minor="3"), make_gpu(1)))
     gpus = state_of(view(), gpu, None, None, lambda *_: None).tree.gpus
-    assert [one.minor for one in gpus] == [3, 1]
+    assert [one.minor for one in gpus] == [3, None]
 
 
 # ---------------------------------------------------------------- how they are joined

@@ -283,7 +283,7 @@ def shares(found, name):
     [
         ([with_init("Completed")], {"main"}),
         ([with_init("Error")], {"main", "fetch"}),  # it will be started again
-        (None, {"main", "fetch"}),  # nobody can tell
+        (None, {"main", "fetch"}),  # no process is seen, so nobody can tell
     ],
 )
 def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(pods, kept):
@@ -295,7 +295,23 @@ def test_a_finished_init_container_keeps_no_share_once_the_pods_spec_is_known(po
         ("main", "assigned"),
         ("fetch", "assigned" if "fetch" in kept else "released"),
     }
-    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == (4 if pods else 8) * GIB
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB  # one device ID
+
+
+def test_an_ended_init_container_keeps_no_share_beside_a_running_one_with_its_device_id():
+    """Without the API: the kubelet's ID, and the kernel's processes."""
+    names = {"c1": ContainerName("ml", "web", "main", WEB.uid)}
+    known = msgspec.structs.replace(INIT["kubelet"], containers=names)
+    running = kernel({100: ProcessOwner("c1", WEB.uid, "containerd")})
+    seen = observation(None, shim=INIT["shim"], kubelet=known, process=running)
+    found = series(seen)
+    assert shares(found, "vgpu_container_memory_limit_bytes") == {"main"}
+    assert shares(found, "vgpu_container_memory_allocated_bytes") == {"main"}
+    assert {(row[0], row[3]) for row in infos(seen)} == {
+        ("main", "assigned"),
+        ("fetch", "released"),
+    }
+    assert found[f'vgpu_gpu_memory_allocated_bytes{{uuid="{A}"}}'] == 4 * GIB
 
 
 def test_a_process_in_an_init_container_counts_whatever_the_api_server_says_of_it():

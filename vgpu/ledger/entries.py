@@ -6,6 +6,7 @@ import msgspec
 
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.conflicts import Conflict
+from vgpu.ledger.device_ids import DeviceIds
 from vgpu.ledger.statements import Malformed, Statement, Wanted
 from vgpu.model import (
     ContainerKind,
@@ -46,6 +47,8 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
         order: of an init container or sidecar: its place among these, from 0, as they start.
         sized_by: the source of the share's memory; None if no source reports it for this device.
         resource_claim_shares: the parts that are of ResourceClaims.
+        reused_ids: its (resource, device ID) that another container of the pod has, too; one of
+            them has each at a time.
     """
 
     pod: PodRef
@@ -62,6 +65,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
     order: int = 0
     sized_by: Source | None = None
     resource_claim_shares: tuple[ResourceClaimShare, ...] = ()
+    reused_ids: DeviceIds = frozenset()
 
 
 class HoldingSum(msgspec.Struct, frozen=True, gc=False):

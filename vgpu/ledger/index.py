@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from vgpu.ledger.credibility import Placements
 from vgpu.ledger.entries import Holding, Ledger
+from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import Place
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import Evidence, Statement
@@ -22,7 +23,8 @@ class LedgerIndex:
         registry: the node's devices.
         placements: where the ledger has each container.
         holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
-        grants, own: what the checkpoints of the kubelet and of our own plugin report.
+        ended: (pod UID, container) of init containers that have ended, as others of the pod show.
+        grants, own: what the checkpoints of the kubelet and of our own plugin report of the others.
         resource_claims: what the kubelet reports of ResourceClaims.
         allocated: the devices that they name, by container; the kubelet's come before ours.
     """
@@ -35,6 +37,12 @@ class LedgerIndex:
         self.holdings: dict[str, dict[str, Holding]] = {}
         for holding in ledger.holdings:
             self.holdings.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
+        specified = set(map(node_uid, evidence.pods))
+        self.ended = frozenset(
+            (statement.pod.uid, statement.container)
+            for statement in ledger.leftovers
+            if statement.pod.uid in self.holdings and statement.pod.uid not in specified
+        )
         self.grants = self._with_devices(Source.CHECKPOINT, evidence)
         self.resource_claims = [
             pair
@@ -51,6 +59,7 @@ class LedgerIndex:
             (statement, tuple(uuid(share.device) for share in statement.shares))
             for statement in evidence.statements
             if statement.source is source
+            and (statement.pod.uid, statement.container) not in self.ended
         ]
 
 

@@ -10,7 +10,10 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
 - Without a source s only less is known: for ``L' = merge(E - s)``,
   ``holders(L') ⊆ holders(L)``, and ``devices'(h) ⊆ devices(h) + disputed(h)`` for each h of them.
   The list of pods at the API server is no such source: without it the end of a pod is unknown,
-  and a pod counts that the node itself shows to be alive.
+  and a pod counts that the node itself shows to be alive. Nor are the processes: without them an
+  init container that has ended is a holder beside the one that has its device IDs now.
+- The containers of a pod have a device ID of the kubelet's one after another, so that no sum has an
+  ID of a pod twice (:mod:`vgpu.ledger.device_ids`).
 - A device's total is the sum of its pods' peaks, and too large a total is a conflict:
   ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.effective`), and
   ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
@@ -171,6 +174,7 @@ def _known(
             order=tuple(kinds),
             succeeded=succeeded,
             asked=asked,
+            specified=True,
         )
     named = evidence.names.get(uid)
     ref = named or max(
@@ -196,6 +200,8 @@ def _known(
         order=tuple(kinds),
         succeeded=frozenset(statement.container for statement in own if _has_succeeded(statement)),
         asked=asked,
+        running=_running(uid, evidence),
+        started=_of_pod(uid, evidence.started),
     )
 
 
@@ -215,6 +221,16 @@ def _of_unknown_resource(statement: Statement) -> bool:
     if statement.source not in KUBELET or not statement.slices:
         return False
     return not any(is_gpu_resource(resource) for resource, _ in statement.slices)
+
+
+def _running(uid: str, evidence: Evidence) -> frozenset[str] | None:
+    """The containers that run; None if that is unknown, or one that runs has no known name."""
+    names = None if evidence.running is None else _of_pod(uid, evidence.running)
+    return None if names is None or "" in names else names
+
+
+def _of_pod(uid: str, places: Iterable[tuple[str, str]]) -> frozenset[str]:
+    return frozenset(container for pod_uid, container in places if pod_uid == uid)
 
 
 def _has_succeeded(own: Statement) -> bool:

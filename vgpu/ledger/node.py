@@ -16,6 +16,7 @@ from vgpu.facts import (
 )
 from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
+from vgpu.ledger.device_ids import pods_with_reused_ids
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_dra import (
     ResourceClaimDetails,
@@ -30,7 +31,13 @@ from vgpu.ledger.from_node import (
     process_statements,
     region_statements,
 )
-from vgpu.ledger.owners import pods_with_cgroups, regions_inside, regions_on_node
+from vgpu.ledger.owners import (
+    pods_with_cgroups,
+    regions_inside,
+    regions_on_node,
+    running_containers,
+    started_containers,
+)
 from vgpu.ledger.slots import Slots
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
@@ -147,14 +154,14 @@ def node_evidence(
             limits.limits, living, names, bounded
         )
         malformed += refused
+    statements = tuple(statement for given in by_source.values() for statement in given)
+    reusing = pods_with_reused_ids(statements)
     return Evidence(
         node=samples.node,
         devices=with_handles(_devices(gpu, registered), uuids),
         devices_complete=gpu is not None and gpu.complete,
         lost=frozenset(gpu.lost) if gpu else frozenset(),
-        statements=tuple(
-            statement for statements in by_source.values() for statement in statements
-        ),
+        statements=statements,
         pods=tuple(pods or ()),
         pods_complete=pods is not None and samples.pods_complete,
         live_pods=process.live_pods if process else None,
@@ -169,6 +176,8 @@ def node_evidence(
         if kubelet
         else (),
         missing_specs=tuple(missing_specs(kubelet, details)) if kubelet else (),
+        running=None if owners is None else running_containers(reusing, owners.values(), names),
+        started=started_containers(reusing, refs, names),
     )
 
 

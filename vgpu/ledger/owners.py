@@ -37,6 +37,35 @@ def container_name(owner: ProcessOwner, names: Mapping[str, ContainerName]) -> s
     return "" if owner.pod_uid else owner.container_id[:12]
 
 
+def running_containers(
+    uids: Collection[str],
+    owners: Iterable[ProcessOwner | None],
+    names: Mapping[str, ContainerName],
+) -> frozenset[Place]:
+    """The containers of these pods with a live process; a container without a name is ""."""
+    if not uids:
+        return frozenset()
+    return frozenset(
+        (owner.pod_uid, container_name(owner, names))
+        for owner in owners
+        if owner is not None and owner.pod_uid in uids
+    )
+
+
+def started_containers(
+    uids: Iterable[str], pods: Mapping[str, PodRef], names: Mapping[str, ContainerName]
+) -> frozenset[Place]:
+    """The containers of these pods that have a log, and so have started at any time."""
+    known = {(pods[uid].namespace, pods[uid].name): uid for uid in uids if uid in pods}
+    if not known:
+        return frozenset()
+    return frozenset(
+        (uid, named.container)
+        for named in names.values()
+        if (uid := known.get((named.namespace, named.pod))) and named.pod_uid in ("", uid)
+    )
+
+
 def regions_on_node(shim: ShimSample | None) -> dict[Place, RegionFile]:
     """The region that counts for each container: the first that the plugin has created."""
     first: dict[Place, RegionFile] = {}

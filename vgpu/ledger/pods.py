@@ -6,11 +6,13 @@ import msgspec
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers
-from vgpu.ledger.entries import Holding, ResourceClaimShare
+from vgpu.ledger.device_ids import DeviceIds, reused_ids
+from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
 from vgpu.ledger.liveness import NORMAL_LEFTOVERS, Liveness, proves_liveness
 from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, RANK, Statement
+from vgpu.ledger.totals import held
 from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 
@@ -27,6 +29,9 @@ class Known(msgspec.Struct, frozen=True):
         order: these containers in the order in which they start.
         succeeded: init containers that hold nothing any more, unless one runs again.
         asked: all sources that may know an allocation reported; else absence is no evidence.
+        specified: the API server has the pod, so that the order of its containers is known.
+        running: containers with a live process; None if that is unknown.
+        started: containers that have run at any time, as far as the node's logs have them.
     """
 
     pod: PodRef
@@ -37,6 +42,9 @@ class Known(msgspec.Struct, frozen=True):
     order: tuple[str, ...] = ()
     succeeded: frozenset[str] = frozenset()
     asked: bool = True
+    specified: bool = False
+    running: frozenset[str] | None = None
+    started: frozenset[str] = frozenset()
 
 
 class SupportedHolding(msgspec.Struct, frozen=True, gc=False):
@@ -59,7 +67,8 @@ class PodResolution(msgspec.Struct, frozen=True, gc=False):
 
     ``holders`` are in the order of their containers, ``statements`` is all about these containers.
     ``disputed`` are (device, statement); ``unproven`` are about a pod that may be alive or not, and
-    ``leftovers`` are about an ended or deleted pod, or about an init container that has succeeded.
+    ``leftovers`` are about an ended or deleted pod, about an init container that has succeeded, or
+    about one whose device IDs a running container has now.
     """
 
     holders: tuple[SupportedHolding, ...] = ()
@@ -105,6 +114,15 @@ def resolve_pod(known: Known, containers: Containers, registry: Registry) -> Pod
         elif settled.gpus_differ:  # the device may be another container's, but its sources differ
             differ = settled.gpus_differ
             conflicts.append(Conflict(_differing(settled), "", known.pod, container, differ))
+    reused = reused_ids(containers)
+    if reused:
+        holders = [_with_reused_ids(holder, reused) for holder in holders]
+        over = _replaced(known, reused, holders)
+        of_succeeded += [s for name in sorted(over) for s in containers[name]]
+        holders = [holder for holder in holders if holder.holding.container not in over]
+        statements = [statement for statement in statements if statement.container not in over]
+        disputed = [party for party in disputed if party[1].container not in over]
+        conflicts = [conflict for conflict in conflicts if conflict.container not in over]
     if beside:
         holders = [
             _joined(holder, beside.get(holder.holding.share.device, ())) for holder in holders
@@ -121,6 +139,46 @@ def resolve_pod(known: Known, containers: Containers, registry: Registry) -> Pod
         tuple(unproven),
         (*leftovers, *of_succeeded),
     )
+
+
+def _with_reused_ids(holder: SupportedHolding, reused: Mapping[str, DeviceIds]) -> SupportedHolding:
+    own = reused.get(holder.holding.container)
+    if own is None:
+        return holder
+    holding = msgspec.structs.replace(holder.holding, reused_ids=own)
+    return SupportedHolding(holding, holder.statements)
+
+
+def _replaced(
+    known: Known, reused: Mapping[str, DeviceIds], holders: Iterable[SupportedHolding]
+) -> frozenset[str]:
+    """The containers that hold nothing beside a running one with the same device ID.
+
+    An init container that has ended is one. So is a container of which no log shows that it has
+    started, but only if the pod's peak is the same without it: it may be about to start. None is
+    where the spec is known, which has the order of the containers.
+    """
+    if known.running is None or known.specified:
+        return frozenset()
+    holdings = [holder.holding for holder in holders]
+    running = known.running | {holding.container for holding in holdings if holding.alive}
+    replaced: set[str] = set()
+    for name, ids in sorted(reused.items()):
+        beside = (other for other in reused if other in running)
+        if name in running or all(ids.isdisjoint(reused[other]) for other in beside):
+            continue
+        others = [holding for holding in holdings if holding.container != name]
+        if name in known.started or _peaks(others) == _peaks(holdings):
+            replaced.add(name)
+            holdings = others
+    return frozenset(replaced)
+
+
+def _peaks(holdings: Iterable[Holding]) -> dict[str, HoldingSum]:
+    by_device: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        by_device.setdefault(holding.share.device, []).append(holding)
+    return {device: held(own) for device, own in by_device.items()}
 
 
 def _lives(life: Liveness, containers: Containers) -> bool:

@@ -164,6 +164,10 @@ class Evidence(msgspec.Struct, frozen=True):
         left_resource_claims: (device, where a person can read it) of each device that a DRA driver
             has prepared for a ResourceClaim that the kubelet or the API server does not have.
         missing_specs: likewise each device of a ResourceClaim whose CDI spec is missing.
+        running: (pod UID, container) with a live process, of pods in which several containers have
+            one device ID of the kubelet's; "" for a container of unknown name. None where the
+            host's processes are unknown.
+        started: likewise those that have run at any time, as far as their logs are there.
     """
 
     node: str = ""
@@ -183,3 +187,5 @@ class Evidence(msgspec.Struct, frozen=True):
     bounds: Bounds = UNREGISTERED
     left_resource_claims: tuple[tuple[str, str], ...] = ()
     missing_specs: tuple[tuple[str, str], ...] = ()
+    running: frozenset[tuple[str, str]] | None = None
+    started: frozenset[tuple[str, str]] = frozenset()

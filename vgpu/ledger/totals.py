@@ -6,6 +6,7 @@ from operator import attrgetter
 import msgspec
 
 from vgpu.effective import effective
+from vgpu.ledger.device_ids import most_at_once
 from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
 from vgpu.model import ContainerKind, Device, ResourceClaimDevice, Share
 from vgpu.units import exact_size, percentage
@@ -21,23 +22,25 @@ AMOUNTS: tuple[Amount, ...] = (
 
 
 def held(holdings: Sequence[Holding]) -> HoldingSum:
-    """The sum of the holdings, each pod's at its peak, and what a ResourceClaim has once."""
+    """The sum of the holdings, each pod's at its peak.
+
+    What a ResourceClaim has counts once, and each device ID of a pod.
+    """
     if any(holding.resource_claim_shares for holding in holdings):
         holdings = _each_resource_claim_once(holdings)
-    if not any(holding.kind is ContainerKind.INIT for holding in holdings):
+    if not any(holding.kind is ContainerKind.INIT or holding.reused_ids for holding in holdings):
         return HoldingSum(*(sum(map(amount, holdings)) for amount in AMOUNTS))
     pods: dict[str, list[Holding]] = {}
     for holding in sorted(holdings, key=attrgetter("order")):
         pods.setdefault(holding.pod.uid, []).append(holding)
-    return HoldingSum(
-        *(
-            sum(
-                effective((holding.kind, amount(holding)) for holding in pod)
-                for pod in pods.values()
-            )
-            for amount in AMOUNTS
-        )
-    )
+    return HoldingSum(*(sum(_peak(pod, amount) for pod in pods.values()) for amount in AMOUNTS))
+
+
+def _peak(pod: Sequence[Holding], amount: Amount) -> int:
+    """The most of one pod: by the order of its containers where it is known, else by their IDs."""
+    if any(holding.kind is ContainerKind.INIT for holding in pod):
+        return effective((holding.kind, amount(holding)) for holding in pod)
+    return most_at_once([(amount(holding), holding.reused_ids) for holding in pod])
 
 
 def _each_resource_claim_once(holdings: Iterable[Holding]) -> list[Holding]:

@@ -85,7 +85,7 @@ class LedgerBuilder:
             kubelet=observation.kubelet,
             limits=observation.limits,
             phases=None if pods is None else {pod.ref.uid: pod.phase for pod in pods.statuses},
-            finished=frozenset() if pods is None else pods.finished,
+            finished=self._index.ended | (frozenset() if pods is None else pods.finished),
             at=observation.at,
         )
 
