@@ -114,7 +114,8 @@ def test_filter_and_bind_answer_as_the_placement_does(system, data):
             node = data.draw(st.sampled_from(fitting))
             assert not served.bind(served.api.store(pod).ref, node)
             written = scheme.codec.claim(served.api.pods[pod.ref.name]).allocations
-            assert shares(written) == shares(placements[node].allocations)
+            placed = placements[node]
+            assert shares(written, placed.gpus) == shares(placed.allocations, placed.gpus)
 
 
 def drawn_node(data, name, scheme):
@@ -154,8 +155,16 @@ def new_pod(name, asked, **fields):
     return Pod(ref, containers=(container,), phase="Pending", **fields)
 
 
-def shares(allocations):
-    return {each.container: each.shares for each in allocations}
+def shares(allocations, gpus):
+    """By container, with the GPUs by their first name: gpu-manager's annotations have another."""
+    named = {name: gpu.device.name for gpu in gpus for name in gpu.device.names}
+    return {
+        each.container: [
+            structs.replace(share, device=named.get(share.device, share.device))
+            for share in each.shares
+        ]
+        for each in allocations
+    }
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 It has its own resources and annotations, and is still in use. It is read only: claims are written
 in the newer form. The formats are those of volcano's scheduler (``devices/nvidia/gpushare``) and of
-volcano-sh/devices.
+volcano-sh/devices, which counts GPUs by NVML's index (``pkg/plugin/nvidia/utils.go``).
 """
 
 from typing import Final
