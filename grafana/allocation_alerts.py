@@ -37,10 +37,13 @@ from vgpu.reasons import Reason
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 
 ON_GPU: Final = (
-    f"max by ({CONTAINER}, uuid) (vgpu_container_memory_accounted_bytes) * 0"
+    f"max by ({CONTAINER}, uuid)"
+    " (vgpu_container_memory_limit_bytes or vgpu_container_memory_accounted_bytes) * 0"
     f" + on ({CONTAINER}) group_left () max by ({CONTAINER})"
 )
-"""The container's series that follows, once for each GPU that the container's region names."""
+"""The container's series that follows, once for each GPU that the container's region names.
+
+Accounted memory is unknown without the host's PIDs, and there is a limit for most containers."""
 
 HELD_BACK: Final = f"{ON_GPU} (vgpu_container_priority and (vgpu_container_blocked == 1))"
 HIGHEST: Final = (

@@ -47,11 +47,14 @@ def memory(used, limit):
     }
 
 
-def two_of_a_gpu(blocked, other_priority=0, other_kernel="0+60x120"):
-    """A container on a GPU, and one that launches kernels, or does not, beside it."""
+def two_of_a_gpu(blocked, other_priority=0, other_kernel="0+60x120", known="accounted"):
+    """A container on a GPU, and one that launches kernels, or does not, beside it.
+
+    ``known`` is what is known of their memory on it: without the host's PIDs only the limit.
+    """
     return {
-        f"vgpu_container_memory_accounted_bytes{{{WHO},{UUID}}}": "7x120",
-        f"vgpu_container_memory_accounted_bytes{{{OTHER},{UUID}}}": "7x120",
+        f"vgpu_container_memory_{known}_bytes{{{WHO},{UUID}}}": "7x120",
+        f"vgpu_container_memory_{known}_bytes{{{OTHER},{UUID}}}": "7x120",
         f"vgpu_container_blocked{{{WHO}}}": f"{blocked}x120",
         f"vgpu_container_blocked{{{OTHER}}}": "0x120",
         f"vgpu_container_priority{{{WHO}}}": "1x120",
@@ -572,6 +575,11 @@ QUIET = (
     Quiet("VgpuContainerOverLimit", "contexts are counted differently", memory(104, 100)),
     Quiet("VgpuContainerMemoryNearLimit", "another alert tells of it", memory(150, 100)),
     Quiet("VgpuContainerBlocked", "something more important works", two_of_a_gpu(1)),
+    Quiet(
+        "VgpuContainerBlocked",
+        "something more important works, and the exporter does not see the host's PIDs",
+        two_of_a_gpu(1, known="limit"),
+    ),
     Quiet(
         "VgpuContainerBlocked",
         "for less than 5 minutes at a time",
