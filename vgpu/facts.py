@@ -17,7 +17,7 @@ from vgpu.reasons import Rejection
 # ---------------------------------------------------------------- the driver
 
 
-class Gpu(msgspec.Struct, frozen=True):
+class Gpu(msgspec.Struct, frozen=True, dict=True):
     """One device: a GPU, or a MIG instance (then ``parent`` is the GPU's UUID).
 
     ``readings`` maps a reading's name and its label values to a number in base units, e.g.
@@ -31,6 +31,14 @@ class Gpu(msgspec.Struct, frozen=True):
     info: Mapping[str, str]
     readings: Mapping[tuple[str, ...], float]
     parent: str = ""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
+        """The readings by name, and of each name by label values."""
+        named: dict[str, dict[tuple[str, ...], float]] = {}
+        for key, value in self.readings.items():
+            named.setdefault(key[0], {})[key[1:]] = value
+        return named
 
 
 class GpuProcess(msgspec.Struct, frozen=True, gc=False):

@@ -18,20 +18,13 @@ def reading(name: str) -> Callable[[GpuRow], Value]:
 
 def readings(name: str) -> Callable[[GpuRow], Labelled]:
     """A device's readings of one name, by their label values."""
-
-    def pick(row: GpuRow) -> Labelled:
-        return {key[1:]: value for key, value in row.gpu.readings.items() if key[0] == name}
-
-    return pick
+    return lambda row: row.gpu.by_name.get(name, {})
 
 
 def _active_clock_events(row: GpuRow) -> Labelled:
     """The reasons that hold the clocks down."""
-    return {
-        key[1:]: value
-        for key, value in row.gpu.readings.items()
-        if key[0] == "clock_event_active" and value
-    }
+    events = row.gpu.by_name.get("clock_event_active", {})
+    return {event: value for event, value in events.items() if value}
 
 
 GPU_INFO_LABELS = (
