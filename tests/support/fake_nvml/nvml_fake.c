@@ -16,11 +16,18 @@
  *   link    a=<uuid> b=<uuid> level= nvlink=  how near two cards are; 50 (SYSTEM) if not told
  *   fault   symbol=|* code= after= times= delay_ms= device=<uuid>
  *
+ * Programs of the fake libcuda.so.1 (tests/support/fake_cuda) are clients: each has a file in the
+ * folder NVML_FAKE_STATE with ".clients" behind it (client.h), and holds a lock on it while it lives.
+ * Clients are listed after the processes of the state file, and what they hold and compute is added
+ * to their GPUs. The kernel names the holder of a lock in the pid namespace of who asks: as such a
+ * pid a client is listed, and not at all where it is out of sight.
+ *
  * A fault skips its first `after` matching calls, then strikes `times` times (0: for ever): it
  * sleeps, then returns `code`; without a code the call goes on. Contracts follow nvml.h.
  */
 #define _GNU_SOURCE
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <nvml.h>
@@ -37,6 +44,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "client.h"
 
 typedef unsigned long long u64;
 
@@ -190,6 +199,8 @@ struct state {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct state buffers[2], *state = &buffers[0];
+static int written_processes; /* those of the state file, before the clients */
+static u64 client_memory[DEVICES], client_percent[DEVICES];
 static struct stat seen;
 static bool loaded;
 static bool delivered[XIDS];
@@ -306,9 +317,51 @@ static void read_line(struct state *s, char *line) {
     }
 }
 
+/* The pid of the process that holds the lock on a client's file, as this process sees it: 0 if it
+ * is out of sight, -1 if there is none. */
+static int holder_of(int fd) {
+    struct flock held = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (fcntl(fd, F_GETLK, &held) || held.l_type == F_UNLCK) return -1;
+    return held.l_pid;
+}
+
+static void add_client(int fd) {
+    struct client client;
+    int pid = holder_of(fd);
+    if (pid < 0 || pread(fd, &client, sizeof client, 0) != sizeof client) return;
+    int place = find(state, client.uuid);
+    if (place == UNKNOWN) return;
+    u64 percent = client_busy_percent(&client);
+    client_memory[place] += client.used;
+    client_percent[place] += percent;
+    struct process *p = pid ? add(state, "process") : NULL;
+    if (!p) return;
+    p->device = place;
+    p->pid = (unsigned)pid;
+    p->used = client.used;
+    p->sm = percent ? percent : NA; /* the ring has no sample of an idle process */
+}
+
+/* Those who live now. The lock is held. */
+static void read_clients(const char *path) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s.clients", path);
+    state->process_count = written_processes;
+    memset(client_memory, 0, sizeof client_memory);
+    memset(client_percent, 0, sizeof client_percent);
+    DIR *clients = opendir(folder);
+    if (!clients) return;
+    for (struct dirent *entry; (entry = readdir(clients));) {
+        int fd = openat(dirfd(clients), entry->d_name, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        add_client(fd);
+        close(fd);
+    }
+    closedir(clients);
+}
+
 /* Read the file again if it changed. The lock is held. */
-static void refresh(void) {
-    const char *path = getenv("NVML_FAKE_STATE");
+static void refresh_state(const char *path) {
     struct stat now;
     if (!path || stat(path, &now)) {
         loaded = false;
@@ -335,8 +388,15 @@ static void refresh(void) {
     }
     if (loaded && next->driver.epoch != state->driver.epoch) initialised = 0;
     state = next;
+    written_processes = state->process_count;
     seen = now;
     loaded = true;
+}
+
+static void refresh(void) {
+    const char *path = getenv("NVML_FAKE_STATE");
+    refresh_state(path);
+    if (loaded) read_clients(path);
 }
 
 /* ---------------------------------------------------------------- counters and faults */
@@ -650,11 +710,15 @@ READING(nvmlDeviceGetCurrPcieLinkWidth, pcie_width, unsigned, give_u32)
 READING(nvmlDeviceGetMaxPcieLinkGeneration, pcie_generation, unsigned, give_u32)
 READING(nvmlDeviceGetMaxPcieLinkWidth, pcie_width, unsigned, give_u32)
 
+static u64 used_of(const struct device *d) {
+    return d->n[N_used] + client_memory[d - state->device];
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     ENTER(device, CARDS_AND_INSTANCES);
     LEAVE_IF(!memory, NVML_ERROR_INVALID_ARGUMENT);
     memory->total = d->n[N_total];
-    memory->used = d->n[N_used] + d->n[N_reserved];
+    memory->used = used_of(d) + d->n[N_reserved];
     memory->free = memory->total - memory->used;
     return leave(NVML_SUCCESS);
 }
@@ -664,7 +728,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     LEAVE_IF(!memory, NVML_ERROR_INVALID_ARGUMENT);
     LEAVE_IF(memory->version != nvmlMemory_v2, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     memory->total = d->n[N_total];
-    memory->used = d->n[N_used];
+    memory->used = used_of(d);
     memory->reserved = d->n[N_reserved];
     memory->free = memory->total - memory->used - memory->reserved;
     return leave(NVML_SUCCESS);
@@ -683,7 +747,9 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     ENTER(device, CARDS);
     LEAVE_IF(!rates, NVML_ERROR_INVALID_ARGUMENT);
     LEAVE_IF(d->n[N_mig] == 1, NVML_ERROR_NOT_SUPPORTED);
-    nvmlReturn_t code = give_u32(&rates->gpu, d->n[N_gpu_util]);
+    u64 clients = client_percent[d - state->device], percent = d->n[N_gpu_util];
+    if (clients && percent <= 100) percent = percent + clients > 100 ? 100 : percent + clients;
+    nvmlReturn_t code = give_u32(&rates->gpu, percent);
     return leave(code ? code : give_u32(&rates->memory, d->n[N_memory_util]));
 }
 
