@@ -20,6 +20,8 @@ GROUP    ?= properties bed fleets soak fuzz plugin schedulers release
 HELM      = $(BIN)/python -c \
   'from tests.support.bed.tools import Tool, ensure; print(ensure(Tool.HELM).path(Tool.HELM))'
 
+FAKE_NVML = $(BIN)/python -m tests.support.fake_nvml.build
+
 # What .ci/run installs. A Go that pip has installed is found, too.
 CI_PACKAGES = python3-venv make gcc libc6-dev git gpg prometheus prometheus-alertmanager chromium \
   fonts-dejavu-core containerd runc containernetworking-plugins busybox-static iptables iproute2 \
@@ -33,7 +35,7 @@ test test-thorough cluster-tools manifests release: \
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test-fast test test-thorough coverage cluster-tools docs manifests site \
-  screenshot dashboards bench bench-cluster soak lock lock-debian image release publish clean ci-setup \
+  screenshot dashboards gpu-kit test-gpu bench bench-cluster soak lock lock-debian image release publish clean ci-setup \
   lint lint-style lint-types lint-layers lint-generated pure tests
 
 help: ## What there is to make
@@ -58,6 +60,12 @@ test: $(VENV)/.dev ## All checks and tests: twenty minutes
 test-thorough: BOUND = none
 test-thorough: $(VENV)/.dev ## What is too slow for `make test` (GROUP=fuzz; all groups without it)
 	@$(STOPWATCH) $(MAKE) --keep-going $(GROUP:%=thorough-%)
+
+test-gpu: $(VENV)/.dev ## Check vgpu on this machine's GPU (OUT=gpu-results; status 3 without a driver)
+	@FAKE_NVML="$$($(FAKE_NVML) 2>/dev/null)" $(BIN)/python -m deploy.gpu_kit $(ARGS)
+
+gpu-kit: $(VENV)/.dev ## Pack the same for a machine without a network into build/gpu-kit
+	@$(BIN)/python -m deploy.release gpu-kit --fake-library="$$($(FAKE_NVML))" $(ARGS)
 
 coverage: $(VENV)/.dev ## The lines that the fast tests reach
 	$(BIN)/coverage erase
@@ -160,7 +168,7 @@ lock-debian: $(VENV)/.dev ## Resolve the Debian packages of the image anew
 	$(BIN)/python -m deploy.release lock
 
 clean: ## Remove what make has made
-	rm -rf $(VENV) dist site .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) dist build site .cache .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis .coverage*
 
 $(VENV)/.python:
 	@command -v $(PYTHON) >/dev/null || \

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from deploy.project import ROOT, load
-from deploy.release import artefacts, debian, debian_lock, layered, wheel
+from deploy.release import artefacts, debian, debian_lock, gpu_kit, layered, wheel
 from deploy.release.artefacts import ReleaseBuild
 from deploy.release.checks import refusals
 from deploy.release.commands import ReleaseError
@@ -68,6 +68,30 @@ def image(*, repository: str, names: tuple[str, ...]) -> None:
         layers = layered.image_layers(source, built, platforms, layered.uncached(Path(folder)))
         digest = layered.write_image(file, repository, source, layers)
     click.echo(f"{file.relative_to(ROOT)}\n{repository}:{source.version}\n{repository}@{digest}")
+
+
+@main.command("gpu-kit")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=ROOT / "build" / "gpu-kit",
+    help="Where to; it is emptied before. Default: build/gpu-kit.",
+)
+@click.option(
+    "--python", default=gpu_kit.PYTHON, show_default=True, help="CPython of the GPU's machine."
+)
+@click.option(
+    "--fake-library",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The fake driver's library, to compare it with the real one.",
+)
+def write_gpu_kit(*, folder: Path, python: str, fake_library: Path | None) -> None:
+    """Pack the checks on a real GPU, with all that they need, into a folder."""
+    source = SourceTree(ROOT)
+    with TemporaryDirectory() as temporary:
+        built = wheel.build(source, "wheel", Path(temporary))
+        gpu_kit.write_kit(source, built, folder, python=python, fake_library=fake_library)
+    click.echo(f"{folder}: {gpu_kit.folder_bytes(folder) / 2**20:.1f} MiB")
 
 
 @main.command()
