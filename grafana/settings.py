@@ -9,7 +9,7 @@ from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT
 from vgpu.reasons import Reason
-from vgpu.xids import RECENT_SECONDS, XIDS, XidSeverity, of_severity
+from vgpu.xids import RECENT_SECONDS, XIDS, XidSeverity
 
 EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
 """The exporters' scrape job. Only `up` needs it: our own series are known by their names."""
@@ -65,10 +65,16 @@ GPUS_REMEMBERED: Final = "1d:1m"
 XID_SECONDS: Final = RECENT_SECONDS
 """Maximum age of an XID error in alerts, in seconds, as on the exporter's status page."""
 
-XIDS_CRITICAL: Final = of_severity(XidSeverity.CRITICAL)
+
+def _of_severity(severity: XidSeverity) -> tuple[int, ...]:
+    """The XIDs of the severity, in ascending order."""
+    return tuple(number for number, row in XIDS.items() if row.severity is severity)
+
+
+XIDS_CRITICAL: Final = _of_severity(XidSeverity.CRITICAL)
 """XIDs of a broken GPU, not of a broken program on it."""
 
-XIDS_WARNING: Final = of_severity(XidSeverity.WARNING)
+XIDS_WARNING: Final = _of_severity(XidSeverity.WARNING)
 """XIDs of a GPU that may go on, but has to be looked at."""
 
 XIDS_KNOWN: Final = tuple(XIDS)

@@ -268,11 +268,6 @@ RECENT_SECONDS: Final = 3600
 """Age up to which an XID is a problem of its GPU, in seconds: for alerts and the status page."""
 
 
-def of_severity(severity: XidSeverity) -> tuple[int, ...]:
-    """The XIDs of the severity, in ascending order."""
-    return tuple(number for number, row in XIDS.items() if row.severity is severity)
-
-
 def severity_of(xid: int) -> XidSeverity | None:
     """The severity of the XID; None if the table does not have it."""
     row = XIDS.get(xid)
