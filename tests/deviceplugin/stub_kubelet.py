@@ -103,6 +103,7 @@ class StubKubelet:
         """A Register's (status, text), to refuse it with."""
         self.reads_lists = True
         self._lock = threading.RLock()
+        self._readers = []
         self._server = None
 
     def __enter__(self):
@@ -147,6 +148,12 @@ class StubKubelet:
         self.stop()
         self.start()
 
+    def notice_ended(self):
+        """Wait until it has noticed the end of all plugins, which have ended."""
+        for reader in self._readers:
+            reader.join(WAIT_SECONDS)
+            assert not reader.is_alive()
+
     # ------------------------------------------------------------ what it asks of plugins
 
     def allocate(self, resource, ids):
@@ -184,7 +191,9 @@ class StubKubelet:
             with self._lock:
                 self._forget(lambda each: self._same(each, connection))
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        threading.Thread(target=self._run, args=(connection, self._server), daemon=True).start()
+        reader = threading.Thread(target=self._run, args=(connection, self._server), daemon=True)
+        self._readers.append(reader)
+        reader.start()
         return pb.Empty()
 
     def _connect(self, connection):

@@ -439,6 +439,7 @@ def test_the_stub_of_1_37_is_wedged_by_a_name_that_is_used_twice(folder, allocat
         with pytest.raises(Unregistered, match="device plugin already connected"):
             register(folder, "one.sock", NUMBER, binding=True)
         endpoint.stop(0).wait()
+        kubelet.notice_ended()
         again = Endpoint(NUMBER, str(folder / "one.sock"), allocator, b"", binding=True, cdi=True)
         again.start()
         for _ in range(3):
