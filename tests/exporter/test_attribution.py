@@ -182,6 +182,32 @@ def test_nobody_is_known_to_use_zero_beside_a_process_that_the_kernel_never_had(
     assert share(ended).used_bytes == 0
 
 
+def test_a_holder_without_a_name_is_not_known_to_be_idle_beside_a_process_of_its_pod():
+    """A limit file of KubeShare names only the pod."""
+    limit = LimitFile(
+        Scheme.KUBESHARE, f"/config/{A}", namespace="ml", pod="train", device=A, memory_bytes=GIB
+    )
+    seen = {
+        "gpu": driver((100, A, GIB)),
+        "limits": LimitSample((limit,)),
+        "kubelet": kubelet(containers=[("c1", "train", "main", POD), ("c2", "train", "side", POD)]),
+    }
+    result = node(process=kernel([(100, "c1", POD)]), **seen)
+    assert share(result, "").used_bytes is share(result, "").sm_utilization is None
+    assert share(result, "main").used_bytes == GIB
+    assert share(node(process=kernel(ended=[100]), **seen), "").used_bytes == 0
+
+
+def test_the_gap_is_unknown_where_the_use_of_a_container_is():
+    result = node(
+        gpu=driver((100, A, GIB), (101, A, 2 * GIB)),
+        process=kernel([(100, "c1", POD), (101, "c9", POD)]),
+        kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
+    )
+    assert share(result).used_bytes is None
+    assert result.gpus[0].attributed_bytes is result.gpus[0].unattributed_bytes is None
+
+
 def test_a_display_server_of_the_host_is_in_the_gap_and_one_in_a_pod_is_the_pods():
     drawing = (9, A, MIB, True)
     result = node(

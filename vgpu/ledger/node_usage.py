@@ -88,8 +88,9 @@ def node_usage(
     if gpu is not None and process is not None and owners is not None:
         process_usages = usages(gpu, owners, regions.container_of)
         _add_mps_clients(builder, index.grants, process_usages, process.mps_clients)
-        _add_processes(builder, gpu, process_usages, unclear_use(gpu, process, process_usages))
-        devices = _device_usages(builder, gpu, owners, process_usages)
+        unclear = unclear_use(gpu, process, process_usages)
+        _add_processes(builder, gpu, process_usages, unclear)
+        devices = _device_usages(gpu, owners, process_usages, unclear)
     builder.add_promised()
     has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
     return NodeUsage(
@@ -304,21 +305,33 @@ def _add_processes(
         if usage.device in gpu.utilization_known:
             busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
             share.sm_utilization = sum(busy)
-    for (uid, name), container in builder.containers.items() if unclear != UnclearUse() else ():
-        for share in container.shares.values():
-            if (name and unclear.has(uid, share.device)) or share.device in unclear.devices:
+    of_named = {(usage.pod_uid, usage.device) for usage in process_usages if usage.container}
+    doubtful = unclear != UnclearUse()
+    for (uid, name), container in builder.containers.items():
+        for share in container.shares.values() if doubtful or not name else ():
+            if name:
+                is_unclear = unclear.has(uid, share.device)
+            else:  # a holder that may be any of its pod's containers
+                idle = not share.processes and (uid, share.device) in of_named
+                is_unclear = idle or share.device in unclear.devices
+            if is_unclear:
                 share.used_bytes = share.processes = share.sm_utilization = None
 
 
 def _device_usages(
-    builder: UsageBuilder,
     gpu: GpuSample,
     owners: Mapping[int, ProcessOwner | None],
     process_usages: Iterable[Usage],
+    unclear: UnclearUse,
 ) -> dict[str, DeviceUsage]:
-    """The attribution gap of each device, by UUID."""
+    """The attribution gap of each device where the use of all its containers is known, by UUID."""
     attributed: Counter[str] = Counter()
-    for share in builder.shares():
-        attributed[share.device] += share.used_bytes or 0
-    unsized = {usage.device for usage in process_usages if usage.used_bytes is None}
+    unsized: set[str] = set()
+    for usage in process_usages:
+        attributed[usage.device] += usage.used_bytes or 0
+        is_unclear = usage.container and unclear.has(usage.pod_uid, usage.device)
+        if usage.used_bytes is None or is_unclear:
+            unsized.add(usage.device)
+    unplaced = {found.device for found in gpu.unplaced if owners.get(found.pid) is not None}
+    unsized.update(device.uuid for device in gpu.gpus if device.parent in unplaced)
     return device_usages(gpu, owners, attributed, unsized)
