@@ -169,7 +169,9 @@ def test_root_without_capabilities_may_do_all_of_it(node):
         os.chown(node.paths[pod], 1000 + pod, 1000)
     loop(node, holding(0, 1)).round()
     assert node.words(1) == (-1, 1)
-    ended = node.ended("--release", under=[setpriv, "--bounding-set=-all", "--no-new-privs"])
+    ended = node.ended(
+        "--release", "--yes", under=[setpriv, "--bounding-set=-all", "--no-new-privs"]
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == "containers released: 2\n"
     assert node.words(1) == (0, 1)
@@ -195,7 +197,7 @@ def test_it_is_refused_beside_the_original_monitor(node):
     node.place(1)
     node.proc.process(4711, "vGPUmonitor", [node.proc.host])
     before = [node.words(pod) for pod in (0, 1)]
-    for flags in ((), ("--release",)):
+    for flags in ((), ("--release", "--yes")):
         ended = node.ended(*flags)
         assert ended.returncode == 1
         assert "process 4711 (vGPUmonitor) writes the same words" in ended.stderr
@@ -219,7 +221,11 @@ def test_after_a_kill_everybody_is_let_go_by_one_command(node, live):
     program.process.wait_until(lambda: node.words(1)[0] == -1, "the low priority is blocked")
     program.process.kill()
     assert node.words(1)[0] == -1
-    ended = node.ended("--release")
+    unasked = node.ended("--release")
+    assert (unasked.returncode, unasked.stdout) == (2, "")
+    assert "--yes" in unasked.stderr
+    assert node.words(1)[0] == -1
+    ended = node.ended("--release", "--yes")
     assert (ended.returncode, ended.stdout) == (0, "containers released: 2\n")
     assert [node.words(pod) for pod in (0, 1)] == [(1, 1), (0, 1)]
 

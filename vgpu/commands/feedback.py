@@ -12,6 +12,7 @@ from vgpu.feedback.metrics import TABLES
 from vgpu.feedback.other_monitor import running_monitor
 from vgpu.feedback.writer_lock import DEFAULT_LOCK, WriterLockHeld, writer_lock
 from vgpu.program import logs
+from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 from vgpu.program.flags import composed, env, field
 from vgpu.program.host import ProgramHost, program_flags
 from vgpu.program.pages import program_routes
@@ -21,6 +22,9 @@ from vgpu.sources.kubelet import DEFAULT_CHECKPOINT
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR
 
 DEFAULT_ADDRESS: Final = ":9403"
+
+DECLINED: Final = 3
+"""Exit status if the user answers no, as of ``vgpu reconcile apply``."""
 
 REFUSED: Final = (
     "{writer} writes the same words, and two programs would work against each other: use that"
@@ -32,6 +36,10 @@ EPILOG: Final = f"""\
 Examples:
   vgpu feedback
   vgpu feedback --release
+
+\b
+Status of --release: 0; 3 if you answered no; 1 for an error; 2 for wrong flags, or if nobody can be
+asked: standard input is no terminal, and --yes is missing.
 
 \b
 When it is needed, its rules and its limits:
@@ -74,8 +82,9 @@ def _path(flag: str, help_: str, default: str, metavar: str = "FILE") -> Any:
 @click.option(
     "--release",
     is_flag=True,
-    help="Let go of all containers of this node, print their number, and end.",
+    help="Let go of all containers of this node, print their number, and end. Asks before it does.",
 )
+@yes_flag
 @program_flags(DEFAULT_ADDRESS)
 @click.pass_context
 def command(ctx: click.Context, /, **_: Any) -> None:
@@ -87,12 +96,19 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     params = ctx.params
     roots = params["shim_root"] or registry().region_roots
     procfs = params["path_procfs"]
+    asks = params["release"] and not params["yes"]
+    if params["yes"] and not params["release"]:
+        raise click.UsageError("--yes answers the question of --release, which is missing", ctx)
+    if asks:
+        expect_terminal()
     devices = ConfirmedDevices(params["kubelet_checkpoint"], params["plugin_state_dir"], procfs)
     with ExitStack() as stack:
         host = None if params["release"] else stack.enter_context(ProgramHost.from_flags(params))
         _become_the_writer(stack, params["lock_file"], procfs, roots)
         if host is None:
             logs.configure(params["log_level"], params["log_format"])
+            if asks and not is_confirmed("Let go of all containers of this node?"):
+                ctx.exit(DECLINED)
             click.echo(f"containers released: {FeedbackLoop(roots, devices).release()}")
             return
         loop = FeedbackLoop(
