@@ -41,11 +41,15 @@ def write_pods(root: Path) -> None:
         link.symlink_to(root / "var/log/pods" / f"golden_{pod}_{uid}" / "main/0.log")
         slice_ = f"kubepods-pod{uid.replace('-', '_')}.slice"
         scope = f"cri-containerd-{container_id(number)}.scope"
-        (root / "sys/fs/cgroup/kubepods.slice" / slice_ / scope).mkdir(parents=True)
-        for pid in host_pids(name):
+        cgroup = root / "sys/fs/cgroup/kubepods.slice" / slice_ / scope
+        cgroup.mkdir(parents=True)
+        pids = {p["host_pid"] or 200_000 + p["pid"]: p["pid"] for p in golden(name)["processes"]}
+        (cgroup / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        for pid, inside in pids.items():  # the oldest library found no host pids
             (proc / str(pid)).mkdir(exist_ok=True)
             text = f"0::/kubepods.slice/{slice_}/{scope}\n"
             (proc / str(pid) / "cgroup").write_text(text)
+            (proc / str(pid) / "status").write_text(f"NSpid:\t{pid}\t{inside}\n")
 
 
 def host_pids(name: str) -> list[int]:

@@ -112,8 +112,9 @@ def test_a_process_that_has_ended_is_not_there(node):
         lambda node: (node / "proc/1000/status").write_text("Name:\tpython\n"),
         lambda node: (node / "cgroup" / POD / SIDE / "cgroup.procs").write_text("0\n"),
         lambda node: (node / "cgroup" / POD).rename(node / "cgroup/elsewhere"),
+        lambda node: (node / "cgroup" / POD / SIDE / "cgroup.procs").unlink(),
     ],
-    ids=["a kernel without NSpid", "a foreign pid", "no cgroups of containers"],
+    ids=["a kernel without NSpid", "a foreign pid", "no cgroups of containers", "no list"],
 )
 def test_without_all_processes_nothing_is_known_to_be_gone(node, damage):
     run(node, 1000, 7, MAIN)

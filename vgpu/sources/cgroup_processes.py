@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from vgpu.reasons import Reason, SourceError
@@ -22,8 +23,11 @@ def container_processes(folder: str) -> Iterator[int]:
     """The host pids in a container's cgroup ``folder`` and below it.
 
     Raises SourceError: TOO_MANY_FILES after the pids of ``MAX_CGROUPS``, FOREIGN_PIDS for a process
-    that our pid namespace does not have.
+    that our pid namespace does not have, ABSENT for a folder that is no cgroup.
     """
+    procs = Path(folder, "cgroup.procs")
+    if not procs.exists() and procs.parent.exists():
+        raise SourceError(Reason.ABSENT, printable(str(procs)))
     waiting, seen, all_listed = [folder], 0, True
     while waiting and seen < MAX_CGROUPS:
         path = waiting.pop()
