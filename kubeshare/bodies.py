@@ -179,7 +179,10 @@ def _with_gpu(share_pod: SharePod, spec: Mapping[str, Any]) -> Body:
     ]
     host = {"fieldRef": {"fieldPath": "status.hostIP"}}
     env.append({"name": "POD_MANAGER_IP", "valueFrom": host})
-    mounts = [{"name": LIBRARY_VOLUME, "mountPath": mount.container} for mount in edits.mounts]
+    mounts = [
+        {"name": LIBRARY_VOLUME, "mountPath": mount.container, "readOnly": mount.read_only}
+        for mount in edits.mounts
+    ]
     volumes = [{"name": LIBRARY_VOLUME, "hostPath": {"path": mount.host}} for mount in edits.mounts]
     containers = [
         {

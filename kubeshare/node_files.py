@@ -6,6 +6,7 @@ was away has the newest state as soon as it is back, and nothing has to be queue
 """
 
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -117,6 +118,9 @@ def with_unread(wanted: Tables, present: Tables, unread: Collection[tuple[str, s
 CONFIG: Final = "config"
 PORTS: Final = "podmanagerport"
 
+_MODE: Final = 0o644
+"""Mode of the file with the address."""
+
 
 class GeminiFolder:
     """The folder of KubeShare's scheduler on a node (``/kubeshare/scheduler``). For one thread."""
@@ -157,7 +161,7 @@ class GeminiFolder:
         differs = _content(path) != content
         if differs:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_files.write(path, content)
+            atomic_files.write(path, content, replaces_folder=True)
         if differs or path not in self._noticed:
             os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
             self._noticed.add(path)
@@ -171,11 +175,15 @@ class GeminiFolder:
 
 
 def write_address(library: Path, address: str) -> None:
-    """Write the file by which the hooks in pods find the node's pod managers. Raises OSError."""
+    """Write the file by which the hooks in pods find the node's pod managers. Raises OSError.
+
+    A pod that KubeShare's own programs made has the folder mounted to write: whatever is at the
+    file's name there is replaced, also a file that the hooks, which run as any user, cannot read.
+    """
     library.mkdir(parents=True, exist_ok=True)
     path, content = library / "schedulerIP.txt", f"{address}\n".encode()
-    if _content(path) != content:
-        atomic_files.write(path, content)
+    if _content(path) != content or stat.S_IMODE(path.lstat().st_mode) != _MODE:
+        atomic_files.write(path, content, _MODE, replaces_folder=True)
 
 
 def _content(path: Path) -> bytes | None:

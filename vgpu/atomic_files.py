@@ -3,11 +3,22 @@
 A new file is made beside its place, synced, and renamed into it. So a reader sees the old file or
 the new one, never a part, and a process that has the old one open or mounted keeps it. An existing
 file is never written into.
+
+A folder at the name of the new file does not stop a writer, and one at the file's own name does not
+where the caller allows it: a tenant or a container runtime may have made it. It is moved aside under
+a name of its own. It is never deleted, since its content is not ours, and no link is followed.
 """
 
+import logging
 import os
+import secrets
 from pathlib import Path
 from typing import Final
+
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 3
+"""Maximum number of folders that a writer moves aside for one file."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -17,17 +28,23 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def write(path: Path, content: bytes, mode: int = 0o644, *, lasting: bool = True) -> None:
+def write(
+    path: Path,
+    content: bytes,
+    mode: int = 0o644,
+    *,
+    lasting: bool = True,
+    replaces_folder: bool = False,
+) -> None:
     """Put a file in place; ``mode`` counts whatever the umask. Raises OSError.
 
     A file that is not ``lasting``, since it means nothing after a boot, is not synced: a loss of
-    power may leave it empty.
+    power may leave it empty. ``replaces_folder`` is for a name that is ours alone.
     """
-    new = beside(path)
-    new.unlink(missing_ok=True)
+    new = _cleared(beside(path))
     try:
         _make(new, content, mode, lasting=lasting)
-        new.rename(path)
+        _rename(new, path, replaces_folder=replaces_folder)
     except OSError:
         discard(new)
         raise
@@ -35,13 +52,12 @@ def write(path: Path, content: bytes, mode: int = 0o644, *, lasting: bool = True
         sync(path.parent)
 
 
-def link(path: Path, target: str) -> None:
+def link(path: Path, target: str, *, replaces_folder: bool = False) -> None:
     """Put a symbolic link in place. Raises OSError."""
-    new = beside(path)
-    new.unlink(missing_ok=True)
+    new = _cleared(beside(path))
     new.symlink_to(target)
     try:
-        new.rename(path)
+        _rename(new, path, replaces_folder=replaces_folder)
     except OSError:
         discard(new)
         raise
@@ -50,8 +66,7 @@ def link(path: Path, target: str) -> None:
 
 def keep_as(path: Path, other: Path) -> None:
     """Keep the file of ``path`` as ``other``, whatever replaces it later. Raises OSError."""
-    new = beside(other)
-    new.unlink(missing_ok=True)
+    new = _cleared(beside(other))
     new.hardlink_to(path)
     new.rename(other)
     new.unlink(missing_ok=True)  # of two names for one file a rename leaves both
@@ -72,6 +87,36 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def _cleared(new: Path) -> Path:
+    """The path of a new file, at which there is nothing any more. Raises OSError."""
+    try:
+        new.unlink(missing_ok=True)
+    except IsADirectoryError:
+        _move_aside(new)
+    return new
+
+
+def _rename(new: Path, path: Path, *, replaces_folder: bool) -> None:
+    """Rename a new file into its place. Raises OSError."""
+    for _ in range(_TRIES if replaces_folder else 0):
+        try:
+            new.rename(path)
+        except IsADirectoryError:
+            _move_aside(path)
+        else:
+            return
+    new.rename(path)
+
+
+def _move_aside(folder: Path) -> None:
+    """Give a folder another name in the same folder. Raises OSError."""
+    other = folder.with_name(f".{folder.name.lstrip('.')}.{secrets.token_hex(8)}.moved")
+    folder.rename(other)
+    log.warning(
+        "folder in the place of a file moved aside", extra={"path": folder, "moved_to": other.name}
+    )
 
 
 def _make(path: Path, content: bytes, mode: int, *, lasting: bool) -> None:

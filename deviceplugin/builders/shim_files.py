@@ -2,7 +2,8 @@
 
 A library is put under a name with the digest of its content, and ``libvgpu.so`` is a link to the
 newest. Neither is ever written into: a running container has the file mounted, and a process dies
-if its code changes.
+if its code changes. Where a runtime made a folder of these names, as it does for the missing source
+of a mount, the folder is moved aside.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ def _put(content: bytes, link: Path) -> None:
     version = link.with_name(f"{link.name}.{digest[:16]}")
     _put_text(content, version)
     if not link.is_symlink() or link.readlink() != Path(version.name):
-        atomic_files.link(link, version.name)
+        atomic_files.link(link, version.name, replaces_folder=True)
     _forget_old(link, version)
 
 
@@ -90,7 +91,7 @@ def _put_text(content: bytes, path: Path) -> None:
     except SourceError:
         present = None
     if present != content:
-        atomic_files.write(path, content)
+        atomic_files.write(path, content, replaces_folder=True)
 
 
 def _forget_old(link: Path, newest: Path) -> None:

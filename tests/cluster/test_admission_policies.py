@@ -175,6 +175,15 @@ def label_policies(chart, namespace, kind, **values):
     ]
 
 
+def mounting_library(pod, read_only):
+    """The pod with the folder of KubeShare's library mounted, as its own documentation has it."""
+    mount = {"name": "lib", "mountPath": "/kubeshare/library"}
+    flag = {} if read_only is None else {"readOnly": read_only}
+    pod["spec"]["containers"][0]["volumeMounts"] = [{**mount, **flag}]
+    pod["spec"]["volumes"] = [{"name": "lib", "hostPath": {"path": "/kubeshare/library"}}]
+    return pod
+
+
 def test_a_pod_that_would_not_find_its_gpu_is_refused_with_what_to_add(api, api_namespace, chart):
     admission = Admission(api.client, api_namespace)
     made = install(api.client, label_policies(chart, api_namespace, "Validating"))
@@ -184,6 +193,10 @@ def test_a_pod_that_would_not_find_its_gpu_is_refused_with_what_to_add(api, api_
         text = "container main would not find its GPU: add to env the variables"
         wait_until(lambda: text in str(admission.admit(blind)), "the policy is in force")
         assert "remove the line nodeName" in admission.admit(labelled_pod("p", "", nodeName="n1"))
+        for read_only in (None, False, True):
+            writer = mounting_library(labelled_pod("p", ""), read_only)
+            answer = admission.admit(writer)
+            assert ("container main could change the library" in str(answer)) is not read_only
         forged = labelled_pod("p", "", annotations={"sharedgpu/gpu_uuid": "GPU-of-another"})
         assert "written by KubeShare's controllers alone" in admission.admit(forged)
         pod = api.client.create(labelled_pod("real", api_namespace))
@@ -304,4 +317,5 @@ def test_a_pod_with_labels_is_completed_with_what_finds_its_gpu(mutating, chart)
     order = list(env)
     assert order.index("KUBESHARE_NAMESPACE") < order.index("POD_NAME")
     assert "kubeshare-lib" in {each["name"] for each in spec["volumes"]}
-    assert "kubeshare-lib" in {each["name"] for each in container["volumeMounts"]}
+    library = {each["name"]: each for each in container["volumeMounts"]}["kubeshare-lib"]
+    assert library["readOnly"] is True

@@ -41,6 +41,16 @@ def listing(host):
     return {path.name: path.lstat().st_ino for path in (host / "vgpu").iterdir()}
 
 
+@pytest.mark.parametrize("name", ["libvgpu.so", "ld.so.preload", name_of(OLD)])
+def test_a_folder_that_a_runtime_made_for_a_missing_source_is_replaced(host, name):
+    (host / "vgpu" / name / "deep").mkdir(parents=True)
+    paths = put(host)
+    assert Path(paths.library).read_bytes() == OLD
+    assert Path(paths.preload).is_file()
+    (moved,) = (host / "vgpu").glob(".*.moved")
+    assert (moved / "deep").is_dir()
+
+
 @pytest.mark.parametrize("key_set", [VOLCANO.paths, HAMI.paths])
 def test_all_that_is_mounted_is_there(host, key_set):
     paths = put(host, key_set=key_set)

@@ -87,7 +87,9 @@ def test_a_pod_is_its_share_pod_with_a_gpu_in_each_container():
         assert env["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
         assert env["POD_MANAGER_PORT"] == "50051"
         assert env["POD_NAME"] == "ns/a"
-        assert [each["mountPath"] for each in container["volumeMounts"]] == ["/kubeshare/library"]
+        (mount,) = container["volumeMounts"]
+        assert mount["mountPath"] == "/kubeshare/library"
+        assert mount["readOnly"] is True  # all pods of the node load code from it
 
 
 def test_a_write_is_a_merge_patch_of_the_version_that_was_read():

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from kubeshare.node_component import held_uuid
 from kubeshare.node_files import CONFIG, PORTS, GeminiFolder, tables_of, with_unread, write_address
-from kubeshare.tenant_identity import parse_identities
+from kubeshare.tenant_identity import TENANTS, parse_identities
 from tests.kubeshare.model_cluster import share_pod
 from vgpu.facts import Grant
 from vgpu.reasons import SourceError
@@ -184,6 +184,54 @@ def test_what_is_written_is_read_back(names):
 def test_the_address_is_written_for_the_hooks(tmp_path):
     write_address(tmp_path / "library", "10.0.0.7")
     assert (tmp_path / "library" / "schedulerIP.txt").read_text() == "10.0.0.7\n"
+
+
+@pytest.mark.parametrize("name", ["schedulerIP.txt", ".schedulerIP.txt.new"])
+def test_a_tenants_folder_in_the_place_of_the_address_stops_no_writer(tmp_path, name):
+    """Pods that KubeShare's own programs made have this folder mounted to write."""
+    outside, library = tmp_path / "outside", tmp_path / "library"
+    (library / name / "deep").mkdir(parents=True)
+    (library / name / "file").write_text("kept")
+    outside.mkdir()
+    (library / name / "link").symlink_to(outside)
+    write_address(library, "10.0.0.7")
+    address = library / "schedulerIP.txt"
+    assert address.is_file()
+    assert not address.is_symlink()
+    assert address.read_text() == "10.0.0.7\n"
+    assert outside.is_dir()
+    (moved,) = library.glob(".*.moved")  # not ours, so it is not deleted
+    assert (moved / "file").read_text() == "kept"
+    before = set(library.iterdir())
+    write_address(library, "10.0.0.7")
+    assert set(library.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["schedulerIP.txt", ".schedulerIP.txt.new"])
+def test_a_tenants_link_in_the_place_of_the_address_is_not_followed(tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    (tmp_path / name).symlink_to(outside)
+    write_address(tmp_path, "10.0.0.7")
+    assert outside.read_text() == "kept"
+    assert (tmp_path / "schedulerIP.txt").read_text() == "10.0.0.7\n"
+    assert not (tmp_path / "schedulerIP.txt").is_symlink()
+
+
+def test_an_address_that_hooks_of_other_users_cannot_read_is_written_again(tmp_path):
+    write_address(tmp_path, "10.0.0.7")
+    (tmp_path / "schedulerIP.txt").chmod(0o600)
+    write_address(tmp_path, "10.0.0.7")
+    assert (tmp_path / "schedulerIP.txt").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("folder", [CONFIG, PORTS, TENANTS])
+@pytest.mark.parametrize("name", [A, f".{A}.new"])
+def test_a_folder_in_the_place_of_a_gpus_file_stops_no_writer(tmp_path, folder, name):
+    (tmp_path / folder / name / "deep").mkdir(parents=True)
+    tables = tables_of([bound("a"), bound("b", uuid=B, port=50052)], "n1")
+    assert GeminiFolder(tmp_path).write(tables) == 6
+    assert GeminiFolder(tmp_path).tables() == tables
 
 
 def grant(*ids, pod="holder", resource="nvidia.com/gpu"):

@@ -420,7 +420,7 @@ def test_a_container_gets_its_gpu_and_geminis_hook():
             "LD_PRELOAD": "/kubeshare/library/libgemhook.so.1",
             "POD_NAME": "ns/name",
         },
-        mounts=(Mount("/kubeshare/library", "/kubeshare/library", read_only=False),),
+        mounts=(Mount("/kubeshare/library", "/kubeshare/library", read_only=True),),
     )
     assert manager_env(50052, "10.1.2.3") == {
         "POD_MANAGER_IP": "10.1.2.3",

@@ -140,6 +140,11 @@ class KubeShare(BaseCodec, frozen=True):
 
         Several GPUs are whole ones: there is nothing to enforce. Raises ClaimError if a GPU's
         UUID is not known.
+
+        The folder of the library is mounted read-only, which KubeShare's own device manager does
+        not (``pkg/devicemanager/controller.go``): all pods of the node load code from it. Gemini's
+        hook reads ``schedulerIP.txt`` there and writes nothing (``src/hook.cpp`` of its branches
+        ``v1.0-kubeshare`` and ``v1.1-kubeshare``).
         """
         object_name = object_name_of(pod)
         uuids = []
@@ -156,7 +161,7 @@ class KubeShare(BaseCodec, frozen=True):
             return ContainerEdits(env)
         env["LD_PRELOAD"] = f"{self.library}/libgemhook.so.1"
         env["POD_NAME"] = tenant_name(pod.namespace, pod.name)
-        return ContainerEdits(env, (Mount(self.library, self.library, read_only=False),))
+        return ContainerEdits(env, (Mount(self.library, self.library, read_only=True),))
 
 
 def manager_env(port: int, address: str = "") -> dict[str, str]:
