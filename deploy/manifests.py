@@ -54,7 +54,13 @@ _UNITS: Final = {"units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"
 _CONFIG: Final = {"config": {"every": "2m"}}  # the default, to be seen by who edits the file
 _APPLY: Final = {"mode": "apply", "gpushare": True, **_CONFIG, "node": _CONFIG}
 _NODE: Final = {"reconciler": {**_APPLY, "node": {"daemonSet": True, **_CONFIG}}}
-_SCHEDULER: Final = {"scheduler": {"enabled": True, "tlsSecret": "vgpu-scheduler-tls"}}
+_SCHEDULER: Final = {
+    "scheduler": {
+        "enabled": True,
+        "tlsSecret": "vgpu-scheduler-tls",
+        "clientSans": ["kube-scheduler"],
+    }
+}
 _KUBESHARE: Final = {"kubeshare": {"enabled": True}}
 _TOKENS: Final = {"tokens": {"enabled": True}}
 

@@ -46,7 +46,7 @@ from vgpu.program.web_flags import WebOptions, web_flags
 from vgpu.units import MIB
 from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.message import Handler
-from vgpu.web.routes import Routes
+from vgpu.web.routes import Routes, restricted
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,23 @@ EVENTS_SECONDS: Final = 1.0
 
 REQUESTS: Final = 256
 """Maximum number of requests that are answered at a time."""
+
+
+CLIENT_FLAG: Final = "--extender.client-san"
+PAGES_FLAG: Final = "--web.pages-client-san"
+
+
+class CertificateName(click.ParamType[str]):
+    """A name as certificates have it: a DNS name, an address, a URI or an e-mail address."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        text = str(value)
+        if not text.strip() or not text.isprintable():
+            self.fail(f"{text!r}: must be a name in a client's certificate", param, ctx)
+        return text
 
 
 @click.group(
@@ -146,6 +163,25 @@ The part of the KubeSchedulerConfiguration, and what is not there yet:
     " whoever reaches the port can bind pods.",
 )
 @click.option(
+    CLIENT_FLAG,
+    "client_sans",
+    multiple=True,
+    type=CertificateName(),
+    metavar="NAME",
+    help="Name (subjectAltName) in the client certificate of kube-scheduler; repeatable. Other"
+    " certificates of the CA then get pages and metrics only, and 403 from filter, prioritize,"
+    " preempt and bind.  [default: all certificates may bind pods]",
+)
+@click.option(
+    PAGES_FLAG,
+    "page_sans",
+    multiple=True,
+    type=CertificateName(),
+    metavar="NAME",
+    help="Name in a client certificate that gets pages and metrics, such as Prometheus';"
+    " repeatable.  [default: all certificates of the CA]",
+)
+@click.option(
     "--compat",
     multiple=True,
     type=click.Choice([each.value for each in SchedulerCompat]),
@@ -169,6 +205,7 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
     )
     with ProgramHost.from_flags(ctx.params, web=web) as host:
         check_listeners(host, web, allow_anonymous=allow_anonymous)
+        check_clients(host, options)
         with connected(
             options.kubeconfig,
             options.context,
@@ -204,6 +241,8 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     is_single: bool = False
     has_original_plugin: bool = False
     enforces_quotas: bool = True
+    client_sans: tuple[str, ...] = ()
+    page_sans: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
@@ -224,6 +263,8 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
             params["single"],
             params["original_plugin"],
             not params["no_quotas"],
+            params["client_sans"],
+            params["page_sans"],
         )
 
 
@@ -240,6 +281,26 @@ def check_listeners(host: ProgramHost, web: WebOptions, *, allow_anonymous: bool
             " --web.allow-anonymous"
         )
     log.warning("no client certificate is required: %s", what, extra={"address": exposed})
+
+
+def check_clients(host: ProgramHost, options: SchedulerOptions) -> None:
+    """Refuse lists of names that nothing verifies. Raises CannotServe.
+
+    Without a list for the verbs any certificate of the CA may bind pods: the log has a warning.
+    """
+    if host.requires_client_certificates:
+        if not options.client_sans:
+            log.warning(
+                "any client certificate of the CA may bind pods: name that of kube-scheduler by %s",
+                CLIENT_FLAG,
+            )
+        return
+    for flag, names in ((CLIENT_FLAG, options.client_sans), (PAGES_FLAG, options.page_sans)):
+        if names:
+            raise CannotServe(
+                f"{flag} {names[0]!r}: no client certificate is required. Set client_auth_type:"
+                " RequireAndVerifyClientCert in the file of --web.config.file"
+            )
 
 
 def is_loopback(address: str) -> bool:
@@ -312,17 +373,19 @@ class Scheduler:
             self._cache, self._binder, self._metrics, self._events, self._complaint
         )
         self._compat = frozenset(options.compat)
+        self._client_sans, self._page_sans = options.client_sans, options.page_sans
         self._holdings = PodHoldings()
         self._ending = threading.Event()
         self._settler = threading.Thread(target=self._settle, name="settle", daemon=True)
 
     def routes(self) -> Routes:
         """All routes."""
-        own = {
+        pages = {
             "/metrics": self._pages((*TABLES, *tables(self._compat)), self._view),
-            **extender_routes(self._extender, self._preemptor, self._metrics),
             **page_routes(self._cache),
         }
+        verbs = extender_routes(self._extender, self._preemptor, self._metrics, self._client_sans)
+        own = {**verbs, **restricted(pages, self._page_sans)}
         return program_routes("scheduler", own, ready=self._complaint)
 
     def wait(self, seconds: float) -> bool:

@@ -5,7 +5,7 @@ Every answer to kube-scheduler has status 200, since it reads no other: an error
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from scheduler.extender import Extender
@@ -25,7 +25,7 @@ from vgpu.model import PodRef
 from vgpu.reasons import SourceError
 from vgpu.units import MIB
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
-from vgpu.web.routes import Route, Routes
+from vgpu.web.routes import Route, Routes, restricted
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,17 @@ _TOO_LONG: Final = (
 _DEFECT: Final = "vgpu scheduler failed on a defect; its log has the details"
 
 
-def extender_routes(extender: Extender, preemptor: Preemptor, metrics: SchedulerMetrics) -> Routes:
-    """The verbs, on our paths and on the original schedulers' paths."""
+def extender_routes(
+    extender: Extender,
+    preemptor: Preemptor,
+    metrics: SchedulerMetrics,
+    client_sans: Iterable[str] = (),
+) -> Routes:
+    """The verbs, on our paths and on the original schedulers' paths.
+
+    Only a client whose certificate has one of ``client_sans`` may call them; without any, each
+    client of the port.
+    """
 
     def filter_nodes(body: bytes) -> tuple[bytes, bool]:
         query = read_query(body, extender.known_pod)
@@ -83,7 +92,7 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
     scoring = query(Verb.PRIORITIZE, prioritize, lambda _: write_scores(), write_scores())
     preempting = query(Verb.PREEMPT, preempt, _no_victims, write_victims({}))
     binding = Route(_handler(Verb.BIND, bind, write_error, metrics), ("POST",), MOST_BINDING)
-    return {
+    verbs: Routes = {
         "/filter": filtering,
         "/prioritize": scoring,
         "/preempt": preempting,
@@ -92,6 +101,7 @@ def extender_routes(extender: Extender, preemptor: Preemptor, metrics: Scheduler
         "/gpushare-scheduler/bind": binding,
         "/scheduler/predicates": filtering,
     }
+    return restricted(verbs, client_sans)
 
 
 def _no_victims(error: str) -> bytes:

@@ -4,9 +4,10 @@ A new file is made beside its place, synced, and renamed into it. So a reader se
 the new one, never a part, and a process that has the old one open or mounted keeps it. An existing
 file is never written into.
 
-A folder at the name of the new file does not stop a writer, and one at the file's own name does not
-where the caller allows it: a tenant or a container runtime may have made it. It is moved aside under
-a name of its own. It is never deleted, since its content is not ours, and no link is followed.
+A folder at the name of the new file does not stop a writer, and one at the file's own name does
+not where the caller allows it: a tenant or a container runtime may have made it. It is moved aside
+under a name of its own. It is never deleted, since its content is not ours, and no link is
+followed.
 """
 
 import logging

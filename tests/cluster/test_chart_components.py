@@ -135,7 +135,11 @@ def test_the_scheduler_has_one_service_however_it_is_scraped(chart):
         rendered = chart.rendered(
             {
                 "monitoring": {"kind": monitoring},
-                "scheduler": {"enabled": True, "tlsSecret": "tls"},
+                "scheduler": {
+                    "enabled": True,
+                    "tlsSecret": "tls",
+                    "clientSans": ["kube-scheduler"],
+                },
             }
         )
         services = {

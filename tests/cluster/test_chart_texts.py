@@ -83,8 +83,8 @@ def notes(chart, tmp_path):
     copy = shutil.copytree(CHART, tmp_path / "vgpu")
     (copy / "templates" / "shown.yaml").write_text(NOTES)
 
-    def printed(values):
-        (shown,) = chart.rendered(values, "--show-only=templates/shown.yaml", folder=copy)
+    def printed(values, *flags):
+        (shown,) = chart.rendered(values, "--show-only=templates/shown.yaml", *flags, folder=copy)
         return shown["notes"]
 
     return printed
@@ -103,7 +103,10 @@ URLS = {
         {"allowAnonymous": True, "service": {"clusterIP": "fd00::7"}},
         "http://[fd00::7]:9398",
     ),
-    "TLS": ({"tlsSecret": "tls"}, "https://vgpu-scheduler.default.svc:9398"),
+    "TLS": (
+        {"tlsSecret": "tls", "clientSans": ["kube-scheduler"]},
+        "https://vgpu-scheduler.default.svc:9398",
+    ),
 }
 
 
@@ -117,6 +120,22 @@ def test_the_part_of_kube_schedulers_configuration_that_is_printed_has_no_trap(n
     assert extender["urlPrefix"] == url
     assert sorted(extender["managedResources"], key=json.dumps) == sorted(RESOURCES, key=json.dumps)
     assert "apiVersion: kubescheduler" not in notes({})
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_upgrade_warns_that_every_certificate_may_bind_pods(chart, notes, named):
+    """For one version; an installation needs the name, see the values that are refused."""
+    sans = {"clientSans": ["kube-scheduler"]} if named else {}
+    values = {"scheduler": {"enabled": True, "tlsSecret": "tls", **sans}}
+    warning = "WARNING: every client certificate of that CA can bind pods"
+    assert (warning in notes(values, "--is-upgrade")) is not named
+    (deployment,) = [
+        each
+        for each in kinds(chart.rendered(values, "--is-upgrade"), "Deployment")
+        if each["metadata"]["name"] == "vgpu-scheduler"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert ("--extender.client-san=kube-scheduler" in container["args"]) is named
 
 
 BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

@@ -10,6 +10,9 @@ from tests.deploy.wrong_values import WRONG, merged
 from tests.support.defects import no_defects
 from tests.support.deploy_objects import kinds
 
+SECURED = {"enabled": True, "tlsSecret": "tls"}
+"""Values of a scheduler with client certificates."""
+
 
 def two_plugins(volcano, gaia, **everywhere):
     """Values of two schemes, by labels of their nodes."""
@@ -67,7 +70,41 @@ REFUSED = (
     ),
     ({"scheduler": {"enabled": True}}, "scheduler: whoever reaches its port can bind pods"),
     (
-        {"scheduler": {"enabled": True, "tlsSecret": "tls", "extraArgs": ["--single"]}},
+        {"scheduler": {"enabled": True, "tlsSecret": "tls"}},
+        "scheduler.clientSans: every certificate",
+    ),
+    (
+        {"scheduler": {"enabled": True, "allowAnonymous": True, "clientSans": ["kube-scheduler"]}},
+        "scheduler.clientSans: without effect",
+    ),
+    (
+        {"scheduler": {"enabled": True, "allowAnonymous": True, "pageSans": ["prometheus"]}},
+        "scheduler.pageSans: without effect",
+    ),
+    (
+        {"scheduler": {**SECURED, "clientSans": ["vgpu-scheduler.default.svc"]}},
+        "scheduler.clientSans: vgpu-scheduler.default.svc is the name in the scheduler's own",
+    ),
+    (
+        {
+            "monitoring": {"kind": "PodMonitor"},
+            "scheduler": {**SECURED, "clientSans": ["a"], "pageSans": ["prometheus"]},
+        },
+        "scheduler.pageSans: Prometheus scrapes with the certificate in scheduler.tlsSecret",
+    ),
+    (
+        {"scheduler": {"enabled": True, "allowAnonymous": True, "scrapeSecret": "prometheus"}},
+        "scheduler.scrapeSecret: without effect",
+    ),
+    (
+        {
+            "scheduler": {
+                "enabled": True,
+                "tlsSecret": "tls",
+                "clientSans": ["kube-scheduler"],
+                "extraArgs": ["--single"],
+            }
+        },
         "scheduler.extraArgs: --single decides in the memory of one process",
     ),
     ({"monitoring": {"scrapeTimeout": "16s"}}, "monitoring.scrapeTimeout: 16s is longer than"),

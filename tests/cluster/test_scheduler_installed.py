@@ -16,7 +16,12 @@ def documents(chart, namespace, product_image):
     values = {
         "exporter": {"enabled": False},
         "reconciler": {"kind": "None"},
-        "scheduler": {"enabled": True, "tlsSecret": "tls", "replicas": 1},
+        "scheduler": {
+            "enabled": True,
+            "tlsSecret": "tls",
+            "clientSans": ["kube-scheduler"],
+            "replicas": 1,
+        },
     }
     rendered = chart.rendered(values, f"--namespace={namespace}", release=namespace)
     for each in rendered:

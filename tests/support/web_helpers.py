@@ -54,7 +54,7 @@ def status_of(response):
     return int(response.split(b" ", 2)[1])
 
 
-def fetch(address, path="/", method="GET", headers=None, tls=None):
+def fetch(address, path="/", method="GET", headers=None, tls=None, body=None):
     """One request on its own connection: (status, headers, body)."""
     host, port = endpoint(address)
     if tls is None:
@@ -62,7 +62,7 @@ def fetch(address, path="/", method="GET", headers=None, tls=None):
     else:
         connection = http.client.HTTPSConnection(host, port, timeout=WAIT_SECONDS, context=tls)
     try:
-        connection.request(method, path, headers=headers or {})
+        connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.headers, response.read()
     finally:

@@ -65,12 +65,14 @@ class ClientConnection:
     Attributes:
         peer: the client's address.
         secure: whether it speaks TLS.
+        client_sans: the names in the verified certificate of the client.
         waiting: what it waits for; None while a request is handled.
     """
 
     def __init__(self, sock: socket.socket, peer: str, timeouts: Timeouts) -> None:
         self.peer = peer
         self.secure = False
+        self.client_sans: frozenset[str] = frozenset()
         self.waiting: ConnectionWait | None = ConnectionWait(time.monotonic(), for_request=True)
         self._sock = sock
         self._timeouts = timeouts
@@ -90,7 +92,7 @@ class ClientConnection:
         if tls is not None:
             secured = tls.wrap(self._sock, self._timeouts.head)
             self._sock = secured
-            tls.handshake(secured)
+            self.client_sans = tls.handshake(secured)
             self.secure = True
 
     def read_head(self) -> bytes | None:

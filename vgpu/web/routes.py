@@ -1,11 +1,12 @@
 """The route of a path: methods, maximum body, and the answers to all other requests."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from vgpu.web.message import Handler, Head, HttpResponse, plain
+from vgpu.web.names import canonical_name
 
 _NOT_FOUND: Final = plain(404, "404 page not found")
 _NO_BODY: Final = plain(413, "request bodies are not read here")
@@ -20,12 +21,15 @@ class Route(msgspec.Struct, frozen=True):
         methods: the allowed methods; HEAD comes with GET. Without any the path does not exist.
         max_body: Maximum size of a request's body, in bytes; 0 takes none.
         too_long: the answer to a longer body, for a client that reads no other status; None is 413.
+        client_sans: the names (subjectAltName) of which a client's certificate must have one, as
+            :func:`vgpu.web.names.canonical_name` writes them; None lets every client in.
     """
 
     handler: Handler
     methods: tuple[str, ...] = ("GET",)
     max_body: int = 0
     too_long: HttpResponse | None = None
+    client_sans: frozenset[str] | None = None
 
     def allowed(self) -> tuple[str, ...]:
         """The methods, as the Allow header names them."""
@@ -65,6 +69,17 @@ _BELOW: Final = "/*"
 def route_of(entry: Handler | Route) -> Route:
     """An entry of :data:`Routes`, written out."""
     return entry if isinstance(entry, Route) else Route(entry)
+
+
+def restricted(routes: Routes, sans: Iterable[str]) -> Routes:
+    """The routes for clients whose certificate has one of the names; without names as they are."""
+    names = frozenset(map(canonical_name, sans))
+    if not names:
+        return routes
+    return {
+        path: msgspec.structs.replace(route_of(entry), client_sans=names)
+        for path, entry in routes.items()
+    }
 
 
 def find_route(routes: Mapping[str, Route], path: str) -> tuple[str, Route]:

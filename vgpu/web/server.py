@@ -5,10 +5,10 @@ cannot stretch, no limits and no orderly end, writes headers and body apart (40 
 through Nagle), and even with that repaired takes about twice the processor for a scrape over
 keep-alive (``benchmarks/web.py`` measures both).
 
-Order of the checks of a request: syntax (400), rate limit (429), password (401), path (404), method
-(405), length of the body (411, 413), concurrency (503), handler (500). A client without a password
-does not learn which paths exist. A body is read whole before its handler is called; where it was
-refused unread, the connection closes.
+Order of the checks of a request: syntax (400), rate limit (429), password (401), name in the
+client's certificate (403), path (404), method (405), length of the body (411, 413), concurrency
+(503), handler (500). A client without a password does not learn which paths exist. A body is read
+whole before its handler is called; where it was refused unread, the connection closes.
 """
 
 import errno
@@ -60,7 +60,12 @@ MAX_BODIES = 16
 """Maximum number of request bodies that are read at a time; it bounds the memory they fill."""
 
 _BUSY = plain(503, "too many requests at once, try again", (("Retry-After", "1"),))
+_FORBIDDEN = plain(403, "no name in the client's certificate may use this path")
 _FAILED = plain(500, "Internal Server Error")
+_FORBIDDEN_LOG_SECONDS = 60.0
+"""Minimum time between two log lines about the certificates of one path's clients, in seconds."""
+_LOGGED_NAMES = 256
+"""Maximum length of a certificate's names in a log line."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EXHAUSTED_PAUSE = 0.1
 
@@ -113,6 +118,7 @@ class WebServer:
         self._stopping = threading.Event()
         self._acceptor = threading.Thread(target=self._accept_all, name="web-accept", daemon=True)
         self._failing: dict[str, str] = {}
+        self._forbidden_log_at: dict[str, float] = {}
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -265,8 +271,12 @@ class WebServer:
     ) -> tuple[HttpResponse, bool]:
         """The response, and whether all of the request was read. Raises BadRequest, ClientLeft."""
         request = head.request
-        _, route = find_route(self._routes, request.path)
-        refusal = policy.refusal(request) or route.refusal(head)
+        key, route = find_route(self._routes, request.path)
+        refusal = (
+            policy.refusal(request)
+            or self._forbidden(connection, key, route)
+            or route.refusal(head)
+        )
         if refusal is not None:
             return refusal, not head.has_body
         if head.body_length:
@@ -283,6 +293,22 @@ class WebServer:
             return route.handler(request), True
         finally:
             self._slots.release()
+
+    def _forbidden(
+        self, connection: ClientConnection, key: str, route: Route
+    ) -> HttpResponse | None:
+        """The answer to a client whose certificate has no name for this path, logged by path."""
+        if route.client_sans is None or route.client_sans & connection.client_sans:
+            return None
+        now = time.monotonic()
+        if now >= self._forbidden_log_at.get(key, now):
+            self._forbidden_log_at[key] = now + _FORBIDDEN_LOG_SECONDS
+            names = ",".join(sorted(connection.client_sans)) or "none"
+            log.warning(
+                "client's certificate has no name that may use this path",
+                extra={"path": key, "peer": connection.peer, "names": names[:_LOGGED_NAMES]},
+            )
+        return _FORBIDDEN
 
     def _log_failure(self, path: str, error: Exception) -> None:
         """One line when a path begins to fail, or to fail in another way."""

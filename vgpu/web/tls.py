@@ -12,7 +12,6 @@ Every setting is honoured or refused, never ignored. Refused, although exporter-
 As in the toolkit, ``cipher_suites`` applies to TLS 1.2; those of TLS 1.3 are fixed and all secure.
 """
 
-import ipaddress
 import os
 import socket
 import ssl
@@ -21,6 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from vgpu.web.message import BadRequest
+from vgpu.web.names import canonical_name
 from vgpu.web.schema import Invalid, TlsServerConfig
 
 _HANDSHAKE_RECORD = b"\x16"
@@ -82,30 +82,18 @@ class ServerTls(msgspec.Struct, frozen=True):
             raise ConnectionError("not a TLS client")
         return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
-    def handshake(self, secured: ssl.SSLSocket) -> None:
-        """Do the server's side within the ``timeout`` of ``wrap``.
+    def handshake(self, secured: ssl.SSLSocket) -> frozenset[str]:
+        """Do the server's side within the ``timeout`` of ``wrap``; the names of a verified client.
 
         Raises:
             OSError: the client is gone, too slow, or not admitted.
         """
         secured.do_handshake()
-        if self.allowed_sans is not None and not self.allowed_sans & _names(secured):
+        names = (secured.getpeercert() or {}).get("subjectAltName", ())
+        sans = frozenset(canonical_name(str(name[1])) for name in names)
+        if self.allowed_sans is not None and not self.allowed_sans & sans:
             raise ConnectionError("no name in the client's certificate is allowed")
-
-
-def _names(client: ssl.SSLSocket) -> set[str]:
-    """The names (``subjectAltName``) of a verified client."""
-    certificate = client.getpeercert() or {}
-    names = certificate.get("subjectAltName", ())
-    return {_canonical(str(name[1])) for name in names}
-
-
-def _canonical(name: str) -> str:
-    """An IP address in its shortest form, which is Go's; ``ssl`` writes IPv6 in full."""
-    try:
-        return str(ipaddress.ip_address(name.strip()))
-    except ValueError:
-        return name
+        return sans
 
 
 def server_tls(config: TlsServerConfig, read: Callable[[str], bytes]) -> ServerTls:
@@ -126,7 +114,7 @@ def server_tls(config: TlsServerConfig, read: Callable[[str], bytes]) -> ServerT
     _load_certificate(context, config, read)
     _set_client_auth(context, config, read)
     sans = config.client_allowed_sans
-    return ServerTls(context, None if sans is None else frozenset(map(_canonical, sans)))
+    return ServerTls(context, None if sans is None else frozenset(map(canonical_name, sans)))
 
 
 def _set_versions(context: ssl.SSLContext, config: TlsServerConfig) -> None:

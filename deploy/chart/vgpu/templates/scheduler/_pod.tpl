@@ -20,6 +20,12 @@
 {{- if .Values.scheduler.allowAnonymous }}
 - --web.allow-anonymous
 {{- end }}
+{{- range .Values.scheduler.clientSans }}
+- --extender.client-san={{ . }}
+{{- end }}
+{{- range .Values.scheduler.pageSans }}
+- --web.pages-client-san={{ . }}
+{{- end }}
 {{- if .Values.scheduler.tlsSecret }}
 {{ include "vgpu.webConfigArgs" 9398 }}
 {{ include "vgpu.commonArgs" (list $ (list "units")) }}
@@ -74,15 +80,16 @@ tls_server_config:
 {{- printf "%s-scheduler.%s.svc" (include "vgpu.fullname" .) .Release.Namespace -}}
 {{- end }}
 
-{{/* What a monitor needs to scrape it with a tlsSecret: its own certificate is that of a client, too. */}}
+{{/* What a monitor needs to scrape it with a tlsSecret: its own certificate may be that of a client, too. */}}
 {{- define "vgpu.scheduler.endpoint" -}}
 {{- with .Values.scheduler.tlsSecret }}
+{{- $client := $.Values.scheduler.scrapeSecret | default . }}
 scheme: https
 tlsConfig:
   serverName: {{ include "vgpu.scheduler.serverName" $ }}
   ca: {secret: {name: {{ . }}, key: ca.crt}}
-  cert: {secret: {name: {{ . }}, key: tls.crt}}
-  keySecret: {name: {{ . }}, key: tls.key}
+  cert: {secret: {name: {{ $client }}, key: tls.crt}}
+  keySecret: {name: {{ $client }}, key: tls.key}
 {{- end }}
 {{- end }}
 
