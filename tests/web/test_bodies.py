@@ -3,6 +3,7 @@
 import http.client
 import socket
 import struct
+import threading
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from tests.support.web_helpers import (
     hashed,
     status_of,
 )
+from vgpu.web.body_bytes import SMALL_BODY, BodyBytes
 from vgpu.web.message import BadRequest
 from vgpu.web.server import MAX_BODIES, HttpResponse, Route, Timeouts, WebServer, plain
 
@@ -217,6 +219,115 @@ def test_many_slow_bodies_take_no_place_from_who_sends_none(start, uploads):
     clients[0].sendall(b"o")
     assert clients[0].recv(65536).endswith(b"\r\n\r\nhello")
     assert status_of(exchange(address, post(b"/echo", b"hello"))) == 200
+
+
+LARGE = 4 * MIB
+ONE_AT_A_TIME = 8 * MIB
+"""A limit of which large bodies have three quarters."""
+
+
+@pytest.fixture
+def held(serve):
+    """A server whose handler waits: ``held(wait)`` is (server, what ends the handlers' wait)."""
+    leave = threading.Event()
+
+    def slow(request):
+        assert leave.wait(WAIT_SECONDS)
+        return HttpResponse(200, (), request.body[-1:])
+
+    def start(body_wait):
+        routes = {
+            "/": lambda request: plain(200, "hello"),
+            "/slow": Route(slow, methods=("POST",), max_body=LARGE),
+            "/echo": Route(echo, methods=("POST",), max_body=LARGE),
+        }
+        return serve(routes, max_body_bytes=ONE_AT_A_TIME, body_wait=body_wait), leave
+
+    yield start
+    leave.set()
+
+
+def test_a_body_beyond_the_bytes_in_flight_is_refused_unread_until_one_is_answered(held):
+    server, leave = held(0.0)
+    (address,) = server.addresses
+    with connect(address) as first:
+        first.sendall(post(b"/slow", b"x" * LARGE))
+        wait_until(lambda: reserved(server) == LARGE, "the first is in flight")
+        with connect(address) as second:  # it sends no byte of its body
+            second.sendall(post(b"/echo", b"y" * LARGE)[:-LARGE])
+            answer = drain(second)
+        assert status_of(answer) == 503
+        assert b"\r\nRetry-After: 1\r\n" in answer
+        assert reserved(server) == LARGE
+        assert exchange(address, post(b"/echo", b"hello")).endswith(b"hello")  # a small one
+        assert fetch(address)[0] == 200
+        leave.set()
+        assert first.recv(65536).endswith(b"\r\n\r\nx")
+    wait_until(lambda: reserved(server) == 0, "all are answered")
+    assert status_of(exchange(address, post(b"/echo", b"y" * LARGE))) == 200
+
+
+def test_a_body_waits_for_the_bytes_of_another(held):
+    server, leave = held(WAIT_SECONDS)
+    (address,) = server.addresses
+    with connect(address) as first, connect(address) as second:
+        first.sendall(post(b"/slow", b"x" * LARGE))
+        wait_until(lambda: reserved(server) == LARGE, "the first is in flight")
+        request = post(b"/echo", b"y" * LARGE, b"Expect: 100-continue", b"Connection: close")
+        second.sendall(request[:-LARGE])
+        wait_until(lambda: waiters(server) == 1, "the second waits")
+        leave.set()
+        assert first.recv(65536).endswith(b"\r\n\r\nx")
+        assert second.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        second.sendall(request[-LARGE:])
+        assert drain(second).endswith(b"y" * LARGE)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (b"/failing", b"{", 500),
+        (b"/picky", b"{", 400),
+        (b"/echo", b"hello", 200),
+        (b"/small", b"x" * 11, 405),
+    ],
+)
+def test_whatever_becomes_of_a_request_its_bytes_are_free_again(start, path, body, status):
+    server = start()
+    assert status_of(exchange(server.addresses[0], post(path, body))) == status
+    assert exchange(server.addresses[0], post(b"/echo", b"hello")[:-1]) == b""  # it left
+    wait_until(lambda: reserved(server) == 0, "no body is in flight")
+
+
+def test_the_largest_body_of_a_route_always_fits(serve):
+    server = serve(ROUTES, max_body_bytes=1)
+    body = b"x" * (8 * MIB)
+    assert status_of(exchange(server.addresses[0], post(b"/echo", body))) == 200
+
+
+def reserved(server):
+    return server._body_bytes.reserved
+
+
+def waiters(server):
+    return len(server._body_bytes._changed._waiters)
+
+
+SIZES = st.integers(0, 3 * SMALL_BODY)
+
+
+@given(limit=st.integers(1, 8 * SMALL_BODY), sizes=st.lists(SIZES, max_size=20), data=st.data())
+def test_reserved_bytes_stay_below_their_limits(limit, sizes, data):
+    budget = BodyBytes(limit, 0)
+    taken = []
+    for size in sizes:
+        if taken and data.draw(st.booleans()):
+            budget.release(taken.pop())
+        before, bound = sum(taken), limit if size <= SMALL_BODY else limit * 3 // 4
+        assert budget.reserve(size, 0) is (before + size <= bound)
+        if before + size <= bound:
+            taken.append(size)
+        assert budget.reserved == sum(taken) <= limit
 
 
 def test_who_sends_a_body_keeps_its_place_before_who_sends_nothing(start, uploads):

@@ -11,6 +11,7 @@ client's certificate (403), path (404), method (405), length of the body (411, 4
 whole before its handler is called; where it was refused unread, the connection closes.
 """
 
+import contextlib
 import errno
 import logging
 import selectors
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from vgpu.web.body_bytes import BODY_WAIT_SECONDS, MAX_BODY_BYTES, BodyBytes
 from vgpu.web.config import OPEN, WebConfigFile, WebPolicy
 from vgpu.web.connection import ClientConnection, ClientLeft, Timeouts
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS, Connections
@@ -57,7 +59,7 @@ MAX_REQUESTS = 40
 """Maximum number of handlers at work at a time."""
 
 MAX_BODIES = 16
-"""Maximum number of request bodies that are read at a time; it bounds the memory they fill."""
+"""Maximum number of request bodies that are read at a time."""
 
 _BUSY = plain(503, "too many requests at once, try again", (("Retry-After", "1"),))
 _FORBIDDEN = plain(403, "no name in the client's certificate may use this path")
@@ -85,6 +87,10 @@ class WebServer:
             :func:`vgpu.web.connections.first_to_go`.
         max_per_address: the same for the connections of one client's address.
         max_bodies: request bodies that are read at a time; beyond that 503.
+        max_body_bytes: size of all bodies whose requests are not answered yet, at least that of the
+            largest body of a route; beyond that a body waits up to ``body_wait`` seconds, unread,
+            and then gets 503.
+        body_wait: see ``max_body_bytes``.
         timeouts: how long a client may take.
         shares_port: whether the next process of the same program may listen beside this one.
 
@@ -102,6 +108,8 @@ class WebServer:
         max_connections: int = MAX_CONNECTIONS,
         max_per_address: int = MAX_PER_ADDRESS,
         max_bodies: int = MAX_BODIES,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        body_wait: float = BODY_WAIT_SECONDS,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         shares_port: bool = False,
     ) -> None:
@@ -111,6 +119,9 @@ class WebServer:
         self._policy = config.current if config is not None else lambda: OPEN
         self._slots = threading.BoundedSemaphore(max_requests)
         self._bodies = threading.BoundedSemaphore(max_bodies)
+        largest = max((route.max_body for route in self._routes.values()), default=0)
+        self._body_bytes = BodyBytes(max_body_bytes, largest)
+        self._body_wait = body_wait
         self._connections = Connections(max_connections, max_per_address)
         self._timeouts = timeouts
         self._shares_port = shares_port
@@ -243,10 +254,27 @@ class WebServer:
         policy = self._policy()
         if policy.tls is not None and not connection.secure:  # TLS came with a reload
             return False
+        with contextlib.ExitStack() as in_flight:
+            is_kept = self._exchange(connection, head, policy, in_flight)
+        if not is_kept:
+            connection.linger()
+        return is_kept
+
+    def _exchange(
+        self,
+        connection: ClientConnection,
+        head: Head,
+        policy: WebPolicy,
+        in_flight: contextlib.ExitStack,
+    ) -> bool:
+        """Answer a request; whether the connection can stay open.
+
+        ``in_flight`` gets what frees the bytes of its body.
+        """
         path, head_only = head.request.path, head.request.method == "HEAD"
         now = int(time.time())
         try:
-            response, is_read = self._respond(connection, head, policy)
+            response, is_read = self._respond(connection, head, policy, in_flight)
             close = not is_read or not head.keep_alive or self._stopping.is_set()
             payload = render(
                 response, unix_time=now, head_only=head_only, close=close, policy=policy.headers
@@ -262,12 +290,14 @@ class WebServer:
                 _FAILED, unix_time=now, head_only=head_only, close=close, policy=policy.headers
             )
         connection.send(payload)
-        if close:
-            connection.linger()
         return not close
 
     def _respond(
-        self, connection: ClientConnection, head: Head, policy: WebPolicy
+        self,
+        connection: ClientConnection,
+        head: Head,
+        policy: WebPolicy,
+        in_flight: contextlib.ExitStack,
     ) -> tuple[HttpResponse, bool]:
         """The response, and whether all of the request was read. Raises BadRequest, ClientLeft."""
         request = head.request
@@ -280,6 +310,9 @@ class WebServer:
         if refusal is not None:
             return refusal, not head.has_body
         if head.body_length:
+            if not self._body_bytes.reserve(head.body_length, self._body_wait):
+                return _BUSY, False
+            in_flight.callback(self._body_bytes.release, head.body_length)
             if not self._bodies.acquire(blocking=False):
                 return _BUSY, False
             try:
