@@ -19,6 +19,7 @@ from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSett
 from vgpu.cli import version_option
 from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
+from vgpu.output import hand_over
 from vgpu.program import logs, signals
 from vgpu.program.ending import exit_now
 from vgpu.program.flags import field
@@ -161,7 +162,7 @@ def run(
     if options.once:
         signals.ignore(ignored)
         sampler = make_sampler(options, driver)
-        sys.stdout.buffer.write(sampler.sample().exposition.body(Format.TEXT))
+        hand_over(sampler.sample().exposition.body(Format.TEXT).decode())
         sys.stdout.flush()
         return leave(sampler, 0)
     raise_descriptor_limit()

@@ -27,6 +27,7 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.flags import connected, kubeconfig_flags
 from vgpu.kube.leader_election import LeaderElector
 from vgpu.model import Device
+from vgpu.output import say
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.program.flags import Duration
 from vgpu.program.host import ProgramHost, program_flags
@@ -313,7 +314,7 @@ def holder() -> None:
     """Print the UUIDs of this container's GPUs, a line each, and wait: a holder pod's container."""
     for uuid in os.environ.get(VISIBLE_DEVICES, "").split(","):
         if uuid:
-            click.echo(uuid)
+            say(uuid)
     endings = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, endings)
     signal.sigwait(endings)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import click
 import msgspec
 
 from reconciler.apply.applier import Applier, ApplyOptions, AuditSink
@@ -23,6 +22,7 @@ from vgpu.kube.connection import ClusterError
 from vgpu.kube.flags import connected
 from vgpu.kube.kinds import LEASES
 from vgpu.kube.reader import Reader
+from vgpu.output import say
 from vgpu.reasons import SourceError
 
 LEASE: Final = "vgpu-reconciler"
@@ -153,7 +153,7 @@ def with_state_namespace(options: ReconcilerOptions, cluster: Reader) -> Reconci
             namespace = namespaces[0] if namespaces else options.state_namespace
             return msgspec.structs.replace(options, state_namespace=namespace)
         problem = f"there are several: {', '.join(namespaces)}"
-    click.echo(
+    say(
         "the running reconciler's namespace is not known, so ages begin now; pass"
         f" --state-namespace ({problem})",
         err=True,

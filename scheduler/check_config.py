@@ -7,6 +7,7 @@ import click
 import yaml
 
 from scheduler.config_check import ConfigFinding, config_findings
+from vgpu.output import say
 from vgpu.reasons import SourceError
 from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
 
@@ -26,9 +27,9 @@ def check_config(ctx: click.Context, /, file: Path) -> None:
     findings = _findings(file)
     for finding in findings:
         kind = "error" if finding.is_error else "warning"
-        click.echo(f"{finding.field}: {kind} ({finding.trap}): {finding.trap.explanation}")
+        say(f"{finding.field}: {kind} ({finding.trap}): {finding.trap.explanation}")
     if not findings:
-        click.echo(f"{file}: no trap was found")
+        say(f"{file}: no trap was found")
     ctx.exit(int(any(finding.is_error for finding in findings)))
 
 

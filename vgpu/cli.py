@@ -8,6 +8,7 @@ import difflib
 import importlib
 import platform
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import click
 
 from vgpu import __version__
+from vgpu.output import say
 from vgpu.own_packages import foreign_package
-from vgpu.program.failures import name_standard_output, status_of
+from vgpu.program import logs
+from vgpu.program.failures import name_standard_output, print_defect, print_thread_defect, status_of
 
 PLUGIN = "kubectl-vgpu"
 """The program name by which kubectl finds the plugin ``kubectl vgpu``."""
@@ -84,7 +87,8 @@ class LazyGroup(click.Group):
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
         """Run under the name with which the program was called; ends the process by default."""
         if error := foreign_package():
-            sys.exit(f"Error: {error}")
+            say(f"Error: {error}", err=True)
+            sys.exit(1)
         if kwargs.get("prog_name") is None and Path(sys.argv[0]).name == PLUGIN:
             kwargs["prog_name"] = PLUGIN.replace("-", " ")
 
@@ -95,6 +99,9 @@ class LazyGroup(click.Group):
         if not standalone_mode:
             return run()
         name_standard_output()
+        sys.excepthook = print_defect
+        threading.excepthook = print_thread_defect
+        logs.configure_default()
         sys.exit(status_of(run))
 
     def resolve_command(
@@ -134,7 +141,7 @@ def version_text() -> str:
 def print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     """Print the version and end."""
     if value and not ctx.resilient_parsing:
-        click.echo(version_text())
+        say(version_text())
         ctx.exit()
 
 

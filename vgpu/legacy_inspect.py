@@ -14,7 +14,8 @@ from typing import Annotated, Final
 import msgspec
 
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind
+from vgpu.model import ContainerKind, PodRef
+from vgpu.printable_text import printable
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
 from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS
@@ -74,7 +75,7 @@ def summary(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
     for usage in usages:
         shown = [gpu for gpu in (*gpus, _PENDING) if gpu in usage.used]
         used = sum(usage.used[gpu] for gpu in shown)
-        cells = [usage.node.name, usage.address]
+        cells = [printable(usage.node.name), printable(usage.address)]
         cells += [
             f"{usage.used[gpu]}/{usage.gpu_total}" if gpu in usage.used else "0/0" for gpu in gpus
         ]
@@ -100,14 +101,13 @@ def details(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
         header = ["NAME", "NAMESPACE", *(f"GPU{gpu}(Allocated)" for gpu in range(usage.count))]
         header += ["Pending(Allocated)"] if usage.has_pending else []
         rows = "".join(
-            "\t".join([pod.ref.name, pod.ref.namespace, *(str(row.get(c, 0)) for c in columns)])
-            + "\t\n"
+            "\t".join([*_name(pod.ref), *(str(row.get(c, 0)) for c in columns)]) + "\t\n"
             for pod, row in usage.rows
         )
         dashes = dashes or len(rows.encode()) + _DETAIL_DASHES
         used = sum(usage.used.values())
         text += [
-            f"\nNAME:\t{usage.node.name}\nIPADDRESS:\t{usage.address}\n\n",
+            f"\nNAME:\t{printable(usage.node.name)}\nIPADDRESS:\t{printable(usage.address)}\n\n",
             "\t".join(header) + "\t\n",
             rows,
             f"Allocated :\t{used} ({_percent(used, usage.total)}%)\t\n",
@@ -117,6 +117,10 @@ def details(nodes: Iterable[Node], pods: Iterable[Pod]) -> str:
         cluster_used += used
     text.append(f"\n\n{_IN_CLUSTER}\t{_used_of_total(cluster_used, usages)}\t\n")
     return align("".join(text))
+
+
+def _name(ref: PodRef) -> tuple[str, str]:
+    return printable(ref.name), printable(ref.namespace)
 
 
 def _usages(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[_Usage]:

@@ -6,7 +6,10 @@ widest of them; a line without such a cell ends the column, and another begins b
 after a line's last tab belongs to no column.
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+
+from vgpu.printable_text import printable
 
 PADDING = 2
 """Number of blanks after the widest cell of a column."""
@@ -20,6 +23,12 @@ def align(text: str) -> str:
     for column in range(max(map(len, lines)) - 1):
         _pad(lines, column)
     return "\n".join("".join(cells) for cells in lines)
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """The rows' cells as aligned lines, in printable characters: no cell breaks a row."""
+    text = "".join("\t".join(map(printable, cells)) + "\n" for cells in rows)
+    return [line.rstrip() for line in align(text).splitlines()]
 
 
 def _pad(lines: list[list[str]], column: int) -> None:

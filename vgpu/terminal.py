@@ -11,6 +11,9 @@ from typing import Final
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
+from rich.text import Text
+
+from vgpu.printable_text import printable, printable_lines
 
 NARROWEST: Final = 80
 """Number of columns below which the terminal wraps the lines."""
@@ -47,8 +50,12 @@ def write(console: Console, lines: Iterable[Line]) -> None:
     console.print(Segments(segments), end="", crop=False, overflow="ignore", no_wrap=True)
 
 
-def printable(text: str) -> str:
-    """The text without control characters, since tenants write names and messages."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "?" for char in text)
+def write_text(console: Console, text: Text) -> None:
+    """Print the text, which fits the terminal."""
+    console.print(of_printable(text), no_wrap=True, overflow="ignore", crop=False)
+
+
+def of_printable(text: Text) -> Text:
+    """The text without control characters, in the same styles."""
+    text.plain = printable_lines(text.plain)
+    return text

@@ -23,6 +23,8 @@ import msgspec
 from reconciler.apply.audit_record import AuditError, AuditEvent, AuditRecord
 from reconciler.model import ActionResult, Entry, Plan
 from reconciler.reasons import ActionOutcome
+from vgpu.output import say_text
+from vgpu.printable_text import escaped_json
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +174,7 @@ class _Output:
 
     def append(self, line: bytes) -> None:
         """Raises OSError."""
-        sys.stdout.write(line.decode())
+        say_text(escaped_json(line.decode()))
         sys.stdout.flush()
 
     def close(self) -> None:

@@ -39,12 +39,14 @@ from reconciler.config.flags import (
 from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
 from reconciler.model import ActionResult
 from reconciler.policy import Mode
-from reconciler.report.document import json_text, plan_document
+from reconciler.report.document import plan_document
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
+from vgpu.document_text import json_text
+from vgpu.output import hand_over, say_text
 from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
-from vgpu.terminal import standard_output
+from vgpu.terminal import BOLD, DIM, standard_output, write
 
 FRESH_SECONDS: Final = 60.0
 """Maximum age of a plan at its confirmation, in seconds; for an older plan, we plan again."""
@@ -112,7 +114,7 @@ def apply(
     def show(made: Made, remark: str = "") -> None:
         if output == TEXT or (asks and made.plan.actions):
             if remark:
-                console.print(remark, style="bold")
+                write(console, [[(remark, BOLD)]])
             show_plan(console, made.plan)
 
     asks = not (yes or server_dry_run)
@@ -136,15 +138,15 @@ def apply(
         with stopped_by_signals(stopping):
             cycle = _apply(cycles, made, console if output == TEXT else None)
         if output == TEXT and cycle.results and not server_dry_run and audit != STANDARD:
-            console.print(f"To undo what can be: vgpu reconcile restore {audit}", style="dim")
+            write(console, [[(f"To undo what can be: vgpu reconcile restore {audit}", DIM)]])
         if not server_dry_run:
             notify(cycle)
         numbers = metrics_text(options, Mode.APPLY, cycle, opened.cluster.requests)
         write_metrics(metrics_file, numbers)
         if output == JSON:
-            click.echo(json_text(plan_document(made.plan, cycle.results)))
+            say_text(json_text(plan_document(made.plan, cycle.results)) + "\n")
         elif output == PROMETHEUS:
-            click.echo(numbers, nl=False)
+            hand_over(numbers)
     refuse_blindness(made)
     if cycle.error:
         raise click.ClickException(cycle.error)

@@ -19,6 +19,7 @@ from reconciler.notify import FLAG, NotifyError, Webhook
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
+from vgpu.output import hand_over
 from vgpu.program import signals
 from vgpu.program.failures import wrong_value
 from vgpu.program.process import build_info
@@ -151,4 +152,4 @@ def print_metrics(
     options: ReconcilerOptions, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
 ) -> None:
     """Print the reconciler's own metrics after this one cycle, as text."""
-    click.echo(metrics_text(options, mode, cycle, requests), nl=False)
+    hand_over(metrics_text(options, mode, cycle, requests))

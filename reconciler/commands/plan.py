@@ -29,11 +29,13 @@ from reconciler.config.flags import (
 from reconciler.cycle import Cycles, Made, planned
 from reconciler.policy import Mode
 from reconciler.report.diff import ComparedPlan, compared, diff_lines
-from reconciler.report.document import json_text, plan_document
+from reconciler.report.document import plan_document
 from reconciler.report.table import show_plan
 from reconciler.session import session
+from vgpu.document_text import json_text
+from vgpu.output import say, say_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.terminal import printable, standard_output
+from vgpu.terminal import standard_output
 
 
 @click.command(
@@ -88,9 +90,9 @@ def plan(
         hint = "" if dump else "vgpu reconcile apply, with the same flags"
         show_plan(standard_output(), made.plan, hint)
         if isinstance(shown, ComparedPlan):
-            click.echo("\n".join(("", *map(printable, diff_lines(shown.diff)))))
+            say("", *diff_lines(shown.diff))
     elif output == JSON:
-        click.echo(json_text(shown))
+        say_text(json_text(shown) + "\n")
     else:
         print_metrics(options, Mode.PLAN, planned(made), requests)
     refuse_blindness(made)

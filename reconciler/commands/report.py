@@ -28,9 +28,11 @@ from reconciler.config.flags import (
 from reconciler.cycle import Cycles, planned
 from reconciler.model import Snapshot
 from reconciler.policy import Mode
-from reconciler.report.document import Done, done_of, json_text, report_document
+from reconciler.report.document import Done, done_of, report_document
 from reconciler.report.table import show_report
 from reconciler.session import session
+from vgpu.document_text import json_text
+from vgpu.output import hand_over, say_text
 from vgpu.program.flags import composed, log_flags
 from vgpu.terminal import standard_output
 
@@ -96,11 +98,11 @@ def report(
     numbers = metrics_text(options, Mode.PLAN, planned(made), requests)
     write_metrics(metrics_file, numbers)
     if output == PROMETHEUS:
-        click.echo(numbers, nl=False)
+        hand_over(numbers)
     else:
         document = report_document(made.plan, _owners(made.snapshot), done)
         if output == JSON:
-            click.echo(json_text(document))
+            say_text(json_text(document) + "\n")
         else:
             show_report(standard_output(), made.plan, document)
     refuse_blindness(made)

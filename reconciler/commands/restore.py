@@ -27,9 +27,11 @@ from reconciler.commands.common import (
 )
 from reconciler.config.flags import CONTEXT, output_flag
 from reconciler.model import Edit
-from reconciler.report.document import AS_BEFORE, json_text, restored_document
+from reconciler.report.document import AS_BEFORE, restored_document
 from reconciler.report.table import show_outcomes, show_restored, show_undoable
+from vgpu.document_text import json_text
 from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.output import say_text
 from vgpu.program import logs
 from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
@@ -118,7 +120,7 @@ def restore_command(
     if output == TEXT:
         show_outcomes(console, (restored.undo for restored in undone))
     else:
-        click.echo(json_text([restored_document(restored) for restored in undone]))
+        say_text(json_text([restored_document(restored) for restored in undone]) + "\n")
     if left := len(todo) - len(undone):
         reason = complaint or "stopped by a signal"
         raise click.ClickException(f"{reason}; not looked at: {left} of {len(todo)}")

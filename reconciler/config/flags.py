@@ -29,6 +29,7 @@ from reconciler.model import Scope
 from vgpu.documentation import page
 from vgpu.inventory import Units
 from vgpu.kube.flags import kubeconfig_flags
+from vgpu.output import say_text
 from vgpu.program import logs
 from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
@@ -291,7 +292,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
             raise click.UsageError(str(error), ctx) from error
         raise wrong_value(ctx, error.place, error.problem) from error
     if params["print_config"]:
-        click.echo(config_text(settings_read), nl=False)
+        say_text(config_text(settings_read))
         ctx.exit()
     scope = Scope(params["scope"])
     if scope is not Scope.NODE:

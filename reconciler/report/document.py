@@ -3,11 +3,10 @@
 Within a version, fields are only added. Unknown values are null, times are RFC 3339 in UTC.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -309,13 +308,3 @@ def doing(action: Action) -> str:
     if isinstance(action, Edit):
         return "clear" if not any(action.after.values()) else "correct"
     return "remove"
-
-
-def json_text(document: Any) -> str:
-    """The document as JSON, indented, without control characters."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    if all(line.isprintable() for line in text.split("\n")):
-        return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
-    )

@@ -27,7 +27,6 @@ from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.report.document import (
     done_of,
-    json_text,
     moment,
     plan_document,
     report_document,
@@ -48,6 +47,7 @@ from tests.reconciler.samples import (
     snapshot,
     unbound,
 )
+from vgpu.document_text import json_text
 from vgpu.model import PodRef
 
 LONG = "train-bert-large-uncased-7c9d8f6b54-qq7lz"

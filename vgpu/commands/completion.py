@@ -5,6 +5,8 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from vgpu.output import hand_over
+
 SHELLS: Final = ("bash", "zsh", "fish")
 
 PROGRAM: Final = "vgpu"
@@ -34,4 +36,4 @@ def command(ctx: click.Context, shell: str) -> None:
     if completion is None:  # a click without one of the shells that it has had since 8.0
         raise click.ClickException(f"click knows no completion for {shell}")
     root = ctx.find_root().command
-    click.echo(completion(root, {}, PROGRAM, _VARIABLE).source())
+    hand_over(f"{completion(root, {}, PROGRAM, _VARIABLE).source()}\n")

@@ -28,6 +28,7 @@ from vgpu.commands.demo_more import show_more
 from vgpu.commands.demo_repair import repair
 from vgpu.commands.demo_schedule import schedule
 from vgpu.commands.demo_tokens import DemoTokens
+from vgpu.output import say, say_text
 from vgpu.program import logs, signals
 from vgpu.program.flags import field, is_typed
 from vgpu.simulator.apiserver import ApiServer
@@ -197,12 +198,12 @@ def command(ctx: click.Context, /, **_: object) -> None:
         kubeconfig.write_text(api.kubeconfig())
 
         def announce(url: str, page: MetricsPage) -> None:
-            click.echo(first_summary(url, page))
+            say_text(f"{first_summary(url, page)}\n")
             repair(str(kubeconfig))
             schedule(str(kubeconfig), node.cluster.store)
             show_more(str(kubeconfig))
             logs.configure(options.log_level, options.log_format)  # each command has its own
-            click.echo("  Ctrl-C ends it.\n")
+            say("  Ctrl-C ends it.", "")
 
         status = run(
             on_node(options, node.files, tokens.url),

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import click
-
 from vgpu.commands.demo_repair import audit_of
 from vgpu.commands.demo_schedule import NAMESPACE, PODS_IN_GIB
+from vgpu.output import say
 
 _WAITING: Final = f"{NAMESPACE}/{list(PODS_IN_GIB)[-1]}"
 """The pod that waits."""
@@ -19,10 +18,10 @@ def show_more(kubeconfig: str) -> None:
     """Print the commands."""
     lines = [(f"{_ourselves()} {words}", why) for words, why in _commands(audit_of(kubeconfig))]
     width = max(len(line) for line, why in lines if why)
-    click.echo("  To try more, type in another terminal the two lines with export, and then:")
+    say("  To try more, type in another terminal the two lines with export, and then:")
     for line, why in lines:
-        click.echo(f"    {line:<{width}}   # {why}" if why else f"    {line}")
-    click.echo()
+        say(f"    {line:<{width}}   # {why}" if why else f"    {line}")
+    say()
 
 
 def _commands(audit: str) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,10 @@ from typing import Final
 
 import click
 
+from vgpu.output import say, say_text
+from vgpu.program.failures import report
+from vgpu.terminal import BOLD, standard_output, write
+
 UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT": "GiB"}
 """The environment variables with the units of the demo's pods."""
 
@@ -27,7 +31,7 @@ def audit_of(kubeconfig: str) -> str:
 def repair(kubeconfig: str) -> None:
     """Make a plan for the cluster, apply it, and make the next one."""
     audit = audit_of(kubeconfig)
-    click.echo(_INTRODUCTION)
+    say_text(f"{_INTRODUCTION}\n")
     _export(KUBECONFIG=kubeconfig)
     _export(**UNITS)
     _reconcile("apply", "--yes", f"--audit={audit}")
@@ -47,9 +51,9 @@ def _reconcile(*words: str) -> None:
     try:
         command.main([*words], prog_name="vgpu reconcile", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-    click.echo()
+        report(error)
+    say()
 
 
 def _show(*words: str) -> None:
-    click.secho(f"$ {shlex.join(words)}", bold=True)
+    write(standard_output(), [[(f"$ {shlex.join(words)}", BOLD)]])

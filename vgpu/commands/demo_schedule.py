@@ -19,6 +19,7 @@ import msgspec
 from scheduler.main import Scheduler, SchedulerOptions
 from vgpu.kube.flags import connected
 from vgpu.kube.kinds import NODES, PODS
+from vgpu.output import say, say_text
 from vgpu.placement.dialects import PlacementPolicies
 from vgpu.schemes.gpushare.annotations import ASSIGNED, INDEX
 from vgpu.schemes.gpushare.node import GPUS, MEMORY
@@ -81,14 +82,14 @@ class _Extender(msgspec.Struct, frozen=True):
 
 def schedule(kubeconfig: str, store: ObjectStore) -> None:
     """Place the pods, and print where each of them is."""
-    click.echo(_INTRODUCTION)
+    say_text(f"{_INTRODUCTION}\n")
     node = store.create(NODES, _joining())
     with _running(kubeconfig) as extender:
         for name, gib in PODS_IN_GIB.items():
             pod = store.create(PODS, _pod(name, gib))
             line = _placed(extender, store, pod, node["metadata"]["name"])
-            click.echo(f"    {name:<12}{gib:>3} GiB   {line}")
-    click.echo()
+            say(f"    {name:<12}{gib:>3} GiB   {line}")
+    say()
 
 
 @contextmanager

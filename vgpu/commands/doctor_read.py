@@ -40,6 +40,7 @@ from vgpu.kube.installation_kinds import (
 from vgpu.kube.kinds import CONFIG_MAPS
 from vgpu.kube.objects import MalformedObject
 from vgpu.kube.verbs import CREATE, LIST
+from vgpu.program.failures import HintedFailure
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import UnitBytes
 
@@ -324,7 +325,7 @@ def from_dumps(
 
 
 def _not_a_dump(problem: str) -> click.ClickException:
-    return click.ClickException(f"--from {problem}\nIt is to be the output of: {DUMPED} -A -o json")
+    return HintedFailure(f"--from {problem}", f"It is to be the output of: {DUMPED} -A -o json")
 
 
 def _part_text(kind: ApiKind[Any], namespace: str) -> str:

@@ -11,6 +11,7 @@ from vgpu.feedback.feedback_loop import FeedbackLoop
 from vgpu.feedback.metrics import TABLES
 from vgpu.feedback.other_monitor import running_monitor
 from vgpu.feedback.writer_lock import DEFAULT_LOCK, WriterLockHeld, writer_lock
+from vgpu.output import say
 from vgpu.program import logs
 from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 from vgpu.program.flags import composed, env, field
@@ -109,7 +110,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
             logs.configure(params["log_level"], params["log_format"])
             if asks and not is_confirmed("Let go of all containers of this node?"):
                 ctx.exit(DECLINED)
-            click.echo(f"containers released: {FeedbackLoop(roots, devices).release()}")
+            say(f"containers released: {FeedbackLoop(roots, devices).release()}")
             return
         loop = FeedbackLoop(
             roots,

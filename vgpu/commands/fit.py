@@ -31,6 +31,7 @@ from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.kube.kept_keys import keep_also
 from vgpu.kube.objects import Node, Pod
+from vgpu.output import say
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import (
     PlacementPolicies,
@@ -254,9 +255,9 @@ def command(
         notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
     if output == "text":
         for line in report_lines(fit, requested, wanted):
-            click.echo(line)
+            say(line)
         for note in notes:
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}", err=True)
         return
     document = fit_document(fit, requested, wanted, read.as_of, notes)
     print_document(document, output)

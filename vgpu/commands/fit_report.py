@@ -17,7 +17,7 @@ from vgpu.commands.fit_model import (
     PlannedEviction,
 )
 from vgpu.commands.inspect_document import API_VERSION
-from vgpu.tabwriter import align
+from vgpu.tabwriter import table
 from vgpu.units import count
 
 _MOST_LINES = 40
@@ -33,13 +33,13 @@ def report_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator
     yield _summary(answer, demand, wanted)
     if answer.nodes:
         yield ""
-        rows = ["NODE\tPODS\tSHARES BY GPU"]
+        rows = [("NODE", "PODS", "SHARES BY GPU")]
         ordered = sorted(answer.nodes, key=lambda node: (-node.pods, node.node))
         rows += (
-            f"{node.node}\t{node.pods}\t{', '.join(map(_gpu, node.gpus))}"
+            (node.node, str(node.pods), ", ".join(map(_gpu, node.gpus)))
             for node in ordered[:_MOST_LINES]
         )
-        yield align("\n".join(rows))
+        yield from table(rows)
         if len(ordered) > _MOST_LINES:
             yield f"and {count(len(ordered) - _MOST_LINES, 'more node')} (-o json names all)"
     reasons = [f"{count(nodes, 'node')}: {text}" for text, nodes in _excluded(answer).items()]
@@ -97,9 +97,9 @@ def _plan_lines(plan: DefragmentationPlan, wanted: int) -> Iterator[str]:
             f" {'fits' if wanted == 1 else 'fit'}. Nothing was evicted."
         )
         yield ""
-        rows = ["EVICT\tFROM\tOWNER\tPRIORITY\tTHEN FITS ON"]
+        rows = [("EVICT", "FROM", "OWNER", "PRIORITY", "THEN FITS ON")]
         rows += map(_eviction_row, plan.evictions)
-        yield align("\n".join(rows))
+        yield from table(rows)
         yield ""
         yield f"The wanted pods then go to {_placed(plan.nodes)}."
         if not plan.any_order:
@@ -115,12 +115,12 @@ def _plan_lines(plan: DefragmentationPlan, wanted: int) -> Iterator[str]:
         yield "The search has ended at its maximum: there may be a better plan."
 
 
-def _eviction_row(eviction: PlannedEviction) -> str:
+def _eviction_row(eviction: PlannedEviction) -> tuple[str, ...]:
     pod, replacement = eviction.pod, eviction.replacement
     owner = f"{pod.owner.kind} {pod.owner.name}" if pod.owner else ""
     target = replacement.target or f"no node: {replacement.refusal}"
     named = f"{pod.ref.namespace}/{pod.ref.name}"
-    return f"{named}\t{pod.node}\t{owner}\t{pod.priority}\t{target}"
+    return named, pod.node, owner, str(pod.priority), target
 
 
 def _placed(nodes: Sequence[NodeFit]) -> str:

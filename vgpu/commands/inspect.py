@@ -37,6 +37,7 @@ from vgpu.inventory import (
 from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.kube.selectors import parse_selector
 from vgpu.model import PodRef, Scheme
+from vgpu.output import say_text
 from vgpu.program.flags import ChoiceOf, Duration
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.schemes.codec import ClaimError
@@ -117,7 +118,7 @@ def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     print_ = legacy_inspect.details if details else legacy_inspect.summary
     nodes = [found for found in read.objects.nodes if node in ("", found.name)]
     try:
-        click.echo(print_(nodes, read.objects.pods), nl=False)
+        say_text(print_(nodes, read.objects.pods))
     except ClaimError as error:
         raise click.ClickException(str(error)) from error
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-import click
 import msgspec
 
 from vgpu.commands.document_output import print_document
@@ -17,10 +16,11 @@ from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.kube.objects import Pod
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model import PodRef
+from vgpu.output import say
 from vgpu.quota.check import Overrun
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
-from vgpu.tabwriter import align
+from vgpu.tabwriter import table
 from vgpu.units import percentage, rounded_size
 
 _UNASKED: Final = (
@@ -102,19 +102,16 @@ def groups_document(
     )
 
 
-def groups_table(groups: Sequence[GroupUsage], by: str, notes: Sequence[str]) -> str:
-    """The table, with a line for each limit that is exceeded or contradicted, and the notes."""
+def groups_lines(groups: Sequence[GroupUsage], by: str, notes: Sequence[str]) -> list[str]:
+    """The table, a line for each limit that is exceeded or contradicted, and the notes."""
     measured = ["USED", "IDLE", "MEASURED"] if any(group.use for group in groups) else []
     columns = ["PODS", "WAITING", "GPUS", "MEMORY", "RESERVED", "CORES", *measured, "QUOTA"]
     observes = any(group.nvidia for group in groups)
     columns += ["NVIDIA"] * observes
-    lines = ["\t".join((by.upper(), *columns))] if groups else ["No pod shares GPUs."]
-    lines += (
-        "\t".join((*_cells(group), *([_nvidia(group)] if observes else []))) for group in groups
-    )
-    text = align("\n".join(lines) + "\n").rstrip("\n")
+    rows = [(by.upper(), *columns)] if groups else [("No pod shares GPUs.",)]
+    rows += [(*_cells(group), *([_nvidia(group)] if observes else [])) for group in groups]
     remarks = [remark for group in groups for remark in _remarks(group)]
-    return "\n".join(line.rstrip() for line in (*text.split("\n"), *remarks, *_notes(notes)))
+    return [*table(rows), *remarks, *_notes(notes)]
 
 
 def _cells(group: GroupUsage) -> Iterator[str]:
@@ -265,7 +262,7 @@ def print_groups(
     unasked = (_UNASKED,) if measured is None else ()
     notes = (*read.notes, *schemes.notes, *unasked)
     if output in ("table", "wide"):
-        click.echo(groups_table(groups, by, notes))
+        say(*groups_lines(groups, by, notes))
         return
     content = groups_document(groups, by, read.as_of, notes)
     print_document(content, output)

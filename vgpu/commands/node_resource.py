@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.output import say
 from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 
 _PART: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -126,14 +127,14 @@ def _change(
         current = capacity.get(name, "none")
         patch = operations(name, capacity, count)
         if not patch:
-            click.echo(f"{node}: {name} is {current} already")
+            say(f"{node}: {name} is {current} already")
             return
         change = f"{node}: {name} {current} -> {'none' if count is None else count}"
         if dry:
             cluster.patch_node_status(node, patch, dry_run=True)
-            click.echo(f"{change} (dry run: the server would take it, nothing was changed)")
+            say(f"{change} (dry run: the server would take it, nothing was changed)")
             return
-        click.echo(change)
+        say(change)
         if not yes and not is_confirmed(f"Change it at {cluster.server}?"):
             raise click.Abort
         try:
@@ -145,7 +146,7 @@ def _change(
                 f"not changed: {name} was changed by another client, or the server refuses the"
                 f" value ({error.message}). Run the command again to see what it is now."
             ) from error
-        click.echo("changed")
+        say("changed")
 
 
 def _flags(command: Callable[..., Any]) -> Callable[..., Any]:

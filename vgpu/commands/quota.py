@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 import click
-import msgspec
 
 from vgpu.commands.cluster_flags import unit_flags
 from vgpu.commands.inspect_read import Read, from_cluster, from_files, with_quotas
+from vgpu.document_text import yaml_text
 from vgpu.documentation import page
 from vgpu.inventory import Units, detect_schemes
 from vgpu.kube.flags import connected, kubeconfig_flags, reads_dumps
+from vgpu.output import say_text
+from vgpu.printable_text import printable
 from vgpu.quota.manifests import Manifest, NativeQuota, native_quota, over_quota_policy
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.schemes.registry import registry
@@ -77,7 +79,8 @@ def manifests(
         with connected(kubeconfig, context, request_timeout) as cluster:
             read = with_quotas(from_cluster(cluster, ""), cluster)
     units = Units(volcano_factor, gpushare_unit)
-    click.echo("\n".join(_lines(read, units, namespaces, has_policy=has_policy)))
+    text = "\n".join(_lines(read, units, namespaces, has_policy=has_policy))
+    say_text(f"{text}\n")
 
 
 def _lines(
@@ -120,8 +123,8 @@ def _native_lines(quota: NativeQuota) -> Iterator[str]:
 def _comment(text: str) -> Iterator[str]:
     """The text as comments: it may have line breaks of a tenant."""
     for line in text.splitlines():
-        yield f"# {line}"
+        yield f"# {printable(line)}"
 
 
 def _yaml(manifest: Manifest) -> str:
-    return msgspec.yaml.encode(manifest).decode().rstrip("\n")
+    return yaml_text(manifest).rstrip("\n")

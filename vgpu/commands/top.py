@@ -19,7 +19,6 @@ from functools import partial
 
 import click
 from msgspec.structs import replace
-from rich.console import Console
 
 from exporter.flags import DEFAULT_PORT
 from vgpu.commands.cluster_flags import ACCESS, access_flags
@@ -41,9 +40,11 @@ from vgpu.commands.top_nodes import SeveralExporters
 from vgpu.commands.top_reading import PageError, PageReading, read_page, read_processes
 from vgpu.commands.top_screen import Events, Screen, events
 from vgpu.commands.top_source import Exporter, PageSource, Sampled
+from vgpu.output import say
 from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.flags import Duration, is_typed
 from vgpu.sources.http_access import BadOption, ClientOptions
+from vgpu.terminal import standard_output, write_text
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0
@@ -245,7 +246,7 @@ def once(
     """Print one frame; returns the exit status."""
     answer = ask(source, processes=processes)
     if isinstance(answer, str):
-        click.echo(f"Error: {source.name}: {answer}", err=True)
+        say(f"Error: {source.name}: {answer}", err=True)
         return EXIT_FAILURE
     state = ScreenState(
         source.name,
@@ -256,12 +257,12 @@ def once(
         pattern=pattern,
         processes=processes,
     )
-    console = Console(highlight=False)
+    console = standard_output()
     text = frame(state, Size(console.width), Sort.NAME)
     if console.is_terminal:
-        console.print(text, no_wrap=True, overflow="ignore", crop=False)
+        write_text(console, text)
     else:
-        click.echo("\n".join(line.rstrip() for line in text.plain.split("\n")))
+        say(*(line.rstrip() for line in text.plain.split("\n")))
     return 0
 
 

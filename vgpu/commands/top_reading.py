@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.processes import ProcessList, ProcessRow
 from vgpu.inventory import NodeDoubt
+from vgpu.printable_text import printable
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import UnitDoubt
-from vgpu.terminal import printable
 from vgpu.units import MIB
 
 WANTED = (

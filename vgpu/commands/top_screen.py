@@ -19,6 +19,7 @@ from rich.text import Text
 
 from vgpu.commands.top_frame import Size
 from vgpu.program.signals import USER_DEFINED
+from vgpu.terminal import of_printable
 
 ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
 CLEAR = "\x1b[0m\x1b[2J"
@@ -101,7 +102,7 @@ def painted(text: Text, size: Size) -> list[str]:
         highlight=False,
     )
     with console.capture() as capture:
-        console.print(text, no_wrap=True, overflow="ignore", crop=False, end="")
+        console.print(of_printable(text), no_wrap=True, overflow="ignore", crop=False, end="")
     return capture.get().split("\n")
 
 

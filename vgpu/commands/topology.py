@@ -27,8 +27,10 @@ from vgpu.commands.topology_state import (
 )
 from vgpu.display.messages import DisplayState, graph_text, usages_text
 from vgpu.display.pages import routes
+from vgpu.output import say, say_text
 from vgpu.program import logs
 from vgpu.program.ending import EXIT_FAILURE
+from vgpu.program.failures import HintedFailure
 from vgpu.program.flags import Duration, composed, is_typed
 from vgpu.program.host import ProgramHost
 from vgpu.program.pages import program_routes
@@ -151,7 +153,7 @@ def display(ctx: click.Context, node: ThisNode, *, nvlink: bool = False) -> Disp
         return Display(node, parse_matrix(matrix_text(path), path), path, nvlink=nvlink)
     except SourceError as error:
         hint = "It is to be the output of: nvidia-smi topo -m"
-        raise click.ClickException(f"--matrix: {error}\n{hint}") from error
+        raise HintedFailure(f"--matrix: {error}", hint) from error
 
 
 def matrix_text(path: str) -> str:
@@ -202,13 +204,13 @@ def command(ctx: click.Context, /, what: str, **_: object) -> None:
         shown = display(ctx, node, nvlink=what == "usage")
         shown.refresh()
         try:
-            click.echo(text(shown.state()), nl=False)
+            say_text(text(shown.state()))
         except SourceError as error:
             hint = "" if ctx.params["simulate"] else " (--simulate shows a simulated node)"
-            click.echo(f"Error: {error}{hint}", err=True)
+            say(f"Error: {error}{hint}", err=True)
             ctx.exit(node.leave(EXIT_FAILURE))
         for line in shown.unknown:
-            click.echo(f"vgpu topology: {line}", err=True)
+            say(f"vgpu topology: {line}", err=True)
         ctx.exit(node.leave(0))
 
 

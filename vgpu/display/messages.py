@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from vgpu.document_text import json_text
 from vgpu.model import PodRef
 from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree, draw
 from vgpu.units import MIB, WHOLE_DEVICE_MILLI
@@ -212,7 +213,7 @@ def usages_text(state: DisplayState) -> str:
     """The JSON of ``--usage``, indented, with a newline at the end."""
     tree = state.nearest or state.tree
     document = UsageDocument(usages(state).usage, _groups(tree, tree.root))
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return json_text(document) + "\n"
 
 
 def _groups(tree: TopologyTree, node: TopologyNode) -> tuple[LinkGroup, ...]:

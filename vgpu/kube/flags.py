@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vgpu.program.failures import HintedFailure
 from vgpu.program.flags import Duration, is_typed
 from vgpu.reasons import Reason, SourceError
 
@@ -94,10 +95,10 @@ def connected(
             message = f"{server}: {message}"
         is_foreign = error.reason.startswith("HTTP ")
         hint = _NOT_KUBERNETES if is_foreign else HINTS.get(error.reason)
-        raise click.ClickException(f"{message}\n{hint}" if hint else message) from error
+        raise HintedFailure(message, hint or "") from error
     except SourceError as error:
-        hint = f"\n{_NOT_KUBERNETES}" if error.reason is Reason.MALFORMED else ""
-        raise click.ClickException(f"{error}{hint}") from error
+        hint = _NOT_KUBERNETES if error.reason is Reason.MALFORMED else ""
+        raise HintedFailure(str(error), hint) from error
 
 
 def reads_dumps(files: Sequence[str]) -> bool:
@@ -117,7 +118,7 @@ def reads_dumps(files: Sequence[str]) -> bool:
 def not_a_dump(problem: str, flag: str = "--from") -> click.ClickException:
     """The error for a file of the flag that is no dump."""
     hint = "It is to be the output of: kubectl get nodes,pods -A -o json"
-    return click.ClickException(f"{flag} {problem}\n{hint}")
+    return HintedFailure(f"{flag} {problem}", hint)
 
 
 def read_dump(path: str, flag: str = "--from") -> tuple[bytes, float]:

@@ -9,6 +9,9 @@ from typing import Final
 
 import click
 
+from vgpu.output import say, say_text
+from vgpu.printable_text import printable
+
 ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 """The accepted answers; the empty one is no."""
 
@@ -41,15 +44,15 @@ def is_confirmed(question: str) -> bool:
     expect_terminal()
     sys.stdout.flush()
     while True:
-        click.echo(f"{question} [y/N]: ", nl=False, err=True)
+        say_text(f"{printable(question)} [y/N]: ", err=True)
         try:
             line = sys.stdin.readline()
         except UnicodeDecodeError:
             line = "?"
         if not line:
-            click.echo(err=True)
+            say(err=True)
             raise click.Abort
         answer = ANSWERS.get(line.strip().lower())
         if answer is not None:
             return answer
-        click.echo("Error: answer y or n", err=True)
+        say("Error: answer y or n", err=True)

@@ -11,12 +11,17 @@ import errno
 import io
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final
 
 import click
 from click.core import ParameterSource
 
+from vgpu.output import say, say_text
+from vgpu.printable_text import printable
 from vgpu.program.ending import EXIT_FAILURE
 
 EXIT_INTERRUPTED: Final = 130
@@ -25,6 +30,14 @@ EXIT_INTERRUPTED: Final = 130
 STANDARD_OUTPUT: Final = "standard output"
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class HintedFailure(click.ClickException):
+    """An error whose second line is a hint of ours; no other error has a line break."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        """``hint`` may be empty."""
+        super().__init__(f"{printable(problem)}\n{hint}" if hint else printable(problem))
 
 
 class _NamedOutput(io.FileIO):
@@ -74,6 +87,20 @@ def status_of(command: Callable[[], object]) -> int:
     return status if isinstance(status, int) else 0
 
 
+def print_defect(
+    kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    """Print the traceback of a defect, which may quote what a tenant wrote: ``sys.excepthook``."""
+    with contextlib.suppress(OSError):  # nobody can read standard error
+        say_text("".join(traceback.format_exception(kind, error, where)), err=True)
+
+
+def print_thread_defect(defect: threading.ExceptHookArgs) -> None:
+    """The same for a thread: ``threading.excepthook``."""
+    if defect.exc_value is not None:
+        print_defect(defect.exc_type, defect.exc_value, defect.exc_traceback)
+
+
 def report(error: BaseException) -> int | None:
     """Report an expected failure; returns its exit status, None for a defect."""
     with contextlib.suppress(OSError):  # nobody can read standard error
@@ -85,7 +112,11 @@ def _report(error: BaseException) -> int | None:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.BadParameter):
             error.param_hint = _with_variable(error)
-        error.show()
+        if not isinstance(error, HintedFailure):
+            error.message = printable(error.message)
+        text = io.StringIO()
+        error.show(text)
+        say_text(text.getvalue(), err=True)
         return error.exit_code
     origin = (error.__cause__ or error.__context__) if isinstance(error, click.Abort) else error
     if isinstance(origin, KeyboardInterrupt):
@@ -94,7 +125,7 @@ def _report(error: BaseException) -> int | None:
     if message is None:
         return None
     if message:
-        click.echo(message, err=True)
+        say(message, err=True)
     return EXIT_FAILURE
 
 

@@ -7,6 +7,8 @@ import time
 import traceback
 from typing import Any
 
+from vgpu.printable_text import printable, printable_lines
+
 LEVELS = ("debug", "info", "warn", "error")
 FORMATS = ("logfmt", "json")
 
@@ -57,3 +59,20 @@ def configure(level: str, fmt: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel({"warn": logging.WARNING}.get(level, level.upper()))
+
+
+class _Message(logging.Formatter):
+    """The message alone."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and the traceback of a defect."""
+        message = printable(record.getMessage())
+        if record.exc_info is None:
+            return message
+        return f"{message}\n{printable_lines(self.formatException(record.exc_info))}"
+
+
+def configure_default() -> None:
+    """How the records of a command that configures no log are shown on standard error."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Message())
