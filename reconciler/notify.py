@@ -6,13 +6,12 @@ The URL is a secret: it is read from a file, and stands in no log and no error.
 
 import json
 import logging
+import ssl
 from collections import Counter
 from typing import Final, Self
-from urllib.parse import urlsplit
-
-import urllib3
 
 from reconciler.cycle import Cycle
+from vgpu.http_client import BadUrl, HttpClient, HttpError, HttpUrl
 from vgpu.reasons import SourceError
 from vgpu.sources.files import read_file
 from vgpu.units import count
@@ -38,11 +37,12 @@ class Webhook:
     """One webhook. One thread calls it; no failure of the chat is an error of the reconciler."""
 
     def __init__(self, url: str, server: str) -> None:
-        """``server`` is the API server's address, which the messages name."""
-        self._url = url
+        """``server`` is the API server's address, which the messages name. Raises BadUrl."""
+        parts = HttpUrl.parse(url)
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._client = HttpClient(parts, tls, SECONDS, limit=0)
         self._server = server
         self._tripped = False
-        self._pool = urllib3.PoolManager(retries=False, timeout=SECONDS)
 
     @classmethod
     def from_file(cls, path: str, server: str) -> Self:
@@ -52,10 +52,11 @@ class Webhook:
         except (SourceError, UnicodeDecodeError) as error:
             detail = error.detail if isinstance(error, SourceError) else "it has no URL"
             raise NotifyError(f"{path}: {detail}") from error
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
-            raise NotifyError(f"{path}: it has no URL that begins with https:// or http://")
-        return cls(url, server)
+        try:
+            return cls(url, server)
+        except BadUrl:  # which part is wrong could show the rest
+            problem = "it has no usable URL that begins with https:// or http://, without a user"
+            raise NotifyError(f"{path}: {problem}") from None
 
     def post(self, cycle: Cycle) -> None:
         """Send the cycle's message, if there is one."""
@@ -67,18 +68,16 @@ class Webhook:
 
     def _send(self, text: str) -> None:
         try:
-            response = self._pool.request(
-                "POST",
-                self._url,
-                body=json.dumps({"text": text}),
-                headers={"Content-Type": "application/json"},
-                redirect=False,
+            answer = self._client.exchange(
+                {"Content-Type": "application/json"},
+                method="POST",
+                body=json.dumps({"text": text}).encode(),
             )
-        except urllib3.exceptions.HTTPError as error:
-            log.warning("the webhook was not reached", extra={"reason": type(error).__name__})
+        except HttpError as error:
+            log.warning("the webhook was not reached", extra={"reason": str(error)})
             return
-        if response.status not in _SUCCESSES:
-            log.warning("the webhook refused the message", extra={"status": response.status})
+        if answer.status not in _SUCCESSES:
+            log.warning("the webhook refused the message", extra={"status": answer.status})
 
 
 def message(cycle: Cycle, *, was_tripped: bool = False) -> str:

@@ -161,7 +161,7 @@ def test_where_nobody_listens_it_says_so():
 def test_an_exporter_that_is_silent_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert why(Exporter(url, ClientOptions(), timeout=0.2)) == "no answer within 0 s"
+        assert why(Exporter(url, ClientOptions(), timeout=0.2)) == "no answer within 0.2 s"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,8 @@ def test_a_page_without_end_is_cut_off(monkeypatch):
     monkeypatch.setattr(http_source, "BODY_LIMIT", 1 << 20)
     with served(body="x" * (3 << 20)) as address:
         assert (
-            why(Exporter(f"http://{address}", ClientOptions())) == "the page is larger than 1 MiB"
+            why(Exporter(f"http://{address}", ClientOptions()))
+            == "the answer is too large: more than 1 MiB"
         )
 
 

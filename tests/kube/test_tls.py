@@ -11,7 +11,7 @@ import urllib3
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki
 from vgpu.kube import service_account, tls
-from vgpu.kube.tls import without_strict_extensions
+from vgpu.kube.tls import with_own_connections
 
 THREADS, ROUNDS = 8, 12
 
@@ -84,7 +84,7 @@ def connected(pool, port):
 @pytest.mark.parametrize("required", [True, False])
 def test_extensions_that_many_authorities_lack_are_not_demanded(port, settings, contexts, required):
     mode = "CERT_REQUIRED" if required else "CERT_NONE"
-    pool = without_strict_extensions(urllib3.PoolManager(cert_reqs=mode, **settings))
+    pool = with_own_connections(urllib3.PoolManager(cert_reqs=mode, **settings))
     if required:
         assert connected(pool, port)
     else:
@@ -110,7 +110,7 @@ def test_a_pod_s_server_may_have_a_certificate_that_kubectl_takes(pki, port, con
 
 def test_an_authority_that_did_not_sign_the_server_is_refused(port, settings, tmp_path):
     other = Pki(tmp_path, "other")
-    pool = without_strict_extensions(
+    pool = with_own_connections(
         urllib3.PoolManager(cert_reqs="CERT_REQUIRED", **settings | {"ca_certs": str(other.ca)})
     )
     with pytest.raises(urllib3.exceptions.SSLError, match="certificate verify failed"):
@@ -128,7 +128,7 @@ def test_threads_that_connect_at_once_do_not_share_a_context(port, settings, con
     with ThreadPoolExecutor(THREADS) as threads:
         for _ in range(ROUNDS):
             pool = urllib3.PoolManager(maxsize=THREADS, cert_reqs="CERT_REQUIRED", **settings)
-            pools = [without_strict_extensions(pool)] * THREADS
+            pools = [with_own_connections(pool)] * THREADS
             assert all(threads.map(connect, pools))
     assert len({id(context) for context in contexts}) == len(contexts) > ROUNDS
 
@@ -137,7 +137,7 @@ def test_renewed_files_count_for_the_next_connection(pki, port, settings, tmp_pa
     """The kubelet renews certificates in their files."""
     authority = tmp_path / "ca.crt"
     authority.write_bytes(Pki(tmp_path, "old").ca.read_bytes())
-    pool = without_strict_extensions(
+    pool = with_own_connections(
         urllib3.PoolManager(cert_reqs="CERT_REQUIRED", **settings | {"ca_certs": str(authority)})
     )
     with pytest.raises(urllib3.exceptions.SSLError):

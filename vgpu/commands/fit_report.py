@@ -115,7 +115,7 @@ def _plan_lines(plan: DefragmentationPlan, wanted: int) -> Iterator[str]:
         yield "The search has ended at its maximum: there may be a better plan."
 
 
-def _eviction_row(eviction: PlannedEviction) -> tuple[str, ...]:
+def _eviction_row(eviction: PlannedEviction) -> tuple[str, str, str, str, str]:
     pod, replacement = eviction.pod, eviction.replacement
     owner = f"{pod.owner.kind} {pod.owner.name}" if pod.owner else ""
     target = replacement.target or f"no node: {replacement.refusal}"

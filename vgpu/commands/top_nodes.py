@@ -20,7 +20,8 @@ class SeveralExporters:
     def __init__(self, urls: Sequence[str], make: Callable[[str], Exporter]) -> None:
         """``make`` raises BadOption for a URL that cannot be used."""
         self.name = f"{len(urls)} exporters"
-        self._exporters = {_node(url): make(url) for url in urls}
+        made = [(url, make(url)) for url in urls]  # which refuses what _node cannot read
+        self._exporters = {_node(url): exporter for url, exporter in made}
         self._pool = ThreadPoolExecutor(len(self._exporters), "top")
 
     def page(self) -> str:

@@ -38,6 +38,12 @@ UNIT_FITTING = "vgpu_memory_unit_fitting_bytes"
 MARK = "vgpu_snapshot_timestamp_seconds"
 """A series of every page of a vgpu exporter."""
 
+_QUOTED = 200
+"""Maximum number of characters of an error that quotes the page."""
+
+MOST_SERIES = 100_000
+"""Maximum number of series of a page that are parsed; 8,000 containers have fewer."""
+
 Labels = Mapping[str, str]
 
 
@@ -212,7 +218,7 @@ def read_page(text: str) -> PageReading:
         for name, labels, value in _samples(text):
             page.add(name, labels, value)
     except (ValueError, KeyError, IndexError) as error:
-        raise PageError(f"not a metrics page: {error}") from error
+        raise PageError(f"not a metrics page: {str(error)[:_QUOTED]}") from error
     if page.timestamp is None:
         raise PageError(f"not a vgpu exporter: the page has no {MARK}")
     return page.reading(page.timestamp)
@@ -236,8 +242,10 @@ def read_processes(text: str) -> tuple[PageProcess, ...]:
 
 
 def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
-    wanted = "\n".join(line for line in text.split("\n") if line.startswith(WANTED))
-    for family in text_string_to_metric_families(wanted + "\n"):
+    lines = [line for line in text.split("\n") if line.startswith(WANTED)]
+    if len(lines) > MOST_SERIES:
+        raise PageError(f"more than {MOST_SERIES} series")
+    for family in text_string_to_metric_families("\n".join((*lines, ""))):
         for sample in family.samples:
             labels = {name: printable(value) for name, value in sample.labels.items()}
             yield sample.name, labels, sample.value

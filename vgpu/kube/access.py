@@ -6,6 +6,8 @@ from typing import Final
 import msgspec
 import urllib3
 
+from vgpu.kube.tls import with_own_connections
+
 CONNECTIONS: Final = 8
 """Default number of connections that are kept open, one for each thread that makes requests. A
 request beyond it opens a connection of its own, with its TLS handshake."""
@@ -31,4 +33,5 @@ class Access(msgspec.Struct, frozen=True):
     @classmethod
     def anonymous(cls, server: str) -> "Access":
         """A server without authentication."""
-        return cls(server.rstrip("/"), urllib3.PoolManager(maxsize=CONNECTIONS))
+        pool = with_own_connections(urllib3.PoolManager(maxsize=CONNECTIONS))
+        return cls(server.rstrip("/"), pool)

@@ -63,8 +63,9 @@ class ApiConnection:
         """Use this server.
 
         ``gather``: seconds for which a stream's reader without waiting lines lets lines gather;
-        0 reads each line as soon as it arrives. ``patience``: seconds of silence after which a
-        request fails and is not tried again; 0 means READ_TIMEOUT, and reads are tried again.
+        0 reads each line as soon as it arrives. ``patience``: seconds after which a request
+        without its whole answer fails and is not tried again; 0 means READ_TIMEOUT, and reads are
+        tried again.
         ``retries`` replaces these rules for reads.
         """
         self._access = access

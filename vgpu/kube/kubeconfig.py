@@ -10,7 +10,7 @@ from kubernetes import client, config
 
 from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 from vgpu.kube.errors import one_line
-from vgpu.kube.tls import without_strict_extensions
+from vgpu.kube.tls import with_own_connections
 
 _QUOTED: Final = 400
 """Maximum length of the quoted output of a credential plugin."""
@@ -26,7 +26,7 @@ def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Acce
     try:
         with _complaints() as complaints:
             config.load_kube_config(path, context or None, configuration, persist_config=False)
-        pool = without_strict_extensions(client.ApiClient(configuration).rest_client.pool_manager)
+        pool = with_own_connections(client.ApiClient(configuration).rest_client.pool_manager)
     except (
         Exception
     ) as error:  # the library checks little of the file, so any exception is possible

@@ -12,7 +12,7 @@ from typing import Final
 import urllib3
 
 from vgpu.kube.access import CONNECTIONS, Access
-from vgpu.kube.tls import without_strict_extensions
+from vgpu.kube.tls import with_own_connections
 
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """The folder of a pod's token, and of the certificate authority of the server."""
@@ -40,7 +40,7 @@ def as_pod(environ: Mapping[str, str], account: str, connections: int = CONNECTI
         ca_certs=str(authority),
     )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server, without_strict_extensions(pool), token.headers)
+    return Access(server, with_own_connections(pool), token.headers)
 
 
 class _Token:

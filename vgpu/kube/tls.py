@@ -11,14 +11,16 @@ import urllib3
 from urllib3.connection import HTTPSConnection
 from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 
+from vgpu.kube.bounded_connection import BoundedAnswers, BoundedPool
 
-def without_strict_extensions(pool: urllib3.PoolManager) -> urllib3.PoolManager:
-    """The pool, whose connections verify as kubectl does; its other settings stay."""
-    pool.pool_classes_by_scheme = {**pool.pool_classes_by_scheme, "https": _Pool}
+
+def with_own_connections(pool: urllib3.PoolManager) -> urllib3.PoolManager:
+    """The pool, whose connections verify as kubectl does, and whose answers end in time."""
+    pool.pool_classes_by_scheme = {"http": BoundedPool, "https": _Pool}
     return pool
 
 
-class _Connection(HTTPSConnection):
+class _Connection(BoundedAnswers, HTTPSConnection):
     """Has a context of its own.
 
     urllib3 loads authorities and the client's certificate into the context each time that it

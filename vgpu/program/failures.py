@@ -112,8 +112,8 @@ def _report(error: BaseException) -> int | None:
     if isinstance(error, click.ClickException):
         if isinstance(error, click.BadParameter):
             error.param_hint = _with_variable(error)
-        if not isinstance(error, HintedFailure):
-            error.message = printable(error.message)
+        if not isinstance(error, HintedFailure):  # a line break in the message is not ours
+            vars(error)["message"] = printable(error.message)
         text = io.StringIO()
         error.show(text)
         say_text(text.getvalue(), err=True)

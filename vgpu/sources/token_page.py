@@ -9,12 +9,11 @@ import ipaddress
 import math
 import re
 import ssl
-import time
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Final
 
 from vgpu.facts import TokenSample, TokenTenant
+from vgpu.http_client import HttpClient, HttpError, HttpFailure, HttpUrl, shown_url
 from vgpu.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.http_access import (
@@ -50,7 +49,8 @@ FIELDS: Final = {
 
 _RATIOS: Final = ("request_ratio", "limit_ratio", "window_share_ratio")
 
-_CHUNK: Final = 64 * 1024
+_OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_.-]+))"
     r"(?::(?P<port>\d{1,5}))?(?P<path>/[!-~]*)?"
@@ -66,18 +66,6 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 _Place = tuple[str, str, str]
 
 
-class _TlsConnection(HTTPConnection):
-    """A connection whose server shows a certificate for a name, or else for the host."""
-
-    def __init__(self, host: str, port: int, context: ssl.SSLContext, name: str | None) -> None:
-        super().__init__(host, port, timeout=TIMEOUT_SECONDS)
-        self._tls, self._name = context, name or host
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
-
-
 class TokenPage:
     """The page at a URL, ``http://HOST:PORT/PATH`` or ``https://HOST:PORT/PATH``.
 
@@ -89,67 +77,57 @@ class TokenPage:
         """Raises ValueError for another URL, and BadOption for files that cannot be used."""
         found = _URL.fullmatch(url)
         if found is None:
-            raise ValueError(f"{url!r}: give http://HOST:PORT/PATH or https://HOST:PORT/PATH")
-        self._is_https = found["scheme"] == "https"
-        self._host = found["name"] or str(ipaddress.ip_address(found["address"]))
-        self._port = int(found["port"] or (443 if self._is_https else 80))
-        self._target = found["path"] or "/metrics"
-        self._url, self._access = url, access
-        if access.needs_tls and not self._is_https:
+            problem = "give http://HOST:PORT/PATH or https://HOST:PORT/PATH, without a user"
+            raise ValueError(f"{shown_url(url)}: {problem}".removeprefix(": "))
+        host = found["name"] or str(ipaddress.ip_address(found["address"]))
+        is_https = found["scheme"] == "https"
+        path, _, query = (found["path"] or "/metrics").partition("?")
+        port = int(found["port"] or (443 if is_https else 80))
+        self._url = HttpUrl(found["scheme"], host, port, path, query)
+        self._access = access
+        self._name = f"{self._url.origin}{path}"
+        if access.needs_tls and not is_https:
             raise BadOption(f"{PREFIX}ca-file, cert, key and server-name need https in {PREFIX}url")
         self._credentials()
 
     def _credentials(self) -> tuple[ssl.SSLContext | None, Mapping[str, str]]:
-        context = tls_context(self._access, PREFIX) if self._is_https else None
+        is_https = self._url.scheme == "https"
+        context = tls_context(self._access, PREFIX) if is_https else None
         return context, authorization(self._access, PREFIX)
 
     def sample(self) -> TokenSample:
         """Read the page. Raises SourceError."""
         try:
-            content = self._get()
+            context, headers = self._credentials()
         except BadOption as error:
-            raise SourceError(Reason.UNREADABLE, self._url, str(error)) from error
-        except TimeoutError as error:
-            raise SourceError(Reason.TIMEOUT, self._url) from error
-        except ssl.SSLCertVerificationError as error:
-            detail = f"its certificate: {error.verify_message}"
-            raise SourceError(Reason.UNREACHABLE, self._url, detail) from error
-        except (OSError, HTTPException) as error:
-            detail = getattr(error, "strerror", None) or type(error).__name__
-            raise SourceError(Reason.UNREACHABLE, self._url, detail) from error
-        return parse_token_page(content.decode("ascii", "replace"), self._url)
-
-    def _get(self) -> bytes:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        context, headers = self._credentials()
-        connection = (
-            HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
-            if context is None
-            else _TlsConnection(self._host, self._port, context, self._access.server_name)
+            raise SourceError(Reason.UNREADABLE, self._name, str(error)) from error
+        client = HttpClient(
+            self._url, context, TIMEOUT_SECONDS, PAGE_LIMIT, self._access.server_name
         )
         try:
-            accept = {"Accept": "text/plain;version=0.0.4"}
-            connection.request("GET", self._target, headers={**accept, **headers})
-            with connection.getresponse() as response:
-                return self._content(response, deadline)
-        finally:
-            connection.close()
-
-    def _content(self, response: HTTPResponse, deadline: float) -> bytes:
-        if response.status != 200:
+            answer = client.exchange({"Accept": "text/plain;version=0.0.4", **headers})
+        except HttpError as error:
+            raise SourceError(*_failure(error, self._name)) from error
+        if answer.status != _OK:
             hint = f": {PREFIX}username and {PREFIX}password-file"
-            detail = f"HTTP status {response.status}{hint if response.status == 401 else ''}"
-            raise SourceError(Reason.MALFORMED, self._url, detail)
-        content = bytearray()
-        while chunk := response.read1(_CHUNK):
-            content += chunk
-            if len(content) > PAGE_LIMIT:
-                raise SourceError(Reason.TOO_LARGE, self._url)
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        if response.length:  # missing bytes, which read1 does not report
-            raise SourceError(Reason.TRUNCATED, self._url)
-        return bytes(content)
+            detail = f"HTTP status {answer.status}{hint if answer.status == _UNAUTHORIZED else ''}"
+            raise SourceError(Reason.MALFORMED, self._name, detail)
+        return parse_token_page(answer.content.decode("ascii", "replace"), self._name)
+
+
+def _failure(error: HttpError, name: str) -> tuple[Reason, str, str]:
+    match error.failure:
+        case HttpFailure.TIMEOUT:
+            return Reason.TIMEOUT, name, ""
+        case HttpFailure.TOO_LARGE:
+            return Reason.TOO_LARGE, name, error.detail
+        case HttpFailure.TRUNCATED:
+            return Reason.TRUNCATED, name, ""
+        case HttpFailure.CERTIFICATE:
+            return Reason.UNREACHABLE, name, f"its certificate: {error.detail}"
+        case HttpFailure.MALFORMED:
+            return Reason.UNREACHABLE, name, str(error)
+    return Reason.UNREACHABLE, name, error.detail
 
 
 def parse_token_page(text: str, url: str) -> TokenSample:
