@@ -200,7 +200,7 @@ class ApiConnection:
             "Accept": "application/json",
             "Accept-Encoding": "gzip",
             "User-Agent": USER_AGENT,
-            **self._access.credentials(),
+            **self._credentials(),
         }
         if body is not None:
             headers["Content-Type"] = verb.content_type
@@ -229,6 +229,12 @@ class ApiConnection:
             raise refusal(self.server, response)
         except urllib3.exceptions.HTTPError as error:
             raise unreachable(self.server, error, patience) from error
+
+    def _credentials(self) -> Mapping[str, str]:
+        try:
+            return self._access.credentials()
+        except NoAccess as error:
+            raise ClusterError(0, NO_CONFIGURATION, str(error)) from None
 
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:

@@ -2,12 +2,15 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from kubernetes import client, config
+from urllib3.exceptions import LocationValueError
 
+from vgpu.http_client import BadUrl, HttpUrl, is_header_value
 from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 from vgpu.kube.errors import one_line
 from vgpu.kube.tls import with_own_connections
@@ -26,22 +29,36 @@ def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Acce
     try:
         with _complaints() as complaints:
             config.load_kube_config(path, context or None, configuration, persist_config=False)
+        _expect_no_password(configuration.host)
         pool = with_own_connections(client.ApiClient(configuration).rest_client.pool_manager)
-    except (
-        Exception
-    ) as error:  # the library checks little of the file, so any exception is possible
+    except Exception as error:  # noqa: BLE001  # the library checks little of the file
         if not any(map(os.path.exists, path.split(os.pathsep))):
-            raise NoAccess(f"{path}: no such file") from error
-        raise NoAccess(f"{path} is not a usable kubeconfig: {_problem(error)}") from error
+            raise NoAccess(f"{path}: no such file") from None
+        problem = _problem(error)  # no cause: its text may quote a token
+        raise NoAccess(f"{path} is not a usable kubeconfig: {problem}") from None
     if complaints:  # the library would go on without credentials
         raise NoAccess(f"{path}: the user's credential plugin failed: {complaints[0]}")
     if not configuration.host:
         raise NoAccess(f"{path}: the cluster has no server")
 
     def credentials() -> Mapping[str, str]:
-        return {auth["key"]: auth["value"] for auth in configuration.auth_settings().values()}
+        headers = {auth["key"]: auth["value"] for auth in configuration.auth_settings().values()}
+        if not all(map(is_header_value, headers.values())):
+            problem = "has line breaks or other characters that HTTP cannot carry"
+            raise NoAccess(f"{path}: the user's token or password {problem}")
+        return headers
 
+    credentials()
     return Access(configuration.host.rstrip("/"), pool, credentials)
+
+
+def _expect_no_password(server: str) -> None:
+    """Raises ValueError for a URL with a user, which messages would show; without it, if any."""
+    try:
+        HttpUrl.parse(server if "://" in server else f"http://{server}")
+    except BadUrl as error:
+        if server:
+            raise ValueError(f"the cluster's server: {error}") from None
 
 
 @contextmanager
@@ -71,9 +88,19 @@ def _problem(error: Exception) -> str:
     """The problem on one line; of YAML with its place."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
+        what = _unquoted(getattr(error, "problem", ""))
+        return f"line {mark.line + 1}, column {mark.column + 1}: {what}"
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    if isinstance(error, UnicodeError):
+        return "a text in it has characters that cannot be used there"
+    if isinstance(error, LocationValueError):
+        return "a URL in it is none"
     if isinstance(error, (TypeError, AttributeError, LookupError)):
         return f"it has not the form of one ({one_line(str(error))})"
     return one_line(str(error))
+
+
+def _unquoted(problem: str) -> str:
+    """The problem of YAML without what it quotes, which may be a token."""
+    return re.split("['\"]", problem, maxsplit=1)[0].rstrip()

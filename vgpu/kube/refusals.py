@@ -71,12 +71,22 @@ def _status(server: str, response: urllib3.BaseHTTPResponse) -> _Status:
     if status.reason or status.message:
         return status
     if response.status in _REDIRECTIONS:
-        target = urlsplit(response.headers.get("Location", ""))
-        place = one_line(urlunsplit(target._replace(query="", fragment=""))) or "nowhere"
+        place = _place(response.headers.get("Location", ""))
         return _Status(message=f"{server} redirects to {place}, as no API server does")
     quoted = one_line(body[:_QUOTED].decode("utf-8", "replace"))
     text = f": {quoted}" if quoted else ", it is empty"
     return _Status(message=f"{server}: the answer is not from Kubernetes{text}")
+
+
+def _place(location: str) -> str:
+    """Where a redirection leads, without a password and a query."""
+    try:
+        target = urlsplit(location)
+    except ValueError:
+        return "no URL"
+    host = target.netloc.rpartition("@")[2]
+    shown = target._replace(netloc=host, query="", fragment="")
+    return one_line(urlunsplit(shown)) or "nowhere"
 
 
 def unreachable(server: str, error: HTTPError, timeout: urllib3.Timeout) -> ClusterError:

@@ -83,5 +83,11 @@ def authorization(access: ClientOptions, prefix: str = "--") -> Mapping[str, str
         password = read_file(access.password_file, PASSWORD_LIMIT, follow=True).rstrip(b"\r\n")
     except SourceError as error:
         raise BadOption(f"{prefix}password-file: {error}") from error
-    pair = access.username.encode() + b":" + password
+    try:
+        user = access.username.encode()
+    except UnicodeError:
+        raise BadOption(f"{prefix}username is not UTF-8") from None
+    if b":" in user:  # RFC 7617
+        raise BadOption(f"{prefix}username has a colon")
+    pair = user + b":" + password
     return {"Authorization": f"Basic {b64encode(pair).decode()}"}
