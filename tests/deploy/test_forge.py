@@ -4,6 +4,7 @@ The schemas are those that check-jsonschema brings, so that nothing is fetched.
 """
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -108,10 +109,22 @@ def test_each_thorough_group_runs_each_night():
     assert re.findall(r"^GROUP +\?= (.*)$", MAKEFILE, re.MULTILINE) == [" ".join(groups)]
 
 
-def test_actions_are_the_forges_own_and_have_a_version():
-    used = [step["uses"] for _, step in steps() if "uses" in step]
-    assert used
-    assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", name)] == []
+ACTION = re.compile(r"(actions/[a-z-]+)@([0-9a-f]{40}) # v\d+\.\d+\.\d+")
+
+
+def test_actions_are_the_forges_own_and_have_a_commit():
+    """A tag can be moved to another commit. The comment is for people and Dependabot."""
+    lines = re.findall(
+        r"^ *-? *uses: *(.*)$", "\n".join(map(Path.read_text, WORKFLOWS)), re.MULTILINE
+    )
+    assert len(lines) == sum("uses" in step for _, step in steps())
+    assert lines
+    assert [line for line in lines if not ACTION.fullmatch(line)] == []
+
+
+def test_an_action_has_the_same_commit_in_all_workflows():
+    texts = {match.groups() for path in WORKFLOWS for match in ACTION.finditer(path.read_text())}
+    assert len(texts) == len({name for name, _ in texts})
 
 
 def test_a_workflow_may_read_and_only_the_job_that_publishes_may_write():
