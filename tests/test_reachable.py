@@ -90,6 +90,7 @@ CALLED_BY_LIBRARIES = {
     "get_command": "click",
     "format_commands": "click",
     "log_message": "http.server",
+    "sendall": "http.client",
 }
 
 

@@ -73,7 +73,12 @@ class Target:
             raise ValueError(region)
         for process in region.processes:
             for use in process.used:
-                if not use.context + use.module + use.data <= use.total <= 2**53:
+                counters = (use.context, use.module, use.data, use.offset, use.total)
+                known = [counter for counter in counters if counter is not None]
+                is_whole = len(known) == len(counters)
+                if any(not 0 <= counter <= 2**53 for counter in known) or (
+                    is_whole and sum(counters[:3]) > use.total
+                ):
                     raise ValueError(use)
 
 

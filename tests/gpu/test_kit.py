@@ -22,7 +22,7 @@ from tests.support.environment import GOLDEN_FILES, ROOT
 from tests.support.nvml_fake import FakeDriver
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.sources.nvml import NvmlBinding
-from vgpu.sources.nvml_device import PROCESS_LISTS
+from vgpu.sources.nvml_device import GRAPHICS, PROCESS_LISTS
 from vgpu.sources.nvml_processes import merge
 from vgpu.sources.nvml_queries import GPU_WITH_PCIE_THROUGHPUT, implausible
 
@@ -227,13 +227,14 @@ def test_no_recorded_reading_is_implausible(recorded):
 
 def test_the_recorded_process_lists_are_valid(recorded):
     for gpu in recorded.gpus:
-        entries = [
-            entry
+        lists = [
+            (answer.call == GRAPHICS, answer.entries)
             for answer in gpu.lists
             if answer.call in PROCESS_LISTS
-            for entry in answer.entries
         ]
-        assert merge(entries, gpu.uuid, None, gpu.readings()["memory_total_bytes"]) is not None
+        merged = merge(lists, gpu.uuid, None, gpu.readings()["memory_total_bytes"])
+        listed = {entry[0] for _, entries in lists for entry in entries}
+        assert {process.pid for process in merged.processes} == listed
 
 
 def test_the_fake_driver_answers_like_the_recorded_one(recorded, tmp_path, monkeypatch):

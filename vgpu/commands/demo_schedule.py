@@ -88,7 +88,7 @@ def schedule(kubeconfig: str, store: ObjectStore) -> None:
         for name, gib in PODS_IN_GIB.items():
             pod = store.create(PODS, _pod(name, gib))
             line = _placed(extender, store, pod, node["metadata"]["name"])
-            say(f"    {name:<12}{gib:>3} GiB   {line}")
+            say(*f"    {name:<12}{gib:>3} GiB   {line}".splitlines())
     say()
 
 

@@ -39,8 +39,8 @@ Examples:
   vgpu feedback --release
 
 \b
-Status of --release: 0; 3 if you answered no; 1 for an error; 2 for wrong flags, or if nobody can be
-asked: standard input is no terminal, and --yes is missing.
+Status of --release: 0; 3 if you answered no; 1 for an error; 2 for wrong flags, or if nobody can
+be asked: standard input is no terminal, and --yes is missing.
 
 \b
 When it is needed, its rules and its limits:

@@ -126,7 +126,7 @@ def our_nodes(kit: Kit) -> frozenset[str]:
     """The device nodes in the CDI spec of a container that holds the whole GPU."""
     uuid = kit.gpu.uuid
     minor = kit.gpu.info.get("minor", "")
-    device = Device(uuid=uuid, memory_bytes=0, index=int(minor) if minor.isdecimal() else 0)
+    device = Device(uuid=uuid, memory_bytes=0, minor=int(minor) if minor.isdecimal() else None)
     pod = PodRef(uid="gpu-kit", name="gpu-kit", namespace="gpu-kit")
     share = Share(uuid, cores_milli=WHOLE_DEVICE_MILLI)
     allocation = Allocation("main", (share,), Phase.ASSIGNED)
