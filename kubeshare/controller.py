@@ -212,7 +212,7 @@ class SharePodControllers:
                 try:
                     self._enqueue_all()
                 except Exception:  # the next tick tries again
-                    log.exception("enqueueing everything failed on a defect")
+                    log.exception("unexpected error: not all objects are queued")
                     continue
                 due = self._monotonic() + RESYNC_SECONDS
             led = leads

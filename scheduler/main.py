@@ -430,7 +430,7 @@ class Scheduler:
             if self._informers.wait(STARTED_SECONDS):
                 self._label_recent()
         except Exception:
-            log.exception("looking for missing labels failed on a defect")
+            log.exception("unexpected error: missing labels are not looked for")
         while not self._ending.wait(SETTLE_SECONDS):
             try:
                 self._check_reservations()

@@ -86,7 +86,7 @@ class ReplicaPresence:
             try:
                 self.check()
             except Exception:
-                log.exception("looking for other replicas failed on a defect")
+                log.exception("unexpected error: other replicas are not looked for")
 
     def check(self) -> None:
         """End the program if another replica runs that must not be there."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from vgpu.facts import PodPids, ProcessOwner, Region, RegionFile, RegionProcess
-from vgpu.sources import pod_pids
+from vgpu.sources import cgroup_processes, pod_pids
 from vgpu.sources.pod_pids import PodPidReader
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
 
@@ -127,6 +127,16 @@ def test_a_tenants_many_cgroups_end_the_search(node):
     for number in range(300):
         (node / "cgroup" / POD / MAIN / str(number)).mkdir()
     assert not pids_of(node, [], (0, 9)).complete
+
+
+def test_a_list_of_pids_that_is_cut_proves_no_end(node, monkeypatch):
+    run(node, 1000, 7, MAIN)
+    monkeypatch.setattr(cgroup_processes, "MAX_KERNEL_BYTES", 64)
+    with (node / "cgroup" / POD / MAIN / "cgroup.procs").open("a") as procs:
+        procs.write("4194304\n" * 32)
+    told = pids_of(node, [], (0, 9))
+    assert not told.complete
+    assert told.containers[MAIN] == {7: 1000}
 
 
 def test_a_pid_inside_is_read_once_for_a_process_and_again_for_the_next_one(node, monkeypatch):

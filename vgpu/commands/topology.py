@@ -110,7 +110,7 @@ class Display:
         except SourceError as error:
             self._seen, self.unknown = error, (str(error),)
         except Exception:  # an old state must not look like a new one
-            log.exception("a sample failed on a defect")
+            log.exception("unexpected error: a sample failed")
             failure = SourceError(Reason.INTERNAL, "node")
             self._seen, self.unknown = failure, (str(failure),)
 

@@ -22,8 +22,8 @@ _GONE_OR_THREADED: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSU
 def container_processes(folder: str) -> Iterator[int]:
     """The host pids in a container's cgroup ``folder`` and below it.
 
-    Raises SourceError: TOO_MANY_FILES after the pids of ``MAX_CGROUPS``, FOREIGN_PIDS for a process
-    that our pid namespace does not have, ABSENT for a folder that is no cgroup.
+    Raises SourceError: TOO_MANY_FILES after the pids that are within the bounds, FOREIGN_PIDS for a
+    process that our pid namespace does not have, ABSENT for a folder that is no cgroup.
     """
     procs = Path(folder, "cgroup.procs")
     if not procs.exists() and procs.parent.exists():
@@ -32,12 +32,13 @@ def container_processes(folder: str) -> Iterator[int]:
     while waiting and seen < MAX_CGROUPS:
         path = waiting.pop()
         seen += 1
-        yield from _listed(f"{path}/cgroup.procs")
-        folders, is_whole = _below(path)
+        pids, has_all_pids = _listed(f"{path}/cgroup.procs")
+        yield from pids
+        folders, has_all_folders = _below(path)
         waiting += folders
-        all_listed = all_listed and is_whole
+        all_listed = all_listed and has_all_pids and has_all_folders
     if waiting or not all_listed:
-        detail = f"more than {MAX_CGROUPS} cgroups"
+        detail = f"more than {MAX_CGROUPS} cgroups, or {MAX_KERNEL_BYTES} bytes of pids"
         raise SourceError(Reason.TOO_MANY_FILES, printable(folder), detail)
 
 
@@ -53,20 +54,23 @@ def read_kernel_file(path: str) -> bytes:
     return content
 
 
-def _listed(path: str) -> Iterator[int]:
-    """The pids in one cgroup.procs. Raises SourceError."""
+def _listed(path: str) -> tuple[list[int], bool]:
+    """The pids in one cgroup.procs, and whether these are all. Raises SourceError."""
     try:
         content = read_kernel_file(path)
     except OSError as error:
         if error.errno in _GONE_OR_THREADED:
-            return
+            return [], True
         raise translated(error, path) from error
-    for word in content.split():
+    is_whole = len(content) < MAX_KERNEL_BYTES
+    pids = []
+    for word in content.split() if is_whole else content.split()[:-1]:  # the last may be cut
         if not word.isdigit():
             raise SourceError(Reason.MALFORMED, printable(path), f"not a pid: {word[:16]!r}")
         if word == b"0":  # a process of a pid namespace that is neither ours nor below ours
             raise SourceError(Reason.FOREIGN_PIDS, printable(path))
-        yield int(word)
+        pids.append(int(word))
+    return pids, is_whole
 
 
 def _below(path: str) -> tuple[list[str], bool]:
