@@ -97,13 +97,12 @@ class Contest:
         self.plugin.lay_out_shim()
         self.plugin.__enter__()
         self.plugin.wait_ready()
-        self.plugin.wait_offered("volcano.sh/vgpu-number", CONTAINERS)
-        counts = self.node.object()["status"]["allocatable"]
+        counts = self.plugin.wait_offering(LIKE)
         offered = [f"{theirs}={counts[ours]}" for ours, theirs in LIKE.items()]
         command = [sys.executable, NOTHING, *offered]
         self.other = self.node.start("nothing", command, env={"PYTHONPATH": str(ROOT)})
         for ours, theirs in LIKE.items():
-            self.plugin.wait_offered(theirs, int(counts[ours]))
+            self.plugin.wait_offered(theirs, counts[ours])
         # Where there is a pod at all, who is alive can be told; elsewhere it is the plugin's own.
         bystander = objects.pod("bystander", "default", nodeName=self.node.name)
         self.bystander = self.plugin.start(bystander)

@@ -13,7 +13,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
@@ -134,7 +134,7 @@ class PluginNode:
             self._daemon.stop()
 
     def wait_ready(self) -> None:
-        """Until it is ready, and the Node offers what it serves."""
+        """Until it says that it is ready; the Node may offer what it serves a moment later."""
 
         def ready() -> bool:
             with urlopen(
@@ -157,6 +157,24 @@ class PluginNode:
 
         self.client.wait_for(f"/api/v1/nodes/{self.node.name}", offers, f"{count} of {resource}")
 
+    def wait_offering(self, resources: Iterable[str]) -> Mapping[str, int]:
+        """How much the Node has to give of each, once it has something of all of them.
+
+        A plugin registers its resources one after another.
+        """
+        wanted = list(resources)
+
+        def counts(node: Object) -> dict[str, int]:
+            there = node["status"]["allocatable"]
+            return {name: int(there.get(name, 0)) for name in wanted}
+
+        node = self.client.wait_for(
+            f"/api/v1/nodes/{self.node.name}",
+            lambda node: all(counts(node).values()),
+            f"some of {wanted}",
+        )
+        return counts(node)
+
     def metrics(self) -> Mapping[tuple[str, ...], float]:
         """Its own page: (name, label values …) -> value."""
         with urlopen(f"http://{self.node.ip}:{self.port}/metrics", timeout=WAIT_SECONDS) as answer:
@@ -170,8 +188,17 @@ class PluginNode:
     # ------------------------------------------------------------ pods
 
     def start(self, pod: Object) -> Object:
-        """Create a pod and wait until it runs."""
-        return self.client.wait_for(self.client.create(pod), objects.ready, "Ready")
+        """Create a pod and wait until it runs.
+
+        Raises:
+            AssertionError: it never does; with the end of the plugin's log, and how it has ended.
+        """
+        try:
+            return self.client.wait_for(self.client.create(pod), objects.ready, "Ready")
+        except AssertionError as error:
+            if self._daemon is not None:
+                error.add_note(self.daemon.story(30))
+            raise
 
     def lay_out_shim(self) -> None:
         """The files that HAMi-core's operator has put on the node."""

@@ -64,6 +64,7 @@ def plugin(node, tmp_path_factory):
         plugin.lay_out_shim()
         plugin.wait_ready()
         plugin.wait_offered(NUMBER, GPUS * 40)
+        plugin.wait_offering([MEMORY])
         yield plugin
 
 

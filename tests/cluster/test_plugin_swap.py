@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 PODS, FULL_PODS = 20, 60
 WAVES, GPUS, SPLIT, RESOURCES = 5, 8, 10, 3
-NUMBER = "volcano.sh/vgpu-number"
+NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 BUSY = "while True: pass"
 
 
@@ -38,6 +38,7 @@ def plugin(own_node, tmp_path):
         plugin.lay_out_shim()
         plugin.wait_ready()
         plugin.wait_offered(NUMBER, GPUS * SPLIT)
+        plugin.wait_offering([MEMORY])
         yield plugin
 
 

@@ -113,6 +113,12 @@ class Daemon:
         said = self.log_file.read_text(errors="replace")
         return "\n".join(said.splitlines()[-lines:]) if lines else said
 
+    def story(self, lines: int) -> str:
+        """Whether it runs, or how it has ended, and the last ``lines`` that it has said."""
+        code = self._process.poll()
+        state = "runs" if code is None else f"ended with {code}"
+        return f"{self.name} {state}:\n{self.log(lines)}"
+
     def wait_until(
         self,
         condition: Callable[[], T],
@@ -125,8 +131,7 @@ class Daemon:
 
         def asked() -> T:
             if not self.running:
-                code = self._process.returncode
-                raise AssertionError(f"{self.name} ended with {code}:\n{self.log(30)}")
+                raise AssertionError(self.story(30))
             return condition()
 
         return wait_until(
