@@ -28,11 +28,9 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.reasons import SourceError
+from vgpu.written_keys import RETRY
 
 log = logging.getLogger(__name__)
-
-RETRY: Final = "vgpu.dev/retry"
-"""The annotation of a pod that is to be tried again; its value is the time in unix seconds."""
 
 LOST_SECONDS: Final = 90.0
 """Time after which a write whose answer was lost can no longer happen, in seconds. The API server

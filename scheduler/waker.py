@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
-from scheduler.commit import RETRY
 from scheduler.rejected import RejectedPod
 from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.kube.objects import Pod
 from vgpu.kube.work_queue import WorkQueue
 from vgpu.model import PodRef
 from vgpu.reasons import SourceError
+from vgpu.written_keys import RETRY
 
 log = logging.getLogger(__name__)
 

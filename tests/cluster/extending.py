@@ -42,7 +42,8 @@ RESOURCES = [
 
 
 RIGHTS = (
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
@@ -53,7 +54,10 @@ RIGHTS = (
     },
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
 )
-LOCK_RIGHTS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
+LOCK_RIGHTS = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+)
 """Further rights with ``--original-plugin``."""
 
 MAP_RIGHTS = (
@@ -98,7 +102,7 @@ class Extender:
             self.probe_port = free_port()
             flags = (*flags, f"--web.probe-address=127.0.0.1:{self.probe_port}")
         self._folder, self._flags = folder, flags
-        rights = (*RIGHTS, LOCK_RIGHTS) if "--original-plugin" in flags else RIGHTS
+        rights = (*RIGHTS, *LOCK_RIGHTS) if "--original-plugin" in flags else RIGHTS
         client = cluster.client_for(*rights)
         _, _, namespace, account = client.user.split(":")
         for kind, extra in (

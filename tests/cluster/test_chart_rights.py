@@ -97,14 +97,19 @@ def test_the_scheduler_may_read_quotas_unless_it_enforces_none(chart, is_on):
 def test_nodes_may_be_locked_only_for_an_original_plugin(chart, is_original):
     rendered, container = with_scheduler(chart, originalPlugin=is_original)
     assert ("--original-plugin" in container["args"]) == is_original
-    granted = {
-        verb
+    rights = granted(
+        role
         for role in kinds(rendered, "ClusterRole")
-        for rule in role["rules"]
-        if "nodes" in rule["resources"] and role["metadata"]["name"].endswith("scheduler")
+        if role["metadata"]["name"].endswith("scheduler")
+    )
+    locks = {
+        (verb, resource)
+        for rule in LOCK_RIGHTS
+        for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert granted == {"list", "watch"} | (set(LOCK_RIGHTS["verbs"]) if is_original else set())
+    of_nodes = {right for right in rights if right[1].startswith("nodes")}
+    assert of_nodes == {("list", "nodes"), ("watch", "nodes")} | (locks if is_original else set())
 
 
 @pytest.mark.parametrize("daemon_set", [True, False])

@@ -526,8 +526,8 @@ def test_missing_rights_to_write_are_named(cluster_of):
     lease = Lease("default", "l", holder="a", duration_seconds=15)
     for right, request in (
         ('create resource "pods/eviction"', lambda: nobody.evict(pod, "1")),
-        ('patch resource "pods"', lambda: nobody.patch_pod(pod, "1", {})),
-        ('patch resource "nodes"', lambda: nobody.patch_node("n", "1", {})),
+        ('patch resource "pods/status"', lambda: nobody.patch_pod(pod, "1", {})),
+        ('patch resource "nodes/status"', lambda: nobody.patch_node("n", "1", {})),
         ('create resource "configmaps"', lambda: nobody.write_config_map("default", "c", {}, "")),
         ('update resource "configmaps"', lambda: nobody.write_config_map("default", "c", {}, "1")),
         ('create resource "leases"', lambda: nobody.write_lease(lease)),

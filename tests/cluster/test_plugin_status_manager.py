@@ -38,10 +38,9 @@ def rule(resource, *verbs):
 FOLLOW = (rule("pods", "list", "watch"), rule("nodes", "list", "watch"))
 """What every scheme's plugin needs to see."""
 
-TELL = {
-    "volcano": (rule("pods", "patch"), rule("nodes", "patch")),
-    "gpushare": (rule("pods", "patch"), rule("nodes/status", "patch")),
-}
+TELL = dict.fromkeys(
+    ("volcano", "gpushare"), (rule("pods/status", "patch"), rule("nodes/status", "patch"))
+)
 """What each tells; gpushare's ConfigMaps are a right in kube-system alone."""
 
 CONFIG_MAPS = rule("configmaps", "get", "create", "update")
@@ -350,7 +349,7 @@ def test_one_node_is_followed_and_no_other(api, plugin_of, node):
 
 
 def test_without_one_right_the_rest_is_told(api, plugin_of, node, volcano_pod):
-    plugin = plugin_of(VOLCANO, *FOLLOW, rule("pods", "patch"))
+    plugin = plugin_of(VOLCANO, *FOLLOW, rule("pods/status", "patch"))
     pod = volcano_pod("p")
     plugin.bind(pod)
     wait_until(lambda: succeeded(api, pod), "the pod is told")

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from scheduler.commit import RETRY
 from tests.cluster.extending import Extender, bound, condition_message, kube_scheduler, request
 from tests.cluster.placing import check, explain_path
 from tests.cluster.scheduler_bed import LOST_REQUEST, bed, placing
 from tests.support.bed import objects
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import Pki, fetch
+from vgpu.written_keys import RETRY
 
 __all__ = ["bed", "placing"]
 

@@ -238,22 +238,28 @@ def test_nobody_may_delete_a_pod_read_a_secret_or_make_one_into_an_admin():
             assert resource not in ("*", "secrets", "pods/exec", "serviceaccounts/token"), name
 
 
+def test_nobody_may_change_the_spec_of_a_pod_or_node():
+    """Annotations and labels are written through status, where a changed spec is ignored."""
+    for name, documents in DOCUMENTS.items():
+        changes = {(verb, kind) for verb in ("patch", "update") for kind in ("pods", "nodes")}
+        assert not changes & set(granted(documents)), name
+
+
 FOLLOWED = {(verb, resource) for verb in ("list", "watch") for resource in ("pods", "nodes")}
-TOLD = {("patch", "pods"), *((verb, "events") for verb in ("create", "get", "patch"))}
-OF_THE_RECONCILER = {("get", "pods"), ("get", "nodes")}
-OF_A_SCHEME = {
-    "volcano": ("patch", "nodes"),
-    "gpushare": ("patch", "nodes/status"),
-    "gaia": ("patch", "nodes"),
+TOLD = {
+    ("patch", "pods/status"),
+    ("patch", "nodes/status"),
+    *((verb, "events") for verb in ("create", "get", "patch")),
 }
-"""How a scheme's plugin tells what its node has. With no more it is tested at a real API server, in
+"""What a plugin writes. With no more it is tested at a real API server, in
 tests/cluster/test_plugin_status_manager.py."""
+OF_THE_RECONCILER = {("get", "pods"), ("get", "nodes")}
 
 
-@pytest.mark.parametrize("scheme", OF_A_SCHEME)
+@pytest.mark.parametrize("scheme", ["volcano", "gpushare", "gaia"])
 def test_a_device_plugin_may_only_what_it_and_the_reconciler_beside_it_ask_for(scheme):
     rights = granted(DOCUMENTS[f"device-plugin-{scheme}.yaml"])
-    assert rights == FOLLOWED | TOLD | OF_THE_RECONCILER | {OF_A_SCHEME[scheme]}
+    assert rights == FOLLOWED | TOLD | OF_THE_RECONCILER
 
 
 def test_no_device_plugin_may_touch_config_maps_unless_it_is_told_of_which_nodes():
@@ -305,7 +311,8 @@ def test_kubeshares_controllers_may_write_one_lease_and_the_node_component_holde
     assert rules == {
         (NAMESPACE, "leases", "get", "update"): [kubeshare.main.LEASE],
         (NAMESPACE, "leases", "create"): None,
-        (HOLDER_NAMESPACE, "pods", "list", "watch", "patch"): None,
+        (HOLDER_NAMESPACE, "pods", "list", "watch"): None,
+        (HOLDER_NAMESPACE, "pods/status", "patch"): None,
     }
     (lease_namespace,) = (
         parse(container["args"]).params["lease_namespace"]

@@ -260,17 +260,17 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
         ),
         (
             lambda cluster, **dry: cluster.patch_pod(REF, "7", PATCHES, **dry),
-            "PATCH /api/v1/namespaces/ns/pods/p application/merge-patch+json",
+            "PATCH /api/v1/namespaces/ns/pods/p/status application/merge-patch+json",
             {"metadata": {"resourceVersion": "7", "uid": "u-1", "annotations": PATCHES}},
         ),
         (
             lambda cluster, **dry: cluster.patch_node("n", "7", PATCHES, **dry),
-            "PATCH /api/v1/nodes/n application/merge-patch+json",
+            "PATCH /api/v1/nodes/n/status application/merge-patch+json",
             {"metadata": {"resourceVersion": "7", "annotations": PATCHES}},
         ),
         (
             lambda cluster, **dry: cluster.patch_node("n", "7", {}, labels=PATCHES, **dry),
-            "PATCH /api/v1/nodes/n application/merge-patch+json",
+            "PATCH /api/v1/nodes/n/status application/merge-patch+json",
             {"metadata": {"resourceVersion": "7", "annotations": {}, "labels": PATCHES}},
         ),
         (

@@ -7,7 +7,6 @@ reservation counts for five minutes, and its end wakes the pods that it kept wai
 import pytest
 from msgspec import structs
 
-from scheduler.commit import RETRY
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_promise import NODES
 from tests.support.web_helpers import fetch
@@ -15,6 +14,7 @@ from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.node_view import RESERVED_SECONDS
 from vgpu.placement.result import PlacementReason
+from vgpu.written_keys import RETRY
 
 OTHER = PlacementReason.OTHER_SCHEDULER
 FREE = (["n1"], {})

@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from scheduler.cache import MOST_WOKEN
-from scheduler.commit import RETRY
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, filler
+from vgpu.written_keys import RETRY
 
 
 class Waiting(Served):

@@ -17,6 +17,7 @@ from vgpu.kube.documents import EventType, Keep
 from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import EVENTS, NODES, PODS, SHARE_PODS
 from vgpu.kube.objects import Lease
+from vgpu.kube.verbs import MERGE_STATUS, PATCH_STATUS
 from vgpu.simulator import store as stores
 from vgpu.simulator.apiserver import MOST_BODY, ApiServer
 from vgpu.simulator.store import ObjectStore, Selector, StoreError, merged
@@ -230,6 +231,38 @@ def test_a_dry_run_answers_as_if_and_keeps_nothing(store, cluster):
     stale = lambda: cluster.evict(before.ref, "0", dry_run=True)  # noqa: E731
     assert refused(stale) == (409, "Conflict")
     assert store.version == 1
+
+
+SPEC = {"containers": [{"name": "main", "image": "its-own"}]}
+OWNERS = [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
+
+
+@pytest.mark.parametrize("kind", [PODS, NODES])
+def test_through_status_no_spec_changes_and_no_owner_of_a_pod(store, cluster, kind):
+    """As at a real API server (tests/cluster/test_account_policy.py)."""
+    made = pod("p") if kind is PODS else {"metadata": {"name": "p"}}
+    store.create(kind, made | {"spec": SPEC, "status": {}})
+    place = made["metadata"].get("namespace", "")
+    metadata = {"annotations": {NEW: "1"}, "labels": {NEW: "2"}, "ownerReferences": OWNERS}
+    stolen = {"metadata": metadata, "spec": {"containers": None, "taints": []}, "status": {"a": 1}}
+    cluster.send(MERGE_STATUS, kind, place, "p", stolen)
+    after = store.get(kind, place, "p")
+    assert (after["spec"], after["status"]) == (SPEC, {"a": 1})
+    assert after["metadata"]["annotations"][NEW] == "1"
+    assert after["metadata"]["labels"] == {NEW: "2"}
+    assert ("ownerReferences" in after["metadata"]) == (kind is NODES)
+    paths = ("/spec/unschedulable", "/status/b")
+    operations = [{"op": "add", "path": path, "value": True} for path in paths]
+    cluster.send(PATCH_STATUS, kind, place, "p", operations)
+    after = store.get(kind, place, "p")
+    assert (after["spec"], after["status"]) == (SPEC, {"a": 1, "b": True})
+
+
+@pytest.mark.parametrize("value", [None, "text", []])
+def test_a_patch_that_leaves_no_metadata_is_invalid(store, cluster, value):
+    store.create(NODES, {"metadata": {"name": "n"}})
+    operations = [{"op": "replace", "path": "/metadata", "value": value}]
+    assert refused(lambda: cluster.patch_node_status("n", operations)) == (422, "Invalid")
 
 
 JSON = st.recursive(

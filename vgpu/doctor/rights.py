@@ -38,18 +38,22 @@ class Rights(msgspec.Struct, frozen=True):
 
 _READ: Final = ("list", "watch")
 _GET: Final = ("get",)
+_PATCH: Final = ("patch",)
 _EVENTS: Final = Rights("events", ("create", "get", "patch"), need="events about its actions")
 _LEASES: Final = "coordination.k8s.io"
 _KUBESHARE: Final = "kubeshare.nthu"
 
 RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
     ComponentRole.DEVICE_PLUGIN: (
-        Rights("pods", ("get", *_READ, "patch")),
+        Rights("pods", ("get", *_READ)),
         Rights("nodes", _READ),
+        Rights("pods/status", _PATCH),
+        Rights("nodes/status", _PATCH),
         _EVENTS,
     ),
     ComponentRole.SCHEDULER: (
-        Rights("pods", ("get", *_READ, "patch")),
+        Rights("pods", ("get", *_READ)),
+        Rights("pods/status", _PATCH),
         Rights("pods/binding", ("create",)),
         Rights("nodes", _READ),
         _EVENTS,
@@ -66,8 +70,8 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
         Rights("resourcequotas", _READ, need="rules over_quota, quota_drift and quota_mark"),
         Rights("sharepods", ("get", *_READ), _KUBESHARE, need="KubeShare"),
         Rights("pods/eviction", ("create",), need="mode apply"),
-        Rights("pods", ("patch",), need="rules that repair annotations"),
-        Rights("nodes", ("patch",), need="rules that repair locks and handshakes"),
+        Rights("pods/status", _PATCH, need="rules that repair annotations"),
+        Rights("nodes/status", _PATCH, need="rules that repair locks and handshakes"),
         _EVENTS,
         Rights("configmaps", ("list",), namespace=SYSTEM, need="gpushare"),
         Rights("configmaps", ("get", "update"), namespace=OWN, name="vgpu-reconcile-state"),
@@ -82,7 +86,7 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
     ComponentRole.NODE_RECONCILER: (
         Rights("pods", ("get", *_READ)),
         Rights("nodes", _GET),
-        Rights("pods", ("patch",), need="rules card_drift and recover"),
+        Rights("pods/status", _PATCH, need="rules card_drift and recover"),
         _EVENTS,
     ),
     ComponentRole.CONTROLLER: (
@@ -96,8 +100,10 @@ RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
     ),
     ComponentRole.NODE_COMPONENT: (
         Rights("sharepods", _READ, _KUBESHARE),
-        Rights("nodes", ("get", "patch")),
-        Rights("pods", (*_READ, "patch"), namespace=SYSTEM),
+        Rights("nodes", _GET),
+        Rights("nodes/status", _PATCH),
+        Rights("pods", _READ, namespace=SYSTEM),
+        Rights("pods/status", _PATCH, namespace=SYSTEM),
     ),
 }
 """By the role of the component; feedback and token daemon need no right."""

@@ -3,6 +3,11 @@
 A guard is a resource version, a UID or a ``test`` operation. If the object has changed since it was
 read, nothing is written and ClusterError is raised: Conflict (409), or Invalid (422) if the guard
 was the UID alone or the operation.
+
+Annotations and labels of pods and nodes are written through ``status``. The API server takes them
+there and ignores a changed spec (podStatusStrategy and nodeStatusStrategy in
+pkg/registry/core/{pod,node}/strategy.go), so that no account needs a right to change an image, a
+command or a taint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +32,17 @@ from vgpu.kube.kinds import (
 from vgpu.kube.objects import Lease, Namespace, Node, Pod
 from vgpu.kube.paths import path_of
 from vgpu.kube.reader import Reader
-from vgpu.kube.verbs import BIND, CREATE, DELETE, EVICT, PATCH, PATCH_STATUS, REPLACE, ApiVerb
+from vgpu.kube.verbs import (
+    BIND,
+    CREATE,
+    DELETE,
+    EVICT,
+    MERGE_STATUS,
+    PATCH,
+    PATCH_STATUS,
+    REPLACE,
+    ApiVerb,
+)
 from vgpu.model import PodRef
 
 CLAIMS: Final = "vgpu.dev/claims"
@@ -97,12 +112,12 @@ class ApiClient(Reader):
     ) -> Pod:
         """Set annotations of a pod, None to remove one; returns the new pod."""
         body = bodies.annotations_patch(annotations, resource_version, pod.uid)
-        return self._write(PATCH, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
+        return self._write(MERGE_STATUS, PODS, pod.namespace, pod.name, body, dry_run=dry_run)
 
     def label_pod(self, pod: PodRef, labels: Mapping[str, str]) -> None:
         """Set labels of a pod, whatever else of it has changed; Conflict if it is another pod."""
         body = bodies.labels_patch(labels, pod.uid)
-        self.send(PATCH, PODS, pod.namespace, pod.name, body)
+        self.send(MERGE_STATUS, PODS, pod.namespace, pod.name, body)
 
     def patch_sharepod(
         self,
@@ -134,7 +149,7 @@ class ApiClient(Reader):
     ) -> Node:
         """Set annotations and labels of a node, None to remove one; returns the new node."""
         body = bodies.annotations_patch(annotations, resource_version, labels=labels)
-        return self._write(PATCH, NODES, "", name, body, dry_run=dry_run)
+        return self._write(MERGE_STATUS, NODES, "", name, body, dry_run=dry_run)
 
     def patch_namespace(
         self,

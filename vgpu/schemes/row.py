@@ -37,6 +37,27 @@ class KeyPrefixes(msgspec.Struct, frozen=True):
     share_pods: tuple[str, ...] = ()
 
 
+class WrittenKeys(msgspec.Struct, frozen=True):
+    """The keys of a system that our programs write, see :mod:`vgpu.written_keys`.
+
+    Attributes:
+        pods: annotations that a claim is made of.
+        pod_labels: labels of bound pods, which the scheduler writes.
+        nodes: annotations of nodes that the device plugin writes, beside the following.
+        handshakes, locks: heartbeats and locks, which reconciler and scheduler write, too.
+        node_labels: labels of nodes.
+        resources: names in capacity and allocatable that are written without the kubelet.
+    """
+
+    pods: tuple[str, ...] = ()
+    pod_labels: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    handshakes: tuple[str, ...] = ()
+    locks: tuple[str, ...] = ()
+    node_labels: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
 class UnitDoubt(msgspec.Struct, frozen=True):
     """What contradicts a unit of memory, and the units that would fit, in MiB.
 
@@ -168,6 +189,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
             then amounts in units are unknown.
         has_devices: whether the node has registered GPUs of the system.
         keys: how its keys begin.
+        written: the keys that our programs write.
         unit: what one unit of memory means; None where it needs no setting.
         evidence: what it leaves on a node.
         repair: how annotations of running pods may be repaired; None is not at all.
@@ -193,6 +215,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     codec: Callable[[int | None], SchemeCodec]
     has_devices: Callable[[Node], bool]
     keys: KeyPrefixes
+    written: WrittenKeys = WrittenKeys()
     unit: UnitSetting | None = None
     evidence: NodeEvidence = NodeEvidence()
     repair: AnnotationRepair | None = None

@@ -240,11 +240,12 @@ class _Handler(BaseHTTPRequestHandler):
                 return HTTPStatus.OK, store.patch(
                     target.kind, target.namespace, target.name, body, dry_run=dry_run
                 )
-            case "PATCH", True, "status" if target.kind is NODES:
-                self._expect(_JSON_PATCH)
-                operations = body.get("operations")
+            case "PATCH", True, "status" if target.kind in (PODS, NODES):
+                self._expect(_MERGE_PATCH, _JSON_PATCH)
+                is_merge = self.headers.get_content_type() == _MERGE_PATCH
+                patch = body if is_merge else body.get("operations", [])
                 return HTTPStatus.OK, store.patch_status(
-                    target.kind, target.namespace, target.name, operations, dry_run=dry_run
+                    target.kind, target.namespace, target.name, patch, dry_run=dry_run
                 )
             case "POST", True, "binding" if target.kind is PODS:
                 target_node = body.get("target")
@@ -261,11 +262,12 @@ class _Handler(BaseHTTPRequestHandler):
                 message = "the server does not allow this method on the requested resource"
                 raise StoreError(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
 
-    def _expect(self, content_type: str) -> None:
+    def _expect(self, *content_types: str) -> None:
         """Raises StoreError for a body of another type."""
-        if self.headers.get_content_type() != content_type:
+        if self.headers.get_content_type() not in content_types:
             code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-            raise StoreError(code, "UnsupportedMediaType", f"only {content_type}")
+            message = f"only {' and '.join(content_types)}"
+            raise StoreError(code, "UnsupportedMediaType", message)
 
     def _list(self, target: _Target) -> Json:
         token, limit = target.query.get("continue", ""), int(target.number("limit"))

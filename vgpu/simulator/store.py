@@ -11,7 +11,7 @@ import itertools
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -238,17 +238,33 @@ class ObjectStore:
             return self._update(kind, before, after, dry_run=dry_run)
 
     def patch_status(
-        self, kind: _Kind, namespace: str, name: str, operations: object, *, dry_run: bool = False
+        self,
+        kind: _Kind,
+        namespace: str,
+        name: str,
+        patch: Json | Sequence[Any],
+        *,
+        dry_run: bool = False,
     ) -> Json:
-        """Apply a JSON patch (RFC 6902) to the object's status alone. Raises as :meth:`replace`."""
+        """Apply a merge patch (RFC 7386), or a list as JSON patch (RFC 6902), through ``status``.
+
+        As at a real API server status, annotations, labels and finalizers change; a changed spec,
+        and changed owners of a pod, are ignored. Raises as :meth:`replace`.
+        """
         with self._changed:
             before = self.get(kind, namespace, name)
             try:
-                status = patched(before, operations).get("status", {})
+                if isinstance(patch, dict):
+                    after = merged(copy.deepcopy(before), patch)
+                else:
+                    after = patched(before, patch)
             except PatchError as error:
-                code = HTTPStatus.UNPROCESSABLE_ENTITY
-                raise StoreError(code, "Invalid", str(error)) from error
-            after = copy.deepcopy(before) | {"status": status}
+                raise _invalid(str(error)) from error
+            if not isinstance(after.get("metadata"), dict):
+                raise _invalid("the metadata is not an object")
+            _restore(after, before, "spec")
+            if kind is PODS:
+                _restore(after["metadata"], before["metadata"], "ownerReferences")
             return self._update(kind, before, after, dry_run=dry_run)
 
     def bind(self, namespace: str, name: str, binding: Json, *, dry_run: bool = False) -> None:
@@ -307,7 +323,7 @@ class ObjectStore:
         for field in ("uid", "name", "namespace"):
             if meta.get(field) != was.get(field):
                 message = f'{kind.name} "{name}" is invalid: metadata.{field}: field is immutable'
-                raise StoreError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
+                raise _invalid(message)
         after |= {"kind": kind.name, "apiVersion": kind.api_version}
         key = (kind.plural, was.get("namespace", ""), name)
         return self._keep(kind, key, before, after, dry_run=dry_run)
@@ -330,6 +346,13 @@ class ObjectStore:
         self._version += 1
         self._history.append(_Change(self._version, kind, before, after))
         self._changed.notify_all()
+
+
+def _restore(changed: Json, original: Json, field: str) -> None:
+    """Give a field its original value, or none if it had none."""
+    changed.pop(field, None)
+    if field in original:
+        changed[field] = copy.deepcopy(original[field])
 
 
 def merged(target: Json, patch: Json) -> Json:
@@ -368,3 +391,7 @@ def _field(document: Json, path: str) -> str:
 def _conflict(kind: _Kind, name: str, message: str) -> StoreError:
     text = f'Operation cannot be fulfilled on {kind.plural} "{name}": {message}'
     return StoreError(HTTPStatus.CONFLICT, "Conflict", text)
+
+
+def _invalid(message: str) -> StoreError:
+    return StoreError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)

@@ -5,9 +5,15 @@ from typing import Final
 from vgpu.kube.objects import Node
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.gaia.codec import ASSIGNED, PREDICATE_NODE, PREDICATE_TIME, Gaia
+from vgpu.schemes.gaia.codec import (
+    ASSIGNED,
+    PREDICATE_INDEX,
+    PREDICATE_NODE,
+    PREDICATE_TIME,
+    Gaia,
+)
 from vgpu.schemes.gaia.limit_file import read_limits
-from vgpu.schemes.gaia.node import CORE
+from vgpu.schemes.gaia.node import CORE, MODEL_LABEL
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.schemes.row import (
     AnnotationRepair,
@@ -17,6 +23,7 @@ from vgpu.schemes.row import (
     NodeEvidence,
     SchedulerDefect,
     SchemeRow,
+    WrittenKeys,
 )
 
 
@@ -38,6 +45,10 @@ GAIA_ROW: Final = SchemeRow(
         marks=("tencent.com/",),
         kept=("gaia.tencent.com/", "nvidia-device-enable", "clusterName"),
         evidence=("tencent.com/",),
+    ),
+    written=WrittenKeys(
+        pods=(PREDICATE_TIME, PREDICATE_NODE, ASSIGNED, f"{PREDICATE_INDEX}*"),
+        node_labels=(MODEL_LABEL,),
     ),
     evidence=NodeEvidence(
         limits=LimitFiles(

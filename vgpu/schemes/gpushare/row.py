@@ -6,7 +6,7 @@ from typing import Final
 from vgpu.kube.objects import Node
 from vgpu.model import Scheme
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
+from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ANNOTATIONS, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import (
     GPUS,
@@ -24,6 +24,7 @@ from vgpu.schemes.row import (
     SchemeRow,
     UnhealthyMap,
     UnitSetting,
+    WrittenKeys,
 )
 from vgpu.units import GIB, MIB
 
@@ -76,6 +77,7 @@ GPUSHARE_ROW: Final = SchemeRow(
         kept=("gpushare", "cgpu.disable.isolation", GPUS),
         evidence=("aliyun.com/", "ALIYUN_COM_", "scheduler.framework.gpushare."),
     ),
+    written=WrittenKeys(pods=ANNOTATIONS, resources=(GPUS,)),
     unit=UnitSetting(_FLAG, GIB, assumed=_assumed_unit),
     repair=AnnotationRepair(
         promised=(INDEX, ALLOCATION), kept=((ASSIGNED, "true"), (ACK_ASSIGNED, "true"))

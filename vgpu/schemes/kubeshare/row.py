@@ -7,10 +7,18 @@ from vgpu.model import Scheme
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT
+from vgpu.schemes.kubeshare.labels import CLAIM
 from vgpu.schemes.kubeshare.limit_file import read_limits
 from vgpu.schemes.kubeshare.node import GPU_INFO, holder
-from vgpu.schemes.kubeshare.sharepod import PREFIX, join
-from vgpu.schemes.row import KeyPrefixes, LimitFiles, LimitLayout, NodeEvidence, SchemeRow
+from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX, join
+from vgpu.schemes.row import (
+    KeyPrefixes,
+    LimitFiles,
+    LimitLayout,
+    NodeEvidence,
+    SchemeRow,
+    WrittenKeys,
+)
 
 
 def _codec(_: int | None) -> SchemeCodec:
@@ -40,6 +48,7 @@ KUBESHARE_ROW: Final = SchemeRow(
         evidence=("kubeshare/", "sharedgpu/"),
         share_pods=(PREFIX,),  # release 2 has no SharePods
     ),
+    written=WrittenKeys(pods=(GPUID, *CLAIM)),
     evidence=NodeEvidence(
         limits=LimitFiles(
             "--limits.kubeshare-dir",

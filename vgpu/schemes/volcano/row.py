@@ -15,6 +15,7 @@ from vgpu.schemes.row import (
     SchemeRow,
     UnitDoubt,
     UnitSetting,
+    WrittenKeys,
 )
 from vgpu.schemes.text import number
 from vgpu.schemes.volcano import legacy
@@ -95,6 +96,21 @@ def _repair(key_set: KeySet, read_only: tuple[str, ...] = ()) -> AnnotationRepai
     )
 
 
+def _written(
+    key_set: KeySet,
+    claim: tuple[str, ...] = (),
+    labels: tuple[str, ...] = (),
+    nodes: tuple[str, ...] = (),
+) -> WrittenKeys:
+    return WrittenKeys(
+        pods=(*key_set.claim, *claim),
+        pod_labels=labels,
+        nodes=(key_set.register, *nodes),
+        handshakes=key_set.handshake,
+        locks=key_set.locks,
+    )
+
+
 VOLCANO_ROW: Final = SchemeRow(
     name=VOLCANO.name,
     scheme=Scheme.VOLCANO,
@@ -117,6 +133,7 @@ VOLCANO_ROW: Final = SchemeRow(
         evidence=("volcano.sh/",),
         passing=(*VOLCANO.handshake, *VOLCANO.locks),
     ),
+    written=_written(VOLCANO, claim=legacy.CLAIM, nodes=(PUBLISHED_FACTOR,)),
     unit=UnitSetting(_FLAG, MIB, doubt=_doubts, most=_largest_unit),
     evidence=NodeEvidence(
         region_roots=(
@@ -148,6 +165,7 @@ HAMI_ROW: Final = SchemeRow(
         evidence=(HAMI_MARK, *HAMI.implied_by),
         passing=(*HAMI.handshake, *HAMI.locks),
     ),
+    written=_written(HAMI, labels=(HAMI.node,)),
     repair=_repair(HAMI),
     defect=SchedulerDefect("init_containers_miscounted", DefectSign.INIT_CONTAINERS),
     adapter="volcano",

@@ -90,7 +90,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- if eq .Values.reconciler.mode "apply" }}
 - apiGroups: [""] # card_drift and recover; not needed if these rules are off
-  resources: [pods]
+  resources: [pods/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [events]

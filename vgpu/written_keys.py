@@ -1,0 +1,93 @@
+"""The annotations, labels and resources that our programs write, by program; pure.
+
+The chart's admission policy lets an account write these and nothing else. The keys of a sharing
+system are in its row; those that belong to no system are here.
+
+A key that ends with ``*`` stands for all keys with its beginning.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from vgpu.quota.mark import OVER_QUOTA
+from vgpu.schemes.kubeshare.labels import VIRTUAL_GPU
+from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID
+from vgpu.schemes.kubeshare.sharepod import GPUID
+from vgpu.schemes.registry import SchemeRegistry
+from vgpu.schemes.row import SchemeRow, WrittenKeys
+
+RETRY: Final = "vgpu.dev/retry"
+"""The annotation of a pod that is to be tried again; its value is the time in unix seconds."""
+
+
+class ProgramKeys(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one program writes, by kind of object.
+
+    Attributes:
+        pods, pod_labels: annotations and labels of pods.
+        conditions: types of conditions in the status of pods.
+        nodes, node_labels: annotations and labels of nodes.
+        resources: names in capacity and allocatable of nodes.
+        share_pods: annotations of SharePods, beside ``spec.nodeName``.
+        share_pod_status: whether it writes their status.
+        namespaces: annotations of Namespaces.
+    """
+
+    pods: tuple[str, ...] = ()
+    pod_labels: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    node_labels: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    share_pods: tuple[str, ...] = ()
+    share_pod_status: bool = False
+    namespaces: tuple[str, ...] = ()
+
+
+def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
+    """What each program writes, by its name in the chart."""
+    rows = registry.rows
+    every = [row.written for row in rows]
+    adapters = dict.fromkeys(row.adapter for row in rows if row.adapter)
+    plugins = {f"device-plugin-{name}": _plugin(_of_adapter(rows, name)) for name in adapters}
+    claims = _joined(keys.pods for keys in every)
+    return {
+        **plugins,
+        "reconciler": ProgramKeys(
+            pods=claims,
+            nodes=_joined(keys.locks + keys.handshakes for keys in every),
+            share_pods=(GPUID,),
+            namespaces=(OVER_QUOTA,),
+        ),
+        "reconciler-node": ProgramKeys(pods=claims),
+        "scheduler": ProgramKeys(
+            pods=(RETRY,),
+            pod_labels=_joined(keys.pod_labels for keys in every),
+            nodes=_joined(keys.locks for keys in every),
+        ),
+        "kubeshare-controller": ProgramKeys(share_pods=(GPUID,), share_pod_status=True),
+        "kubeshare-controller-labels": ProgramKeys(
+            pods=(VIRTUAL_GPU,), conditions=("PodScheduled",)
+        ),
+        "kubeshare-node": ProgramKeys(pods=(HOLDER_UUID,), nodes=(GPU_INFO,)),
+    }
+
+
+def _plugin(written: list[WrittenKeys]) -> ProgramKeys:
+    return ProgramKeys(
+        pods=_joined(keys.pods for keys in written),
+        nodes=_joined(keys.nodes + keys.handshakes + keys.locks for keys in written),
+        node_labels=_joined(keys.node_labels for keys in written),
+        resources=_joined(keys.resources for keys in written),
+    )
+
+
+def _of_adapter(rows: Iterable[SchemeRow], adapter: str) -> list[WrittenKeys]:
+    return [row.written for row in rows if row.adapter == adapter]
+
+
+def _joined(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """All keys, sorted, each once."""
+    return tuple(sorted({key for group in groups for key in group}))
