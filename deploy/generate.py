@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from deploy import addressed, project, reconciler_schema
 from deploy.chart_readme import chart_readme
 from deploy.values import table
 from grafana.generate import dashboard_files
 from grafana.runbooks import PUBLISHED, charted
+from vgpu.schemes.registry import registry
+from vgpu.written_keys import program_keys
 
 ROOT: Final = project.ROOT
 CHART: Final = ROOT / "deploy" / "chart" / "vgpu"
@@ -38,6 +41,8 @@ def files() -> Iterator[tuple[Path, str]]:
     for name, text in dashboard_files(charted(PUBLISHED)).items():
         yield CHART / "files" / "dashboards" / name, text
     yield from addressed.files(project.load())
+    written = msgspec.json.format(msgspec.json.encode(program_keys(registry())))
+    yield CHART / "files" / "accounts" / "written-keys.json", written.decode() + "\n"
     schema = CHART / "values.schema.json"
     yield schema, reconciler_schema.replaced(schema.read_text())
     values = (CHART / "values.yaml").read_text()

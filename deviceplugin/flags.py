@@ -9,6 +9,7 @@ import msgspec
 
 from vgpu.model import Scheme
 from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit, env, field, is_typed, log_flags
+from vgpu.program.node_token import node_token_flag
 from vgpu.program.web_flags import web_flags
 from vgpu.schemes.registry import served_names
 from vgpu.units import GIB
@@ -59,6 +60,7 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
     scheme: Scheme = Scheme.VOLCANO
     node_name: str = ""
+    require_node_token: bool = False
     kubeconfig: str = ""
     web_listen_address: tuple[str, ...] = (f":{DEFAULT_PORT}",)
     web_config_file: str | None = None
@@ -143,6 +145,7 @@ FLAGS: Final = (
         also_env="NODE_NAME",
         metavar="NAME",
     ),
+    node_token_flag,
     flag(
         "--kubeconfig",
         "How to reach the API server. Default: $KUBECONFIG, ~/.kube/config, the pod's own account.",

@@ -14,7 +14,7 @@ import msgspec
 
 from deviceplugin.reasons import BindRefusal
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
+from vgpu.metrics.own import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER
@@ -292,7 +292,7 @@ SELF: Final = _one_row(
     BUILD_INFO,
 )
 
-TABLES: Final = (SELF, OFFERS, GPUS, SERVICE, STATE, WEB, PROCESS)
+TABLES: Final = (SELF, OFFERS, GPUS, SERVICE, STATE, WEB, NODE_TOKEN, PROCESS)
 
 
 class PluginMetrics:

@@ -45,6 +45,7 @@ from vgpu.kube.informer import Informer
 from vgpu.kube.objects import Node
 from vgpu.model import Device
 from vgpu.program.host import ProgramHost
+from vgpu.program.node_token import NodeToken
 from vgpu.sources.own_checkpoint import boot_id
 from vgpu.web.routes import Routes
 
@@ -89,6 +90,9 @@ class Plugin:
             self._open.callback(self._cluster.close)
             self._asked = ApiClient.connect(options.kubeconfig, patience=ASKING_SECONDS)
             self._open.callback(self._asked.close)
+            self._token = NodeToken(
+                self._asked, options.node_name, is_required=options.require_node_token
+            )
             self._window = StatusView(
                 options.scheme.value,
                 "cdi" if options.cdi else "files",
@@ -96,7 +100,8 @@ class Plugin:
                 self._numbers,
                 requests=lambda: self._cluster.requests,
                 build=host.build,
-                own=host.own_numbers,
+                own=self._token.numbers(host.own_numbers),
+                token=self._token.complaint,
             )
         except ClusterError as error:
             raise Failure(str(error)) from error
@@ -130,6 +135,7 @@ class Plugin:
             raise Failure(str(error)) from error
         except OSError as error:
             raise Failure(str(error)) from error
+        self._token.complaint()  # the log has it before anything is served
         pods = Pods(self._cluster, self._asked, options.node_name, self._look, time.monotonic)
         node = self._follow_node()
         self._open.callback(pods.close)

@@ -7,7 +7,7 @@ from deviceplugin.health.device_health import Health
 from deviceplugin.kubelet.advertised import gpu_statuses
 from deviceplugin.metrics import TABLES, PluginMetrics, PluginView
 from deviceplugin.service import Service
-from vgpu.program.pages import program_routes
+from vgpu.program.pages import Complaint, no_complaint, program_routes
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.routes import Routes
 
@@ -29,6 +29,7 @@ class StatusView:
         requests: Callable[[], Requests],
         build: Mapping[str, str],
         own: Callable[[], Mapping[str, float]],
+        token: Complaint = no_complaint,
     ) -> None:
         """The callables return numbers that are counted elsewhere."""
         self._scheme = scheme
@@ -38,6 +39,7 @@ class StatusView:
         self._requests = requests
         self._build = build
         self._own = own
+        self._token = token
         self.service: Service | None = None
         self.health = Health.at_start()
         self.unready = UNREGISTERED
@@ -46,7 +48,12 @@ class StatusView:
     @property
     def ready(self) -> bool:
         """Whether pods can be served."""
-        return self.service is not None and self.service.ready()
+        return not self.complaint()
+
+    def complaint(self) -> str:
+        """Why pods cannot be served; "" if they can."""
+        is_serving = self.service is not None and self.service.ready()
+        return self._token() or ("" if is_serving else self.unready)
 
     def view(self) -> PluginView:
         """The present data."""
@@ -94,5 +101,5 @@ def routes(window: StatusView) -> Routes:
     return program_routes(
         "device plugin",
         {"/metrics": metrics},
-        ready=lambda: "" if window.ready else window.unready,
+        ready=window.complaint,
     )

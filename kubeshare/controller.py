@@ -64,6 +64,9 @@ DRAIN_SECONDS: Final = 1.0
 _CERTAIN: Final = range(400, 500)
 """Statuses with which the API server certainly has not written anything."""
 
+_REFUSED: Final = {403, 422}
+"""Statuses with which the API server or an admission policy refuses a pod."""
+
 _FAILED: Final = {SharePodReason.HOLDER_FAILED, SharePodReason.POD_FAILED}
 """Reasons to delete a pod after which the next one is created later each time."""
 
@@ -111,6 +114,7 @@ class SharePodControllers:
         self._lock = threading.Lock()
         self._cluster = SharePodCluster()
         self._failed = ItemBackoff(random.random)
+        self._refusals: dict[str, str] = {}  # of pods of SharePods, by their keys
         self._uncertain: set[str] = set()
         self._idle = IdlePool(options.keep_idle, options.idle_seconds)
         self._placing, self._syncing = WorkQueue[Key](), WorkQueue[Key]()
@@ -310,9 +314,13 @@ class SharePodControllers:
         now = self._monotonic()
         if until > now:
             self._syncing.add_after(key, until - now)
-        view = self._cluster.tenant_view(key, self._clock(), may_create=until <= now)
+        refusal = self._refusals.get(key, "")
+        view = self._cluster.tenant_view(
+            key, self._clock(), may_create=until <= now, refusal=refusal
+        )
         if view is None:
             self._failed.forget(key)
+            self._refusals.pop(key, None)
             return None
         if view.own_pod is not None and view.own_pod.is_ready:
             self._failed.forget(key)
@@ -351,8 +359,14 @@ class SharePodControllers:
         try:
             answer = self._writer.write(step)
             outcome = StepOutcome.SUCCESS
+            if isinstance(step, CreateSharePodPod):
+                with self._lock:
+                    self._refusals.pop(step.share_pod.key, None)
         except ClusterError as error:
             outcome = StepOutcome.CONFLICT if error.status == CONFLICT else outcome
+            if isinstance(step, CreateSharePodPod) and error.status in _REFUSED:
+                with self._lock:
+                    self._refusals[step.share_pod.key] = error.message
             if isinstance(step, DeletePod) and not isinstance(key, str):
                 with self._lock:
                     self._cluster.closing.discard(key)

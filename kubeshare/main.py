@@ -31,6 +31,7 @@ from vgpu.output import say
 from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.program.flags import Duration
 from vgpu.program.host import ProgramHost, program_flags
+from vgpu.program.node_token import NodeToken, node_token_flag
 from vgpu.program.pages import program_routes
 from vgpu.schemes.codec import VISIBLE_DEVICES
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT
@@ -262,6 +263,7 @@ class ControllerProgram:
     is_flag=True,
     help="Write the files for pods with KubeShare 2's labels, too.",
 )
+@node_token_flag
 @kubeconfig_flags
 @program_flags(NODE_ADDRESS)
 @click.pass_context
@@ -286,14 +288,18 @@ def node(ctx: click.Context, /, **_: Any) -> None:
         ) as api,
     ):
         component = NodeComponent(api, api, options, lambda: driver_gpus(driver.sample(0.0)))
+        token = NodeToken(api, options.node, is_required=params["require_node_token"])
+        host.own_numbers = token.numbers(host.own_numbers)
+
+        def complaint() -> str:
+            return token.complaint() or component.complaint()
 
         def view() -> NodeComponentView:
-            return NodeComponentView(not component.complaint(), component.counts(), api.requests)
+            return NodeComponentView(not complaint(), component.counts(), api.requests)
 
         metrics = host.metrics(NODE_TABLES, view)
-        host.start(
-            program_routes("kubeshare node", {"/metrics": metrics}, ready=component.complaint)
-        )
+        host.start(program_routes("kubeshare node", {"/metrics": metrics}, ready=complaint))
+        token.complaint()  # the log has it before anything is served
         component.start()
         host.wait()
         component.stop()

@@ -43,6 +43,7 @@ class SharePodReason(Explained):
     POD_READY = "PodReady", "the pod is ready"
     POD_NOT_READY = "PodNotReady", "the pod is not ready"
     POD_MISSING = "PodMissing", "the pod does not exist yet"
+    POD_REFUSED = "PodRefused", "the API server refuses the pod"
     POD_EXISTS = "PodExists", "a pod of this name exists and is not the SharePod's"
     FINISHED = "Finished", "the pod has ended and is not recreated"
     # events only

@@ -191,7 +191,9 @@ class SharePodCluster:
         names = sorted(name for names in self._of_node.values() for name in names)
         return [self.virtual_gpu(name) for name in names]
 
-    def tenant_view(self, key: str, now: float, *, may_create: bool = True) -> TenantView | None:
+    def tenant_view(
+        self, key: str, now: float, *, may_create: bool = True, refusal: str = ""
+    ) -> TenantView | None:
         """All that decides about a SharePod; None if there is none of this key."""
         share_pod = self.share_pods.get(key)
         if share_pod is None or key in self._unanswered:
@@ -205,6 +207,7 @@ class SharePodCluster:
             self._next_port(share_pod.node) if place is not None else None,
             now,
             may_create,
+            refusal,
         )
 
     def placement_nodes(self) -> list[PlacementNode]:

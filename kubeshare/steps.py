@@ -89,6 +89,7 @@ class TenantView(msgspec.Struct, frozen=True):
         node: its node; None if there is none of that name.
         next_port: the port that a bind uses; None if none is free.
         may_create: False for a while after a pod has failed.
+        refusal: why the API server refused the pod the last time; "" if it did not.
         now: unix seconds.
     """
 
@@ -99,6 +100,7 @@ class TenantView(msgspec.Struct, frozen=True):
     next_port: int | None
     now: float
     may_create: bool = True
+    refusal: str = ""
 
     @property
     def own_pod(self) -> ClusterPod | None:
@@ -129,7 +131,10 @@ def tenant_step(view: TenantView) -> Step | None:
 
 
 def _create(view: TenantView) -> Step | None:
-    return CreateSharePodPod(view.share_pod) if view.may_create else status_step(view)
+    if not view.may_create:
+        return status_step(view)
+    told = status_step(view) if view.refusal else None  # before it is tried again
+    return told or CreateSharePodPod(view.share_pod)
 
 
 def _step_with_pod(view: TenantView, pod: ClusterPod) -> Step | None:
@@ -268,7 +273,12 @@ def _conditions(
         good = {SharePodReason.BOUND, SharePodReason.NOT_SHARED}
         yield _condition(ConditionType.BOUND, bound, is_true=bound in good)
     ready = _ready_reason(view)
-    yield _condition(ConditionType.READY, ready, is_true=ready is SharePodReason.POD_READY)
+    yield _condition(
+        ConditionType.READY,
+        ready,
+        is_true=ready is SharePodReason.POD_READY,
+        detail=view.refusal if ready is SharePodReason.POD_REFUSED else "",
+    )
 
 
 def _is_scheduled(
@@ -320,7 +330,7 @@ def _ready_reason(view: TenantView) -> SharePodReason:
     if view.share_pod.is_finished:
         return SharePodReason.FINISHED
     if view.pod is None:
-        return SharePodReason.POD_MISSING
+        return SharePodReason.POD_REFUSED if view.refusal else SharePodReason.POD_MISSING
     if view.own_pod is None:
         return SharePodReason.POD_EXISTS
     is_ready = view.pod.is_ready and not view.pod.is_deleting

@@ -18,7 +18,7 @@ from reconciler.policy import Mode
 from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.schedule import Missed
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.own import BUILD_INFO, PROCESS, WEB
+from vgpu.metrics.own import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
 from vgpu.quota.check import Overrun
 from vgpu.quota.resources import CORES, GPUS, MEMORY
@@ -332,7 +332,7 @@ SELF: Final = _one_row(
     BUILD_INFO,
 )
 
-TABLES: Final = (PLAN, NAMESPACES, CYCLES, SELF, WEB, PROCESS)
+TABLES: Final = (PLAN, NAMESPACES, CYCLES, SELF, WEB, NODE_TOKEN, PROCESS)
 
 # ---------------------------------------------------------------- the numbers
 

@@ -17,7 +17,7 @@ from reconciler.schedule import Missed
 from vgpu.inventory import doubt_notes
 from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.ending import EXIT_FAILURE, exit_now
-from vgpu.program.pages import program_routes
+from vgpu.program.pages import Complaint, no_complaint, program_routes
 from vgpu.web.metrics import metrics_page
 from vgpu.web.routes import Routes
 
@@ -66,6 +66,11 @@ class Loop:
         self._notes: tuple[str, ...] = ()
         self._doubted: set[str] = set()
         self.ready = False
+        self.token: Complaint = no_complaint
+
+    def complaint(self) -> str:
+        """Why it is not ready; "" if it is."""
+        return self.token() or ("" if self.ready else "no cycle has ended yet")
 
     def cycle(self) -> None:
         """One cycle. Only a defect of this program raises."""
@@ -176,7 +181,7 @@ def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:
         "reconciler",
         {"/metrics": metrics},
         healthy=lambda: "a cycle has been under way for too long" if loop.hung else "",
-        ready=lambda: "" if loop.ready else "no cycle has ended yet",
+        ready=loop.complaint,
     )
 
 

@@ -22,27 +22,35 @@ RETRY: Final = "vgpu.dev/retry"
 """The annotation of a pod that is to be tried again; its value is the time in unix seconds."""
 
 
+ALL: Final = "*"
+"""Every field."""
+
+
 class ProgramKeys(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one program writes, by kind of object.
 
     Attributes:
         pods, pod_labels: annotations and labels of pods.
-        conditions: types of conditions in the status of pods.
+        pod_status: fields in the status of pods.
+        conditions: types of their conditions.
         nodes, node_labels: annotations and labels of nodes.
+        node_status: fields in the status of nodes.
         resources: names in capacity and allocatable of nodes.
-        share_pods: annotations of SharePods, beside ``spec.nodeName``.
-        share_pod_status: whether it writes their status.
+        sharepods: annotations of SharePods, beside ``spec.nodeName``.
+        sharepod_status: fields in the status of SharePods.
         namespaces: annotations of Namespaces.
     """
 
     pods: tuple[str, ...] = ()
     pod_labels: tuple[str, ...] = ()
+    pod_status: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     node_labels: tuple[str, ...] = ()
+    node_status: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
-    share_pods: tuple[str, ...] = ()
-    share_pod_status: bool = False
+    sharepods: tuple[str, ...] = ()
+    sharepod_status: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
 
 
@@ -58,7 +66,7 @@ def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
         "reconciler": ProgramKeys(
             pods=claims,
             nodes=_joined(keys.locks + keys.handshakes for keys in every),
-            share_pods=(GPUID,),
+            sharepods=(GPUID,),
             namespaces=(OVER_QUOTA,),
         ),
         "reconciler-node": ProgramKeys(pods=claims),
@@ -67,20 +75,22 @@ def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
             pod_labels=_joined(keys.pod_labels for keys in every),
             nodes=_joined(keys.locks for keys in every),
         ),
-        "kubeshare-controller": ProgramKeys(share_pods=(GPUID,), share_pod_status=True),
+        "kubeshare-controller": ProgramKeys(sharepods=(GPUID,), sharepod_status=(ALL,)),
         "kubeshare-controller-labels": ProgramKeys(
-            pods=(VIRTUAL_GPU,), conditions=("PodScheduled",)
+            pods=(VIRTUAL_GPU,), pod_status=("conditions",), conditions=("PodScheduled",)
         ),
         "kubeshare-node": ProgramKeys(pods=(HOLDER_UUID,), nodes=(GPU_INFO,)),
     }
 
 
 def _plugin(written: list[WrittenKeys]) -> ProgramKeys:
+    resources = _joined(keys.resources for keys in written)
     return ProgramKeys(
         pods=_joined(keys.pods for keys in written),
         nodes=_joined(keys.nodes + keys.handshakes + keys.locks for keys in written),
         node_labels=_joined(keys.node_labels for keys in written),
-        resources=_joined(keys.resources for keys in written),
+        node_status=("allocatable", "capacity") if resources else (),
+        resources=resources,
     )
 
 

@@ -20,6 +20,7 @@ from reconciler.session import LEASE, NoAudit, Session, session
 from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.flags import composed, log_flags
 from vgpu.program.host import ProgramHost
+from vgpu.program.node_token import NodeToken
 from vgpu.program.web_flags import WebOptions, web_flags
 
 DEFAULT_PORT: Final = 9396
@@ -104,6 +105,8 @@ def _loop(
     options = opened.options
     settings = options.settings
     stopping = threading.Event()
+    token = NodeToken(opened.cluster, options.node, is_required=options.require_node_token)
+    token.complaint()  # the log has it before anything is served
     leader = None
     if elects:
         name, identity = opened.own_name(LEASE), socket.gethostname()
@@ -123,7 +126,8 @@ def _loop(
         leads=leader.leads if leader else None,
         requests=lambda: opened.cluster.requests,
         build=host.build,
-        own=host.own_numbers,
+        own=token.numbers(host.own_numbers),
     )
     loop = Loop(cycles, numbers, leader, stopping, deadline=settings.deadline, notify=notify)
+    loop.token = token.complaint
     return loop, numbers, leader, stopping

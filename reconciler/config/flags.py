@@ -33,6 +33,7 @@ from vgpu.output import say_text
 from vgpu.program import logs
 from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
+from vgpu.program.node_token import node_token_flag
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
@@ -69,6 +70,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
         kubeconfig, context: how to reach the API server.
         request_timeout: maximum time to wait for its answer, in seconds; None is the default.
         node: this node's name.
+        require_node_token: whether it is ready only if its token names this node.
         places, driver: the paths of the node's sources, and whether its driver is read.
         units: the amounts of the schemes' units.
         settings: of the configuration file, with the flags.
@@ -81,6 +83,7 @@ class ReconcilerOptions(msgspec.Struct, frozen=True):
     context: str
     request_timeout: float | None
     node: str
+    require_node_token: bool
     places: NodePaths
     driver: bool
     units: Units
@@ -203,6 +206,7 @@ where_flags: Final = composed(
         metavar="NODE",
         help="This node, with --scope node.  [default: the host's name]",
     ),
+    node_token_flag,
     *_NODE_FLAGS.values(),
     nvidia_resource_flag,
     click.option(
@@ -296,7 +300,11 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
         ctx.exit()
     scope = Scope(params["scope"])
     if scope is not Scope.NODE:
-        node_flags = [name for name in (*_NODE_FLAGS, "--node-name") if is_typed(ctx, field(name))]
+        node_flags = [
+            name
+            for name in (*_NODE_FLAGS, "--node-name", "--require-node-token")
+            if is_typed(ctx, field(name))
+        ]
         if node_flags:
             raise click.UsageError(f"{', '.join(node_flags)}: only with --scope node", ctx)
     return ReconcilerOptions(
@@ -305,6 +313,7 @@ def options_from(ctx: click.Context) -> ReconcilerOptions:
         context=params["context"],
         request_timeout=params["request_timeout"],
         node=params["node_name"] or socket.gethostname(),
+        require_node_token=params["require_node_token"],
         places=NodePaths(
             shim_roots=params["shim_root"] or _PLACES.shim_roots,
             procfs=params["path_procfs"],

@@ -26,6 +26,9 @@ OPERATOR = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 """Kinds of Prometheus Operator."""
 
 
+SERVED = ("admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy",)
+"""What helm learns from an API server, and does not know without one."""
+
 VALUES = {
     path.stem: yaml.safe_load(path.read_text())
     for path in sorted((ROOT / "tests" / "deploy" / "values").glob("*.yaml"))
@@ -55,7 +58,8 @@ class Chart(NamedTuple):
         """The objects that it makes, or a copy of it in another folder, with an image if the values
         name none; pods of `helm test` only with ``tests``. Raises HelmRefused.
         """
-        flags = flags if tests else ("--skip-tests", *flags)
+        served = (f"--api-versions={kind}" for kind in SERVED)
+        flags = (*flags, *served) if tests else ("--skip-tests", *flags, *served)
         text = self._run("template", {"image": IMAGE} | values, release, str(folder), *flags)
         return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 

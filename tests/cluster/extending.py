@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 
+from tests.cluster.accounts import account
 from tests.cluster.api_relay import ApiRelay
 from tests.cluster.killing_proxy import KillingProxy
 from tests.support.bed.client import Object, Refused
@@ -102,33 +103,7 @@ class Extender:
             self.probe_port = free_port()
             flags = (*flags, f"--web.probe-address=127.0.0.1:{self.probe_port}")
         self._folder, self._flags = folder, flags
-        rights = (*RIGHTS, *LOCK_RIGHTS) if "--original-plugin" in flags else RIGHTS
-        client = cluster.client_for(*rights)
-        _, _, namespace, account = client.user.split(":")
-        for kind, extra in (
-            ("Role", {"rules": list(MAP_RIGHTS)}),
-            (
-                "RoleBinding",
-                {
-                    "roleRef": {
-                        "apiGroup": "rbac.authorization.k8s.io",
-                        "kind": "Role",
-                        "name": account,
-                    },
-                    "subjects": [
-                        {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-                    ],
-                },
-            ),
-        ):
-            cluster.client.create(
-                {
-                    "apiVersion": "rbac.authorization.k8s.io/v1",
-                    "kind": kind,
-                    "metadata": {"name": account, "namespace": "kube-system"},
-                    **extra,
-                }
-            )
+        client = account(cluster, "scheduler")
         self._kubeconfig = client.kubeconfig
         if relay is not None:
             self._kubeconfig = relay.kubeconfig(client.kubeconfig, folder)

@@ -19,12 +19,11 @@ import urllib3
 import yaml
 
 from kubeshare.labelled import SCHEDULER_NAME, VARIABLES
-from tests.cluster.charting import Chart, install
+from tests.cluster.accounts import HOME, account
 from tests.cluster.extending import free_port, make_node, remove_nodes, request
-from tests.support.bed import crds, objects
+from tests.support.bed import crds, objects, product
 from tests.support.bed.client import Refused
 from tests.support.bed.processes import Daemon
-from tests.support.deploy_objects import kinds
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_ended, wait_until
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
@@ -190,7 +189,7 @@ class Controller:
 
     numbers = itertools.count(1)
 
-    def __init__(self, kubeconfig, folder, *flags, image="vgpu:test"):
+    def __init__(self, kubeconfig, folder, *flags, image=product.REFERENCE):
         self.kubeconfig, self.folder = kubeconfig, folder
         self.flags = (f"--holder-image={image}", *flags)
         self.port = free_port()
@@ -199,6 +198,7 @@ class Controller:
     def start(self):
         command = [
             *(sys.executable, "-m", "vgpu", "kubeshare", "controller"),
+            f"--lease-namespace={HOME}",
             f"--kubeconfig={self.kubeconfig}",
             f"--web.listen-address=127.0.0.1:{self.port}",
             *self.flags,
@@ -274,30 +274,14 @@ class Bed:
 
 
 @contextmanager
-def limited(api, account):
-    """The chart's admission policies are in force for an account of controllers."""
-    _, _, namespace, name = account.user.split(":")
-    values = {"enabled": True, "controller": {"serviceAccount": {"create": False, "name": name}}}
-    chart = Chart(api.tools.path("helm"))
-    rendered = chart.rendered({"kubeshare": values}, f"--namespace={namespace}", release=name)
-    policy = "ValidatingAdmissionPolicy"
-    made = install(api.client, kinds(rendered, policy, f"{policy}Binding"))
-    try:
-        yield
-    finally:
-        for each in made:
-            api.client.delete(each)
-
-
-@contextmanager
 def started(api, folder, nodes):
     """A bed with a kube-scheduler, without controllers, whose rights are those of the chart."""
     crds.load(api.client, CRD)
     path = "/apis/kubeshare.nthu/v1/sharepods"
     wait_until(lambda: api.client.get(path), "SharePods are served", failures=(Refused,))
-    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    about = {"apiVersion": "v1", "kind": "ServiceAccount"}
     with suppress(Refused):
-        api.client.create({**account, "metadata": {"name": "default", "namespace": "kube-system"}})
+        api.client.create({**about, "metadata": {"name": "default", "namespace": "kube-system"}})
     user = api.user("system:kube-scheduler")
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -316,10 +300,10 @@ def started(api, folder, nodes):
         f"--secure-port={api.workplace.port()}",
         f"--cert-dir={folder}",
     ]
-    account = api.client_for(*RULES)
+    controllers = account(api, "kubeshare-controller")
     log = folder / "kube-scheduler.log"
-    with Daemon("kube-scheduler", command, log), limited(api, account):
-        bed = Bed(api, folder, account)
+    with Daemon("kube-scheduler", command, log):
+        bed = Bed(api, folder, controllers)
         for name, shape in nodes.items():
             bed.node(name, *shape)
         bed.player.start()

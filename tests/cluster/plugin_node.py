@@ -21,6 +21,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.bed.client import Object
 from tests.support.bed.node import Node
@@ -58,7 +59,10 @@ class PluginNode:
         self.memory, self.port = memory, port
         self.driver = FakeDriver(folder)
         self.flags = list(flags)
-        self._kubeconfig = kubeconfig or node.cluster.kubeconfig
+        if kubeconfig is None:
+            part = f"device-plugin-{scheme}"
+            kubeconfig = account(node.cluster, part, node=node.name).kubeconfig
+        self._kubeconfig = kubeconfig
         self._daemon: Daemon | None = None
         self._starts = 0
         self.write_gpus()

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 from click.testing import CliRunner
 
+from tests.cluster.accounts import limited
 from tests.support.bed.client import Client, Object
 from tests.support.bed.cluster import Cluster
 from tests.support.environment import ROOT
@@ -284,11 +285,16 @@ def documents(*files: Path) -> list[Object]:
     return [each for file in files for each in yaml.safe_load_all(file.read_text()) if each]
 
 
-def with_rights(cluster: Cluster, *files: Path, account: str = "vgpu-reconciler") -> Client:
-    """The ServiceAccount of the files, with just the rights that they give it."""
+def with_rights(
+    cluster: Cluster, *files: Path, account: str = "vgpu-reconciler", node: str = ""
+) -> Client:
+    """The ServiceAccount of the files, with just the rights that they give it, and the policies.
+
+    Its token names the node, if one is given.
+    """
     for each in documents(*files):
         cluster.client.apply(each)
-    client = cluster.service_account(account, HOME)
+    client = limited(cluster, account, node=node)
     roles = {(each["kind"], each["metadata"]["name"]): each for each in documents(*files)}
     for binding in documents(*files):
         if any(object_ref["name"] == account for object_ref in binding.get("subjects", ())):

@@ -9,6 +9,7 @@ from signal import SIGKILL
 
 import pytest
 
+from kubeshare.reasons import SharePodReason
 from tests.cluster.api_relay import ApiRelay
 from tests.cluster.killing_proxy import KillingProxy
 from tests.cluster.kubeshare_examples import Example
@@ -16,8 +17,6 @@ from tests.cluster.kubeshare_watch import ShareWatch
 from tests.cluster.kubesharing import (
     EXAMPLE,
     GPUID,
-    LABEL_RULES,
-    RULES,
     TAINT,
     labelled_pod,
     reason_of,
@@ -143,6 +142,22 @@ def test_the_controllers_account_may_touch_no_other_pods(bed, namespace):
     assert refusal(bed.account.create, objects.pod("new", namespace, labels=label)) == 403
     for pod in (other, alike):
         bed.client.delete(pod, grace_seconds=0)
+
+
+def test_a_share_pod_that_asks_for_more_is_told_which_field(bed, controller, namespace):
+    """The admission policy of the chart refuses its pod, and the condition has the reason."""
+    bed.create("h", namespace, hostNetwork=True)
+
+    def is_told(found):
+        return reason_of(found, "Ready") == SharePodReason.POD_REFUSED
+
+    found = bed.wait_for(namespace, "h", is_told, "refused")
+    (message,) = (
+        each["message"] for each in found["status"]["conditions"] if each["type"] == "Ready"
+    )
+    assert "may not have hostNamespaces" in message
+    bed.client.delete(found)
+    bed.wait_holders(0)
 
 
 def test_the_worked_examples_are_placed_as_computed(bed, controller, namespace):
@@ -528,9 +543,7 @@ def test_fifty_share_pods_come_and_go(bed, controller, watch, namespace):
 
 def test_pods_with_labels_are_bound_and_never_created_again(bed, alone, namespace):
     """KubeShare 2's, beside a SharePod: one Binding each, through a kill."""
-    account = bed.api.client_for(*RULES, *LABEL_RULES)
     controller = bed.controller("--no-leader-elect", "--labelled-pods")
-    controller.kubeconfig = account.kubeconfig
     controller.start()
     bed.create("s", namespace, 500)
     bed.wait_ready(namespace, "s")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from tests.cluster.accounts import account
 from tests.cluster.kubeshare_watch import ShareWatch
-from tests.cluster.kubesharing import CARD, CRD, RULES, Controller, reason_of, share_pod
+from tests.cluster.kubesharing import CARD, CRD, Controller, reason_of, share_pod
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
@@ -93,7 +94,9 @@ def fleet(workplace, tools):
 
 def test_five_hundred_share_pods_come_and_go(fleet, tmp_path, figure):
     client, cluster = fleet.client, fleet.cluster
-    controller = Controller(cluster.client_for(*RULES).kubeconfig, tmp_path, "--no-leader-elect")
+    controller = Controller(
+        account(cluster, "kubeshare-controller").kubeconfig, tmp_path, "--no-leader-elect"
+    )
     controller.start()
     chance = random.Random(21)
     with cluster.namespace() as namespace, ShareWatch(client, fleet.cards) as watch:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from kubeshare.virtual_gpu import HOLDER_SECONDS
+from tests.cluster.accounts import account
 from tests.cluster.charting import driver_for_pods
 from tests.cluster.extending import free_port
 from tests.cluster.kubeshare_examples import Example
@@ -21,8 +22,6 @@ from tests.cluster.kubesharing import (
     CRD,
     EXAMPLE,
     GPUID,
-    NODE_RULES,
-    RULES,
     Controller,
     share_pod,
 )
@@ -94,15 +93,17 @@ class Bed:
 
     def __init__(self, cluster, namespace, folder, image):
         self.client, self.namespace, self.folder = cluster.client, namespace, folder
-        self.node_account = cluster.client_for(*NODE_RULES)
-        kubeconfig = cluster.client_for(*RULES).kubeconfig
+        self.cluster = cluster
+        kubeconfig = account(cluster, "kubeshare-controller").kubeconfig
         self.controller = Controller(kubeconfig, folder, "--no-leader-elect", image=image)
         self.nodes = {}
 
     @contextmanager
     def with_gpus(self, node):
         """A node of the bed has GPUs."""
-        with GpuNode(node, self.folder, self.node_account) as made:
+        with GpuNode(
+            node, self.folder, account(self.cluster, "kubeshare-node", node=node.name)
+        ) as made:
             self.nodes[node.name] = made
             yield
 

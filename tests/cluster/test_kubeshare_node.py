@@ -48,8 +48,9 @@ def started(pod):
 class Way:
     """The node, upstream's tenants on it, and our programs from one step to another."""
 
-    def __init__(self, node, namespace, chart):
-        self.node, self.client, self.namespace = node, node.cluster.client, namespace
+    def __init__(self, node, namespace, home, chart):
+        self.node, self.client = node, node.cluster.client
+        self.namespace, self.home = namespace, home
         self.chart = chart
         self.scheduler = node.path("/kubeshare/scheduler")
         self.address = node.path("/kubeshare/library/schedulerIP.txt")
@@ -140,6 +141,7 @@ def way(control_plane, node, chart, tmp_path_factory, product_image):
     client = control_plane.client
     with (
         control_plane.namespace("kubeshare") as namespace,
+        control_plane.namespace("kubeshare-home") as home,  # where no SharePod gets a pod
         DevicePlugin(node, "nvidia.com/gpu", UUIDS, visible) as plugin,
         ExitStack() as stack,
     ):
@@ -152,9 +154,10 @@ def way(control_plane, node, chart, tmp_path_factory, product_image):
                 "node": shown({"driver": (str(driver.folder), "/driver")})
                 | {"writeAddress": False},
                 "labels": {"enabled": True, "namespaceSelector": only(namespace)},
+                "sharePods": {"allowed": [{"namespaces": [namespace], "fields": ["hostPath"]}]},
             },
         }
-        where = f"--namespace={namespace}"
+        where = f"--namespace={home}"
         rendered = chart.rendered(of_the_bed(node) | values, where, release=namespace)
         crd = kinds(rendered, "CustomResourceDefinition")
         install(client, crd)  # it stays, as by its own policy
@@ -162,7 +165,7 @@ def way(control_plane, node, chart, tmp_path_factory, product_image):
         wait_until(lambda: client.get(path), "SharePods are served", failures=(Refused,))
         plugin.wait_counted(2)
         watch = stack.enter_context(ShareWatch(client, [node.name]))
-        way = Way(node, namespace, chart)
+        way = Way(node, namespace, home, chart)
         way.begin()
         way.made = install(client, [each for each in rendered if each not in crd])
         for made in kinds(way.made, "Deployment"):
@@ -244,7 +247,7 @@ def test_a_node_component_that_was_away_writes_what_changed_meanwhile(way):
 def test_a_share_pod_runs_on_a_real_kubelet_with_the_rights_of_the_chart(way):
     client, namespace = way.client, way.namespace
     ours = client.list(
-        f"/api/v1/namespaces/{namespace}/pods", labelSelector="app.kubernetes.io/name"
+        f"/api/v1/namespaces/{way.home}/pods", labelSelector="app.kubernetes.io/name"
     )
     client.create(share_pod("d", namespace, 900))
     found = way.wait_ready("d")

@@ -12,6 +12,7 @@ from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.failpoints import Step
+from tests.cluster.accounts import account
 from tests.support import sample_cluster as sample
 from tests.support.bed import objects
 from tests.support.plugin_pods import by_name, gpu, no_capacity, tenant_of
@@ -37,14 +38,6 @@ def rule(resource, *verbs):
 
 FOLLOW = (rule("pods", "list", "watch"), rule("nodes", "list", "watch"))
 """What every scheme's plugin needs to see."""
-
-TELL = dict.fromkeys(
-    ("volcano", "gpushare"), (rule("pods/status", "patch"), rule("nodes/status", "patch"))
-)
-"""What each tells; gpushare's ConfigMaps are a right in kube-system alone."""
-
-CONFIG_MAPS = rule("configmaps", "get", "create", "update")
-EVENTS = rule("events", "create", "get", "patch")
 
 
 class Plugin:
@@ -104,11 +97,14 @@ def node(api):
 
 @pytest.fixture
 def plugin_of(api, node):
-    """Starts a plugin with these rights, and all of them if none are named."""
+    """Starts a plugin with these rights, and the chart's if none are named."""
     opened = []
 
     def start(adapter, *rules):
-        client = api.client_for(*rules) if rules else api
+        if rules:
+            client = api.client_for(*rules)
+        else:
+            client = account(api, f"device-plugin-{adapter.scheme.value}", node=ON_NODE)
         opened.append(Plugin(client.kubeconfig, adapter).__enter__())
         return opened[-1]
 
@@ -154,7 +150,7 @@ def succeeded(api, pod):
 def test_a_pod_that_others_write_all_the_time_is_told_and_nothing_of_theirs_is_lost(
     api, plugin_of, volcano_pod
 ):
-    plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"])
+    plugin = plugin_of(VOLCANO)
     pods = [volcano_pod(f"p{n}") for n in range(6)]
     stop, written = threading.Event(), []
 
@@ -223,7 +219,7 @@ def test_another_pod_of_the_same_name_is_not_told(api, stale, volcano_pod):
 
 
 def test_the_lock_goes_when_its_owner_is_told_and_not_before(api, plugin_of, node, volcano_pod):
-    plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"])
+    plugin = plugin_of(VOLCANO)
     wait_until(lambda: plugin.count("node", "told"), "the node is registered")
     waits = volcano_pod("waits")
     annotate(api, node, **{LOCK: lock_text(SINCE, None)})
@@ -268,7 +264,7 @@ def test_a_lock_that_nobody_can_read_stays(api, plugin_of, node, volcano_pod):
 
 
 def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
-    plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"])
+    plugin = plugin_of(VOLCANO)
     wait_until(lambda: "volcano.sh/node-vgpu-register" in annotations(api, node), "registered")
     told = annotations(api, node)
     assert told["vgpu.dev/memory-factor"] == "1"
@@ -289,7 +285,7 @@ def test_the_node_is_registered_and_a_handshake_answered(api, plugin_of, node):
 def test_gpushares_gpus_are_counted_and_the_unhealthy_ones_published(api, plugin_of, node):
     config = {"apiVersion": "v1", "kind": "ConfigMap"}
     config["metadata"] = {"namespace": "kube-system", "name": f"unhealthy-gpu-{ON_NODE}"}
-    plugin = plugin_of(GPUSHARE, *FOLLOW, *TELL["gpushare"], CONFIG_MAPS)
+    plugin = plugin_of(GPUSHARE)
 
     def counted():
         status = api.client.get(node)["status"]
@@ -322,7 +318,7 @@ def test_a_pod_without_annotations_is_shown_with_its_only_gpu(api, plugin_of, ap
 
 
 def test_one_node_is_followed_and_no_other(api, plugin_of, node):
-    plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"])
+    plugin = plugin_of(VOLCANO)
     wait_until(lambda: plugin.count("node", "told"), "the node is told of")  # and not again soon
     other = api.client.create({**sample.node("plugin-2"), "status": {}})
     label = {"metadata": {"labels": {"nvidia.com/gpu.product": "L40S"}}}
@@ -358,7 +354,7 @@ def test_without_one_right_the_rest_is_told(api, plugin_of, node, volcano_pod):
 
 
 def test_people_are_told_by_events_where_kubectl_looks(api, plugin_of, node, volcano_pod):
-    plugin = plugin_of(VOLCANO, *FOLLOW, *TELL["volcano"], EVENTS)
+    plugin = plugin_of(VOLCANO)
     pod = volcano_pod("p")
     plugin.bind(pod)
     for _ in range(3):

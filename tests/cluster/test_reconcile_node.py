@@ -24,7 +24,7 @@ from tests.cluster.reconciling import (
 from tests.support.bed.processes import Daemon
 from vgpu.inventory import Units
 from vgpu.kube.client import ApiClient
-from vgpu.simulator.demo import A10, L40S
+from vgpu.simulator.demo import A10, L40S, demo
 from vgpu.sources.node_sources import NodePaths
 from vgpu.units import GIB
 
@@ -33,7 +33,7 @@ EAGER = Policy(ages=Ages(*[0.0] * len(Ages.__struct_fields__)))
 
 @pytest.fixture(scope="module")
 def account(api):
-    return with_rights(api, *NODE_RIGHTS, account="vgpu-reconciler-node")
+    return with_rights(api, *NODE_RIGHTS, account="vgpu-reconciler-node", node=demo().node)
 
 
 @pytest.fixture

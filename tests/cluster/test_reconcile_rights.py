@@ -29,6 +29,7 @@ from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.processes import Daemon
 from vgpu.kube.kept_keys import GROUP_NAME
+from vgpu.simulator.demo import demo
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 
@@ -178,7 +179,7 @@ def test_the_rights_suffice_and_none_is_idle(audited, stage, namespace, tmp_path
 
 
 def test_the_rights_on_a_node_suffice_and_none_is_idle(audited, stage, namespace, tmp_path):
-    account = with_rights(audited, *NODE_RIGHTS, account="vgpu-reconciler-node")
+    account = with_rights(audited, *NODE_RIGHTS, account="vgpu-reconciler-node", node=demo().node)
     command = Command(account, tmp_path)
     node = NodeOnStage(stage, namespace, tmp_path)
     for name in ("notebook-bao", "detector", "notebook-bao"):  # the same said again is counted

@@ -160,6 +160,7 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/mps_clients.py": "reads the environment of MPS clients",
     "vgpu/kube/kept_keys.py": "keeps the resources of NVIDIA's plugin, whose row keeps no keys",
     "vgpu/program/nvidia_flag.py": "sets the other names of its resources",
+    "vgpu/written_keys.py": "has the keys of KubeShare's controllers, which are one original's",
     "vgpu/inventory/nvidia.py": "lists what NVIDIA's plugin advertises, whose pods have no claims",
     "vgpu/commands/inspect_nvidia.py": "shows the same",
     "vgpu/legacy_inspect.py": "prints what one original's inspect prints",

@@ -63,6 +63,20 @@ WEB: Final = FamilyTable(
     ),
 )
 
+NODE_TOKEN: Final = FamilyTable(
+    title="The token",
+    note="Only with --require-node-token.",
+    rows=lambda view: (view,),
+    labels=(),
+    key=lambda _: (),
+    families=(
+        own_family(
+            "vgpu_node_token_valid",
+            "1 if the token names this node, 0 if an admission policy refuses all writes.",
+        ),
+    ),
+)
+
 PROCESS: Final = FamilyTable(
     title="The process",
     note="As every Prometheus client has them.",
@@ -96,5 +110,6 @@ PROCESS: Final = FamilyTable(
 def own_tables(view: Callable[[], OwnView]) -> tuple[FamilyTable, ...]:
     """All tables of a program about itself, beside tables over a view that does not have that."""
     return tuple(
-        msgspec.structs.replace(table, rows=lambda _: (view(),)) for table in (BUILD, WEB, PROCESS)
+        msgspec.structs.replace(table, rows=lambda _: (view(),))
+        for table in (BUILD, WEB, NODE_TOKEN, PROCESS)
     )

@@ -99,6 +99,7 @@ class Client:
         content_type: str = "application/json",
         *,
         stream: bool = False,
+        headers: Mapping[str, str] | None = None,
         **query: object,
     ) -> urllib3.BaseHTTPResponse:
         """One request; ``query`` are its parameters, those that are None left out.
@@ -112,7 +113,7 @@ class Client:
             method,
             f"{path}?{urlencode(fields)}" if fields else path,
             body=None if body is None else json.dumps(body).encode(),
-            headers={**self._headers, "Content-Type": content_type},
+            headers={**self._headers, "Content-Type": content_type, **(headers or {})},
             timeout=urllib3.Timeout(connect=5, read=WAIT_SECONDS),
             preload_content=not stream,
         )

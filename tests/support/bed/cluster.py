@@ -146,10 +146,19 @@ class Cluster:
         """A client with a certificate; ``group`` gives it the rights of the group."""
         return self._client(name, certificate=self.authority.client(self._new(name), name, group))
 
-    def service_account(self, name: str, namespace: str = "default") -> Client:
-        """A client that is a ServiceAccount which exists."""
+    def service_account(
+        self, name: str, namespace: str = "default", pod: Object | None = None
+    ) -> Client:
+        """A client that is a ServiceAccount which exists.
+
+        Its token is bound to a pod, as the kubelet's are, if one is given.
+        """
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        spec: Object = {}
+        if pod is not None:
+            spec = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod"}}
+            spec["boundObjectRef"] |= {key: pod["metadata"][key] for key in ("name", "uid")}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         answer = self.client.raw("POST", f"{account}/token", request).json()
         user = f"system:serviceaccount:{namespace}:{name}"
         return self._client(user, token=answer["status"]["token"])

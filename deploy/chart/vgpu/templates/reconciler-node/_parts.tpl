@@ -26,6 +26,9 @@ args:
   - --mode={{ .Values.reconciler.mode }}
   - --config=/etc/vgpu/reconcile.yaml
   - --audit=-
+  {{- if and (include "vgpu.accounts.policy" .) .Values.accountPolicy.ownNode }}
+  - --require-node-token
+  {{- end }}
   - --path.cgroupfs=/host/sys/fs/cgroup
   - --kubelet.pod-resources=/var/lib/kubelet/pod-resources/kubelet.sock
   {{- if include "vgpu.readsResourceClaims" .Values.reconciler.node.config }}

@@ -1,0 +1,318 @@
+"""What the thief of a token may write, at a real API server with the chart's policies."""
+
+import pytest
+
+from kubeshare.bodies import HolderOptions, holder_pod
+from kubeshare.model import VirtualGpuName
+from tests.cluster.accounts import HOME, account, refusal
+from tests.cluster.extending import make_node
+from tests.cluster.kubesharing import CRD, share_pod
+from tests.cluster.reconciling import make_default_account
+from tests.support.bed import crds, objects, product
+from tests.support.bed.client import Refused
+from tests.support.waiting import wait_until
+from vgpu.kube.client import ApiClient
+from vgpu.program.node_token import NodeToken
+from vgpu.schemes.registry import registry
+from vgpu.written_keys import program_keys
+
+PLUGINS = ("device-plugin-volcano", "device-plugin-gpushare", "device-plugin-gaia")
+OF_NODES = (*PLUGINS, "reconciler-node", "kubeshare-node")
+OF_CLUSTER = ("reconciler", "scheduler", "kubeshare-controller")
+HERE, THERE = "thief-1", "thief-2"
+
+
+class Stage:
+    """Two nodes with a pod each, and an account of each program, on the first node."""
+
+    def __init__(self, api):
+        self.api, self.client = api, api.client
+        crds.load(self.client, CRD)
+        for namespace in ("default", "kube-system"):
+            make_default_account(self.client, namespace)
+        for node in (HERE, THERE):
+            make_node(api, node, {"nvidia.com/gpu": 1}, {})
+            for namespace in ("default", "kube-system"):
+                pod = objects.pod(f"on-{node}", namespace, nodeName=node)
+                pod["spec"]["automountServiceAccountToken"] = False
+                self.client.create(pod)
+        sharepods = "/apis/kubeshare.nthu/v1/sharepods"
+        wait_until(lambda: self.client.get(sharepods), "SharePods", failures=(Refused,))
+        self.client.create(share_pod("shared", "default"))
+        self.thieves = {
+            part: account(api, part, node=HERE if part in OF_NODES else "")
+            for part in (*OF_NODES, *OF_CLUSTER)
+        }
+
+
+def pod_path(part, node=HERE, below="/status"):
+    """A pod of which the part may write the status at all: RBAC."""
+    namespace = "kube-system" if part == "kubeshare-node" else "default"
+    return f"/api/v1/namespaces/{namespace}/pods/on-{node}{below}"
+
+
+@pytest.fixture(scope="module")
+def stage(api):
+    return Stage(api)
+
+
+def node_path(node=HERE, below="/status"):
+    return f"/api/v1/nodes/{node}{below}"
+
+
+def annotated(*keys):
+    return {"metadata": {"annotations": {key.replace("*", "0"): "x" for key in keys}}}
+
+
+def labelled(*keys):
+    return {"metadata": {"labels": dict.fromkeys(keys, "x")}}
+
+
+def writes(part, keys):
+    """Everything that a program writes: paths and bodies."""
+    pod, node = pod_path(part), node_path()
+    shared = "/apis/kubeshare.nthu/v1/namespaces/default/sharepods/shared"
+    yield pod, annotated(*keys.pods) | {"spec": {"activeDeadlineSeconds": 5}}
+    yield pod, annotated(*keys.pods) | labelled(*keys.pod_labels)
+    if keys.conditions:
+        yield pod, {"status": {"conditions": [{"type": keys.conditions[0], "status": "False"}]}}
+    if keys.nodes or keys.node_labels:
+        yield node, annotated(*keys.nodes) | {"spec": {"unschedulable": True}}
+        yield node, labelled(*keys.node_labels)
+    if keys.resources:
+        amounts = dict.fromkeys(keys.resources, "2")
+        yield node, {"status": {"capacity": amounts, "allocatable": amounts}}
+    if keys.sharepods:
+        body = annotated(*keys.sharepods) | {"spec": {"nodeName": HERE}}
+        yield shared, body | ({"status": {"BoundDeviceID": "x"}} if keys.sharepod_status else {})
+    if keys.namespaces:
+        yield "/api/v1/namespaces/default", annotated(*keys.namespaces)
+
+
+def test_each_program_writes_its_own_keys(stage):
+    table = program_keys(registry())
+    for part, thief in stage.thieves.items():
+        if part == "kubeshare-controller":
+            part_keys = [table[part], table["kubeshare-controller-labels"]]
+        else:
+            part_keys = [table[part]]
+        for keys in part_keys:
+            for path, body in writes(part, keys):
+                if part == "kubeshare-controller" and keys is table[part] and "/pods/" in path:
+                    continue
+                assert not refusal(thief, "PATCH", path, body), (part, path, body)
+
+
+ANNOTATION, LABEL = "may not write the annotation", "may not write the label"
+OWNERS, SPEC = "may not write finalizers or owners", "may not write the spec"
+STATUS, OTHER_NODE = "in the status of", "objects of its own node alone"
+NO_RIGHT = "cannot patch resource"
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "00000000-0000-0000"}
+PRIVILEGED = {"name": "x", "image": "x", "securityContext": {"privileged": True}}
+
+
+def test_nobody_changes_what_runs_or_where(stage):
+    for part, thief in stage.thieves.items():
+        for body in (
+            {"spec": {"containers": [{"name": "main", "image": "stolen"}]}},
+            {"spec": {"containers": [{"name": "main", "command": ["stolen"]}]}},
+        ):
+            assert NO_RIGHT in refusal(thief, "PATCH", pod_path(part, below=""), body), part
+        taints = {"spec": {"taints": [{"key": "stolen", "effect": "NoExecute"}]}}
+        assert NO_RIGHT in refusal(thief, "PATCH", node_path(below=""), taints), part
+
+
+def test_nobody_writes_what_is_not_theirs_through_status(stage):
+    for part, thief in stage.thieves.items():
+        pod = pod_path(part)
+        for body, why in (
+            (annotated("example.com/other"), ANNOTATION),
+            (annotated("vgpu.dev/reconcile"), ANNOTATION),
+            (labelled("app"), LABEL),
+            ({"metadata": {"finalizers": ["example.com/held"]}}, OWNERS),
+            ({"status": {"phase": "Failed"}}, STATUS),
+            ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "may not write"),
+        ):
+            assert why in refusal(thief, "PATCH", pod, body), (part, body)
+
+
+def test_nobody_writes_what_is_not_theirs_of_a_node(stage):
+    writers = {"device-plugin-volcano", "device-plugin-gpushare", "device-plugin-gaia"}
+    for part in (*writers, "reconciler", "scheduler", "kubeshare-node"):
+        thief = stage.thieves[part]
+        for body, why in (
+            (annotated("example.com/other"), ANNOTATION),
+            (labelled("node-role.kubernetes.io/control-plane"), LABEL),
+            ({"metadata": {"finalizers": ["example.com/held"]}}, OWNERS),
+            ({"metadata": {"ownerReferences": [OWNER]}}, OWNERS),
+            ({"status": {"capacity": {"nvidia.com/gpu": "9"}}}, STATUS),
+            ({"status": {"allocatable": {"cpu": "0"}}}, STATUS),
+            ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, STATUS),
+        ):
+            assert why in refusal(thief, "PATCH", node_path(), body), (part, body)
+
+
+def test_the_claims_and_registers_of_another_system_are_not_theirs(stage):
+    table = program_keys(registry())
+    for part in PLUGINS:
+        for other in PLUGINS:
+            if other == part:
+                continue
+            pods = annotated(*table[other].pods)
+            assert ANNOTATION in refusal(stage.thieves[part], "PATCH", pod_path(part), pods)
+            if table[other].nodes:
+                nodes = annotated(*table[other].nodes)
+                assert ANNOTATION in refusal(stage.thieves[part], "PATCH", node_path(), nodes)
+
+
+def test_the_account_of_a_node_writes_nothing_of_another_node(stage):
+    table = program_keys(registry())
+    for part in OF_NODES:
+        thief, keys = stage.thieves[part], table[part]
+        body = annotated(*keys.pods[:1])
+        assert OTHER_NODE in refusal(thief, "PATCH", pod_path(part, THERE), body), part
+        if keys.nodes:  # the register of another node
+            body = annotated(*keys.nodes)
+            assert OTHER_NODE in refusal(thief, "PATCH", node_path(THERE), body), part
+
+
+def test_a_token_that_names_no_node_is_refused_with_the_key_and_the_value(stage):
+    unbound = account(stage.api, "device-plugin-volcano")
+    path = pod_path("device-plugin-volcano")
+    keys = program_keys(registry())["device-plugin-volcano"]
+    why = refusal(unbound, "PATCH", path, annotated(*keys.pods))
+    assert "authentication.kubernetes.io/node-name" in why
+    assert "accountPolicy.ownNode: false" in why
+
+
+def test_a_namespace_and_a_sharepod_are_theirs_only_in_their_keys(stage):
+    reconciler, controller = (
+        stage.thieves[part] for part in ("reconciler", "kubeshare-controller")
+    )
+    namespace = "/api/v1/namespaces/default"
+    escaped = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+    assert LABEL in refusal(reconciler, "PATCH", namespace, escaped)
+    assert ANNOTATION in refusal(reconciler, "PATCH", namespace, annotated("example.com/other"))
+    shared = "/apis/kubeshare.nthu/v1/namespaces/default/sharepods/shared"
+    for thief in (reconciler, controller):
+        stolen = {"spec": {"containers": [PRIVILEGED]}}
+        assert SPEC in refusal(thief, "PATCH", shared, stolen)
+        assert ANNOTATION in refusal(thief, "PATCH", shared, annotated("kubeshare/gpu_mem"))
+        assert LABEL in refusal(thief, "PATCH", shared, labelled("app"))
+
+
+def test_nobody_reads_a_secret_runs_a_command_or_takes_another_lease(stage):
+    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/x"
+    for part, thief in stage.thieves.items():
+        for method, path in (
+            ("GET", "/api/v1/namespaces/default/secrets/x"),
+            ("GET", "/api/v1/namespaces/kube-system/secrets"),
+            ("POST", pod_path(part, below="/exec")),
+            ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token"),
+            ("PUT", lease),
+        ):
+            assert "403" in refusal(thief, method, path, None if method == "GET" else {}), (
+                part,
+                path,
+            )
+
+
+def pods_of(namespace):
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def holder(**spec):
+    """A holder pod as the controllers create it; ``spec`` are fields over it, of its container with
+    ``main``.
+    """
+    main = spec.pop("main", {})
+    pod = holder_pod(VirtualGpuName(HERE, "zxcvb"), HolderOptions(product.REFERENCE))
+    pod["spec"] |= spec
+    pod["spec"]["containers"][0] |= main
+    return pod
+
+
+SECRET = {"name": "s", "secret": {"secretName": "s"}}
+HOLDERS = (
+    ("volumes", holder(volumes=[SECRET])),
+    ("volumes", holder(volumes=[{"name": "root", "hostPath": {"path": "/"}}])),
+    ("hostNetwork", holder(hostNetwork=True)),
+    ("initContainers", holder(initContainers=[PRIVILEGED])),
+    ("nodeName", holder(nodeName=HERE)),
+    ("serviceAccountName", holder(serviceAccountName="stolen")),
+    ("automountServiceAccountToken", holder(automountServiceAccountToken=True)),
+    ("securityContext", holder(securityContext={"runAsUser": 0})),
+    ("image", holder(main={"image": "stolen"})),
+    ("args", holder(main={"args": ["exporter"]})),
+    ("command", holder(main={"command": ["sh"]})),
+    ("envFrom", holder(main={"envFrom": [{"secretRef": {"name": "s"}}]})),
+    ("env", holder(main={"env": [{"name": "A", "value": "x"}]})),
+    ("securityContext", holder(main={"securityContext": {"privileged": True}})),
+    ("lifecycle", holder(main={"lifecycle": {"postStart": {"exec": {"command": ["sh"]}}}})),
+)
+"""What differs from a holder pod, and the pod."""
+
+
+def test_a_holder_pod_has_one_shape(stage):
+    thief = stage.thieves["kubeshare-controller"]
+    for namespace, name in (("kube-system", "default"), ("kube-system", "stolen")):
+        about = {"name": name, "namespace": namespace}
+        stage.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
+    options = HolderOptions(product.REFERENCE, "system-node-critical", ("pull",), may_stay=True)
+    for pod in (holder(), holder_pod(VirtualGpuName(HERE, "zxcvb"), options)):
+        assert not refusal(thief, "POST", pods_of("kube-system"), pod)
+    for what, pod in HOLDERS:
+        why = refusal(thief, "POST", pods_of("kube-system"), pod)
+        assert what in why.partition("it differs in ")[2], (what, why)
+
+
+def owned(namespace="default", **spec):
+    """A pod that says it is of a SharePod; ``spec`` as of :func:`holder`."""
+    main = spec.pop("main", {})
+    pod = objects.pod("mine", namespace, nodeName=HERE, **spec)
+    pod["spec"]["containers"][0] |= main
+    owner = {"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", "name": "mine", "uid": "u"}
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    return pod
+
+
+LIBRARY_VOLUME = {"name": "kubeshare-lib", "hostPath": {"path": "/kubeshare/library"}}
+MOUNT = {"name": "kubeshare-lib", "mountPath": "/kubeshare/library"}
+TOKEN = {"serviceAccountToken": {"audience": "vault", "path": "t"}}
+OWNED = (
+    ("privileged", owned(main={"securityContext": {"privileged": True}})),
+    ("privileged", owned(initContainers=[PRIVILEGED])),
+    ("capabilities", owned(main={"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})),
+    ("hostNamespaces", owned(hostPID=True)),
+    ("hostPath", owned(volumes=[{"name": "root", "hostPath": {"path": "/"}}])),
+    ("hostPath", owned(volumes=[LIBRARY_VOLUME], main={"volumeMounts": [MOUNT]})),
+    ("serviceAccountName", owned(serviceAccountName="stolen")),
+    ("tokenAudience", owned(volumes=[{"name": "t", "projected": {"sources": [TOKEN]}}])),
+)
+"""The field that a SharePod may not have, and its pod."""
+
+
+def test_a_pod_of_a_sharepod_has_no_more_rights_than_a_plain_pod(stage):
+    thief = stage.thieves["kubeshare-controller"]
+    about = {"name": "stolen", "namespace": "default"}
+    stage.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
+    mounted = {"volumeMounts": [MOUNT | {"readOnly": True}]}
+    for pod in (owned(), owned(volumes=[LIBRARY_VOLUME], main=mounted)):
+        assert not refusal(thief, "POST", pods_of("default"), pod)
+    for what, pod in OWNED:
+        why = refusal(thief, "POST", pods_of("default"), pod)
+        assert f"a SharePod may not have {what} in the namespace default" in why, (what, why)
+    for namespace in ("kube-system", HOME):
+        make_default_account(stage.client, namespace)
+        why = refusal(thief, "POST", pods_of(namespace), owned(namespace))
+        assert "no pod of a SharePod is created in the namespace" in why
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_program_learns_from_the_api_server_which_node_its_token_names(stage, is_bound):
+    client = account(stage.api, "kubeshare-node", node=HERE if is_bound else "")
+    with ApiClient.connect(str(client.kubeconfig)) as api:
+        problem = NodeToken(api, HERE, is_required=True).complaint()
+        other = NodeToken(api, THERE, is_required=True).complaint()
+    assert bool(problem) is not is_bound
+    assert ("names node" if is_bound else "names no node") in other
