@@ -126,10 +126,10 @@ class SchedulerCache(CacheReader):
         with self._lock:
             self._state.set_gpu_admission(data)
 
-    def end_old_promises(self) -> None:
-        """Report the nodes that another scheduler's reservation held back until it expired."""
+    def end_kept_free(self) -> None:
+        """Report the nodes on which something is free that was kept free for a time."""
         with self._lock:
-            self._state.end_old_promises()
+            self._state.end_kept_free()
 
     # ------------------------------------------------------------ filter and prioritize
 

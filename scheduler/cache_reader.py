@@ -15,7 +15,7 @@ from scheduler.rejected import RejectedPod, RejectedPods
 from vgpu.kube.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import CandidateView
+from vgpu.placement.node_view import CandidateView, StandingPod
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts
@@ -142,11 +142,11 @@ class CacheReader:
                 if node is None or isinstance(scheme, PlacementReason) or scheme.row.name != system:
                     continue
                 view = cached.view(self._clock())
-                is_readable = view is not None and view.reason is not PlacementReason.UNREADABLE
+                is_readable = view is not None and view.is_readable
                 nodes.append(
                     InspectedNode(
                         node,
-                        view.candidate.gpus if view and is_readable else cached.readable_gpus(),
+                        view.held_gpus if view is not None else (),
                         tuple(sorted(cached.pods.values(), key=lambda pod: pod.ref)),
                         scheme.codec,
                         scheme.unit_bytes,
@@ -154,6 +154,15 @@ class CacheReader:
                     )
                 )
             return nodes
+
+    def standing(self) -> list[tuple[str, StandingPod]]:
+        """The nodes' pods that stand in the way of others, of the views that are known."""
+        with self._lock:
+            return [
+                (name, each)
+                for name, cached in sorted(self._state.nodes.items())
+                for each in cached.standing
+            ]
 
     def all_pods(self) -> list[Pod]:
         """All pods that share GPUs."""

@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import structs
 
-from scheduler.foreign_promises import ForeignPromises
 from scheduler.node_cache import CachedNode, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.quota_state import QuotaState
@@ -25,10 +24,11 @@ from vgpu.kube.objects import (
 )
 from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import held_shares, scheme_of
+from vgpu.placement.node_view import foreign_promise, peak_shares, scheme_of
 from vgpu.placement.result import PlacementReason
-from vgpu.quota.usage import PodUsage, node_model, usage_of_requests, usage_of_shares
+from vgpu.quota.usage import PodUsage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.requesting import Basis, counted_claim, unknown_shares
 
 MOST_GONE: Final = 50_000
 """Maximum number of pods that are remembered as gone."""
@@ -46,6 +46,7 @@ def _counts_alike(before: Pod, pod: Pod) -> bool:
         and before.containers == pod.containers
         and holds_devices(before) == holds_devices(pod)
         and before.initialized() == pod.initialized()
+        and before.gated == pod.gated
     )
 
 
@@ -91,7 +92,10 @@ class ClusterState:
         self.pods: dict[str, Pod] = {}
         self.quotas = QuotaState(relieved)
         self._devices: dict[str, tuple[Node, Mapping[str, Device]]] = {}
-        self._promises = ForeignPromises(schemes)
+        self._promised: dict[str, str] = {}
+        """The node that another scheduler's reservation names, by ``<namespace>/<name>``."""
+        self._seen: dict[str, float] = {}
+        """When pods were first seen as bound, by UID, if the API server has no earlier time."""
         self._reserved: dict[str, set[str]] = {}
         self._unreadable: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -106,7 +110,7 @@ class ClusterState:
         """The node of this name, which is made if nothing is known of it yet."""
         cached = self.nodes.get(name)
         if cached is None:
-            cached = self.nodes[name] = CachedNode(name, self._forget_answers)
+            cached = self.nodes[name] = CachedNode(name, self._forget_answers, self._seen)
         return cached
 
     # ------------------------------------------------------------ events
@@ -160,7 +164,6 @@ class ClusterState:
             self._forget(key, before)
             if pod is None or pod.ref.uid != before.ref.uid:
                 self.bury(before.ref.uid)
-                self._promises.forget(before.ref.uid)
                 self._count(before.ref)
         if pod is not None:
             self.pods[key] = pod
@@ -234,6 +237,7 @@ class ClusterState:
 
     def bury(self, uid: str) -> None:
         """The pod is gone for certain: it holds nothing, here or in a claim."""
+        self._seen.pop(uid, None)
         self._gone[uid] = None
         if len(self._gone) > MOST_GONE:
             self._gone.popitem(last=False)
@@ -293,13 +297,15 @@ class ClusterState:
         """Number of reservations."""
         return sum(map(len, self._reserved.values()))
 
-    def end_old_promises(self) -> None:
-        """Forget other schedulers' reservations that have expired: no event shows that.
+    def end_kept_free(self) -> None:
+        """Report the nodes on which something is free that was kept free for a time.
 
-        Only these are looked at, not the nodes.
+        No event shows that. Only views that were asked for are looked at: nobody waits for others.
         """
-        for key in self._promises.expired(self._clock()):
-            self._end_promise(key)
+        now = self._clock()
+        for cached in list(self.nodes.values()):
+            if cached.take_ended(now):
+                self._changed(cached)
 
     # ------------------------------------------------------------ parts
 
@@ -346,22 +352,22 @@ class ClusterState:
         return None
 
     def _usage_of_bound(self, pod: Pod) -> PodUsage | None:
-        """By the pod's annotations; by its requests while these cannot be read."""
-        scheme = next((each for each in self._schemes if each.is_asked(pod)), None)
+        """By the pod's annotations, at least what it requests, each GPU once, known or not."""
         units = pod.requested_units()
         cached = self.nodes.get(pod.node)
-        model = node_model(cached.node if cached else None)
-        if scheme is None:  # of a system that is observed only, such as a MIG instance's pod
-            return PodUsage({model: units}) if units else None
-        devices = self._devices_of(cached)
-        try:
-            shares = held_shares(scheme, pod, tuple(dict.fromkeys(devices.values())))
-            if shares is not None:
-                return usage_of_shares(units, shares, devices, model)
-            requests = scheme.codec.requests(pod)
-        except ClaimError:
-            requests = ()
-        return usage_of_requests(units, requests, model)
+        node = cached.node if cached else None
+        model, devices = node_model(node), self._devices_of(cached)
+        for scheme in self._schemes:
+            counted = counted_claim(
+                pod, scheme.codec, devices, None if node is None else node.advertised
+            )
+            if counted.basis is Basis.NAMED:
+                claim = counted.claim
+                shares = () if claim is None else peak_shares(pod, claim)
+                missing = unknown_shares(counted.missing, devices.values(), scheme.codec.unit_bytes)
+                return usage_of_shares(units, (*shares, *missing), devices, model)
+        # Of a system that is observed only, such as a MIG instance's pod, or of none.
+        return PodUsage({model: units}) if units else None
 
     def _devices_of(self, cached: CachedNode | None) -> Mapping[str, Device]:
         """The GPUs of a node under every name that a share may have; none if unreadable."""
@@ -404,19 +410,25 @@ class ClusterState:
         elif pod.node:
             cached = self.cached(pod.node)
             cached.pods[key] = pod
+            self._note_seen(pod)
             self._priorities[pod.priority] += 1
             cached.change()
             self.settle(uid)
         elif uid not in self._reserved:
-            promise = self._promises.read(key, pod, self._clock())
+            promise = foreign_promise(pod, self._schemes)
             if promise is not None:
+                self._promised[key] = promise.node
                 cached = self.cached(promise.node)
                 cached.promises[key] = promise
                 cached.change()
 
+    def _note_seen(self, pod: Pod) -> None:
+        now = self._clock()
+        if all(at is None or at > now for at in (pod.scheduled_at, pod.started_at)):
+            self._seen.setdefault(pod.ref.uid, now)
+
     def _end_promise(self, key: str) -> None:
-        promise = self._promises.take(key)
-        cached = self.nodes.get(promise.node) if promise else None
+        cached = self.nodes.get(self._promised.pop(key, ""))
         if cached is not None:
             cached.promises.pop(key, None)
             self._changed(cached)

@@ -12,7 +12,7 @@ from scheduler.refused_nodes import RefusedNodes
 from vgpu.model import Request
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
-from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_QUOTA, OF_STANDING, PlacementReason, PlacementRefusal
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts, amount_text
@@ -27,6 +27,7 @@ class RejectionSummary(msgspec.Struct, frozen=True):
         free_bytes: memory of the GPU with the most free memory, of the nodes with too little; None
             if memory is missing nowhere.
         quota: the limit of a quota that refuses the pod, with its amounts; "" if none does.
+        standing: the pods that stand in the way of this one, each with the reason.
         outranked: number of the nodes that would take the pod without pods of lower priority, as
             far as they were examined.
     """
@@ -35,6 +36,7 @@ class RejectionSummary(msgspec.Struct, frozen=True):
     free_bytes: int | None = None
     outranked: int = 0
     quota: str = ""
+    standing: str = ""
 
 
 def summary_of(refused: RefusedNodes) -> RejectionSummary:
@@ -46,7 +48,15 @@ def summary_of(refused: RefusedNodes) -> RejectionSummary:
         if refusal.cause is PlacementReason.MEMORY and refusal.free_bytes is not None
     ]
     over_quota = (each.message for each in distinct if each.reason in OF_QUOTA)
-    return RejectionSummary(refused.counts(), max(free, default=None), quota=next(over_quota, ""))
+    in_the_way = dict.fromkeys(
+        text for each in distinct if each.reason in OF_STANDING for text in each.message.split("; ")
+    )
+    return RejectionSummary(
+        refused.counts(),
+        max(free, default=None),
+        quota=next(over_quota, ""),
+        standing=", ".join(in_the_way),
+    )
 
 
 def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
@@ -59,6 +69,8 @@ def rejection_text(summary: RejectionSummary, demand: PodDemand) -> str:
         if reason in OF_QUOTA and summary.quota:
             text += f" ({summary.quota})"
         parts.append(text)
+    if summary.standing:
+        parts.append(f"in the way: {summary.standing}")
     if summary.outranked:
         parts.append(
             f"{count(summary.outranked, 'node')} would take the pod without pods of lower priority,"

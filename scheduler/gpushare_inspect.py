@@ -17,6 +17,7 @@ from vgpu.model import ContainerKind
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.node import MEMORY
+from vgpu.schemes.requesting import counted_claim
 
 
 class InspectedNode(msgspec.Struct, frozen=True):
@@ -70,10 +71,8 @@ def _device(node: InspectedNode, gpu: UsedGpu) -> dict[str, Any]:
 
 
 def _devices(node: InspectedNode, pod: Pod) -> Sequence[str]:
-    try:
-        claim = node.codec.claim(pod)
-    except ClaimError:
-        return ()
+    devices = {name: gpu.device for gpu in node.gpus for name in gpu.device.names}
+    claim = counted_claim(pod, node.codec, devices, node.node.advertised).claim
     return [share.device for each in claim.allocations for share in each.shares] if claim else ()
 
 

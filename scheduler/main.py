@@ -444,8 +444,8 @@ class Scheduler:
             self._labeler.add(label)
 
     def _check_reservations(self) -> None:
-        """End those that are over and that no event has ended: other schedulers', and ours."""
-        self._cache.end_old_promises()
+        """End those that are over without an event, and what was kept free for a time."""
+        self._cache.end_kept_free()
         self._binder.settle()
 
     def _view(self) -> SchedulerView:
@@ -461,6 +461,7 @@ class Scheduler:
             api_requests=self._api.requests,
             held=self._held(),
             quotas=self._cache.limited(),
+            standing=self._cache.standing(),
             **self._metrics.counts(),
         )
 

@@ -12,6 +12,7 @@ from scheduler.cache_reader import QuotaView
 from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import Family, FamilyTable, Histogram, HistogramCounts, MetricType
+from vgpu.placement.node_view import StandingPod
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import QuotaLimit
 
@@ -56,6 +57,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
         api_requests: requests to the API server by verb and HTTP status.
         held: what the chosen compatibility sets need.
         quotas: the quotas of namespaces, with what their pods use.
+        standing: node and pod of those that stand in the way of others.
     """
 
     ready: bool
@@ -71,6 +73,7 @@ class SchedulerView(msgspec.Struct, frozen=True):
     api_requests: Mapping[tuple[str, str], int]
     held: SchemeHoldings = SchemeHoldings()
     quotas: Sequence[QuotaView] = ()
+    standing: Sequence[tuple[str, StandingPod]] = ()
 
 
 class SchedulerMetrics:
@@ -164,6 +167,17 @@ SCHEDULER: Final = FamilyTable(
             GAUGE,
             "Pods that no node took when kube-scheduler last asked.",
             lambda view: view.rejected,
+        ),
+        Family(
+            "vgpu_extender_standing_pods",
+            GAUGE,
+            "1 for each pod that takes something off what is free of a node, and is on no GPU that"
+            " is known for certain: its annotations do not name its GPUs, or it is not bound.",
+            lambda view: {
+                (node, each.pod.namespace, each.pod.name, each.reason): 1
+                for node, each in view.standing
+            },
+            ("node", "namespace", "pod", "reason"),
         ),
         Family(
             "vgpu_extender_woken_pods_total",

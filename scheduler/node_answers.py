@@ -12,7 +12,7 @@ from typing import Final, Generic, Self, TypeVar
 import msgspec
 
 from vgpu.kube.objects import Node
-from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.placement.result import OF_STANDING, PlacementReason, PlacementRefusal
 from vgpu.quota.usage import PodUsage, node_model, node_pool
 
 MOST_KEYS: Final = 128
@@ -32,7 +32,8 @@ class NodeAnswer(msgspec.Struct, frozen=True, eq=False):
     """Whether a node takes a demand. An answer is equal to itself only, so that it is hashed fast.
 
     Attributes:
-        refusal: its cause and the free memory, without the node's GPUs; None if it takes it.
+        refusal: its cause and the free memory, without the node's GPUs, and the pods that stand in
+            the way; None if it takes it.
         score: the node's score, 0 with a refusal.
     """
 
@@ -43,7 +44,8 @@ class NodeAnswer(msgspec.Struct, frozen=True, eq=False):
     def refused(cls, refusal: PlacementRefusal) -> Self:
         """The answer of a node that refuses."""
         cause = refusal.cause
-        return cls(PlacementRefusal(cause, cause.explanation, free_bytes=refusal.free_bytes))
+        message = refusal.message if cause in OF_STANDING else cause.explanation
+        return cls(PlacementRefusal(cause, message, free_bytes=refusal.free_bytes))
 
 
 UNKNOWN: Final = NodeAnswer(PlacementRefusal.of(PlacementReason.UNKNOWN_NODE))
@@ -82,13 +84,14 @@ class NodeAnswers(NodeMemory[NodeAnswer]):
 
     def __init__(self) -> None:
         super().__init__(MOST_KEYS)
-        self._distinct: dict[tuple[PlacementReason | None, int | None, int], NodeAnswer] = {}
+        self._distinct: dict[Hashable, NodeAnswer] = {}
 
     def shared(self, answer: NodeAnswer) -> NodeAnswer:
         """The one object of all equal answers."""
         refusal = answer.refusal
         content = (
             None if refusal is None else refusal.reason,
+            None if refusal is None else refusal.message,
             None if refusal is None else refusal.free_bytes,
             answer.score,
         )

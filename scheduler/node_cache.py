@@ -14,16 +14,17 @@ from scheduler.node_answers import NodeAnswer
 from scheduler.shapes import DemandShape
 from vgpu.kube.objects import Node, Pod
 from vgpu.model import Allocation, Device, PodRef
-from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
+from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
+    NEVER_SEEN,
     CandidateView,
     ForeignPromise,
     Reservation,
+    StandingPod,
     ViewParts,
     node_view,
-    readable_gpus,
 )
 from vgpu.placement.result import (
     Placement,
@@ -85,8 +86,17 @@ class PodPlacement(msgspec.Struct, frozen=True):
 class CachedNode:
     """A node with its pods. Not for several threads: its cache locks."""
 
-    def __init__(self, name: str, changed: Callable[[str], object] = lambda _: None) -> None:
-        """``changed`` is called with the name whenever something of the node has changed."""
+    def __init__(
+        self,
+        name: str,
+        changed: Callable[[str], object] = lambda _: None,
+        seen: Mapping[str, float] = NEVER_SEEN,
+    ) -> None:
+        """``changed`` is called with the name whenever something of the node has changed.
+
+        ``seen`` is that of :func:`node_view`.
+        """
+        self.seen = seen
         self.name = name
         self.node: Node | None = None
         self.scheme: SchedulerScheme | PlacementReason = PlacementReason.UNKNOWN_NODE
@@ -98,6 +108,7 @@ class CachedNode:
         self._view: CandidateView | None = None
         self._parts = ViewParts()
         self._on_change = changed
+        self._has_ended = False
         self._held: tuple[PodReservation, ...] | None = None
         self._least_priority: int | None = None
 
@@ -120,8 +131,23 @@ class CachedNode:
         return not isinstance(own, PlacementReason) and own.row.name == scheme.row.name
 
     def is_alike_for(self, demand: PodDemand) -> bool:
-        """Whether all pods find it as this one does: nothing is kept on it for a single pod."""
-        return not (self.promises or self.held) and self.as_found_by(demand) is self
+        """Whether all pods find it as this one does, and always.
+
+        Nothing is kept on it for a single pod, and nothing for a time.
+        """
+        if self.promises or self.held or (self._view is not None and self._view.until is not None):
+            return False
+        return self.as_found_by(demand) is self
+
+    def take_ended(self, now: float) -> bool:
+        """Whether the time of something that is kept free has ended since this was last asked."""
+        ended = self._has_ended or self._is_over(now)
+        self._has_ended = False
+        return ended
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the view has something kept free whose time is over."""
+        return self._view is not None and self._view.until is not None and self._view.until <= now
 
     @property
     def held(self) -> tuple[PodReservation, ...]:
@@ -150,7 +176,7 @@ class CachedNode:
         ended |= {pod.uid, *gone}
         if not gone and ended.isdisjoint(self.reservations) and key not in self.promises:
             return self
-        other = CachedNode(self.name)
+        other = CachedNode(self.name, seen=self.seen)
         other.node, other.scheme, other.unhealthy = self.node, self.scheme, self.unhealthy
         other.unreadable, other._parts = self.unreadable, self._parts
         other.pods = (
@@ -169,8 +195,9 @@ class CachedNode:
         if self.node is None or isinstance(self.scheme, PlacementReason):
             return None
         view = self._view
-        if view is not None and view.until is not None and view.until <= now:
+        if self._is_over(now):
             self.change()
+            self._has_ended = True
             view = None
         if view is None:
             view = self._view = node_view(
@@ -181,18 +208,18 @@ class CachedNode:
                 self._unbound(),
                 now=now,
                 unhealthy=self.unhealthy,
+                seen=self.seen,
                 parts=self._parts,
             )
             for detail in self.unreadable.values():
                 reason = PlacementReason.UNREADABLE
-                view = self._view = CandidateView(view.candidate, reason, detail)
+                view = self._view = structs.replace(view, reason=reason, detail=detail)
         return view
 
-    def readable_gpus(self) -> tuple[UsedGpu, ...]:
-        """The GPUs with what can be read of their use, also where that is not all."""
-        if self.node is None or isinstance(self.scheme, PlacementReason):
-            return ()
-        return readable_gpus(self.node, self.scheme, self.pods.values(), self._unbound())
+    @property
+    def standing(self) -> tuple[StandingPod, ...]:
+        """The pods that stand in the way of others, by the last view that was asked for."""
+        return () if self._view is None else self._view.standing
 
     def _unbound(self) -> list[PodReservation]:
         """The reservations of pods that are not among the bound ones."""
@@ -206,7 +233,10 @@ class CachedNode:
         now: float,
         before: Iterable[PodDemand] = (),
     ) -> PlacementResult:
-        """The placement of a demand of the scheme, after those of ``before``, which fit as well."""
+        """The placement of a demand of the scheme, after those of ``before``, which fit as well.
+
+        Where the node took the demand without pods that stand in the way, these are the reason.
+        """
         candidate = self.candidate(scheme, now)
         if isinstance(candidate, PlacementRefusal):
             return candidate
@@ -214,7 +244,11 @@ class CachedNode:
             result = scheme.dialect.choose(earlier, candidate)
             if isinstance(result, Placement):
                 candidate = structs.replace(candidate, gpus=result.gpus)
-        return scheme.dialect.choose(demand, candidate)
+        result = scheme.dialect.choose(demand, candidate)
+        view = self.view(now)
+        if isinstance(result, Placement) or view is None or not view.standing:
+            return result
+        return view.blamed(scheme, demand, result)
 
     def answer(
         self,

@@ -7,7 +7,20 @@ from typing import Final, Self
 
 from scheduler.node_answers import NodeAnswer
 from scheduler.wire import NodeTexts
-from vgpu.placement.result import OF_QUOTA, UNRESOLVABLE, PlacementReason, PlacementRefusal
+from vgpu.placement.result import (
+    OF_QUOTA,
+    OF_STANDING,
+    UNRESOLVABLE,
+    PlacementReason,
+    PlacementRefusal,
+)
+
+
+def answer_text(refusal: PlacementRefusal) -> str:
+    """The text of a node's answer: its cause, and the pods that stand in the way."""
+    cause = refusal.cause
+    return refusal.text if cause in OF_STANDING else cause.explanation
+
 
 _ORDER: Final = {reason: number for number, reason in enumerate(PlacementReason)}
 
@@ -103,11 +116,11 @@ class RefusedNodes:
         ``each`` makes one text for all of these nodes.
         """
         only = self.only_cause()
-        if only is not None:
+        if only is not None and only not in OF_STANDING:
             text = only.explanation
             alike = dict.fromkeys(self.names, text) if each is None else each(text)
             return ({}, alike) if only in UNRESOLVABLE else (alike, {})
-        explained = {answer: it.cause.explanation for answer, it in self._refusals.items()}
+        explained = {answer: answer_text(it) for answer, it in self._refusals.items()}
         texts = dict(zip(self.names, map(explained.__getitem__, self._answers), strict=True))
         lasting = self._lasting()
         if not lasting:  # nearly always

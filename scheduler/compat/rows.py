@@ -1,16 +1,16 @@
 """What pods hold of the GPUs, as rows of the compatibility sets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from scheduler.gpushare_inspect import InspectedNode
 from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind, PodRef, Share
+from vgpu.model import ContainerKind, Device, PodRef, Share
 from vgpu.placement.candidate import UsedGpu
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import held_shares
-from vgpu.schemes.codec import ClaimError
+from vgpu.placement.node_view import peak_shares
+from vgpu.schemes.requesting import counted_claim
 
 
 class ContainerShare(msgspec.Struct, frozen=True):
@@ -62,11 +62,14 @@ class PodHoldings:
         held = []
         for node in nodes:
             pods = []
+            devices = {name: gpu.device for gpu in node.gpus for name in gpu.device.names}
             for pod in node.pods:
                 key = (name, pod.ref.uid)
                 before = self._known.get(key)
                 known[key] = entry = (
-                    before if before and before[0] is pod else (pod, _holding(scheme, pod))
+                    before
+                    if before and before[0] is pod
+                    else (pod, _holding(scheme, pod, node.node, devices))
                 )
                 if entry[1] is not None:
                     pods.append((pod.ref, entry[1]))
@@ -77,15 +80,15 @@ class PodHoldings:
         return tuple(held)
 
 
-def _holding(scheme: SchedulerScheme, pod: Pod) -> PodHolding | None:
+def _holding(
+    scheme: SchedulerScheme, pod: Pod, node: Node, devices: Mapping[str, Device]
+) -> PodHolding | None:
     """None of a pod without GPUs, or whose annotations cannot be read."""
-    try:
-        claim = scheme.codec.claim(pod)
-        peak = held_shares(scheme, pod, ())
-    except ClaimError:
+    counted = counted_claim(pod, scheme.codec, devices, node.advertised, resolves_defaults=False)
+    claim = counted.claim
+    if claim is None:
         return None
-    if claim is None or peak is None:
-        return None
+    peak = peak_shares(pod, claim)
     numbers = _numbers(pod, {allocation.container for allocation in claim.allocations})
     shares = tuple(
         ContainerShare(pod.ref, numbers[allocation.container], share)

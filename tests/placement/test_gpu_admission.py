@@ -155,13 +155,13 @@ def test_a_bound_pod_counts_where_it_is_and_not_where_it_was_promised():
     assert best(pod(0, (200, 0)), NODES[:2], [moved])[0] == "node0"
 
 
-def test_a_node_is_not_used_while_the_claim_of_a_pod_there_cannot_be_read():
+def test_a_pod_whose_claim_cannot_be_read_takes_its_request_off_what_is_free():
     riddle = pod(1, (50, 1), node="node0", phase="Running", annotations={f"{INDEX}0": "zero"})
     seen = view(NODES[0], [riddle])
-    assert (seen.reason, seen.candidate.gpus) == (PlacementReason.UNREADABLE, ())
-    assert "zero" in seen.detail
+    assert (seen.reason, seen.standing_reason) == (None, PlacementReason.POD_WITHOUT_GPU)
     assert "test-ns/pod-1" in seen.detail
-    assert best(pod(0, (10, 1)), NODES, [riddle])[0] == "node1"
+    assert {gpu.free_milli for gpu in seen.candidate.gpus} == {500}
+    assert best(pod(0, (200, 0)), NODES, [riddle])[0] == "node1"
 
 
 def test_the_fullest_node_that_fits_comes_first_and_equal_ones_by_name():

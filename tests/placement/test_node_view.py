@@ -11,7 +11,6 @@ from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
 from vgpu.model import Claim, ContainerKind, PodRef, Scheme, Share
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import (
-    RESERVED_SECONDS,
     Reservation,
     foreign_promise,
     node_view,
@@ -190,32 +189,57 @@ def test_unhealthy_and_cordoned_gpus_get_no_new_shares():
     assert allocation.shares[0].device == "GPU-0"
 
 
-def test_a_bound_pod_without_a_gpu_holds_its_node_back():
-    bound = pod("a", asking("hami", 4096))
-    view = node_view(hami_node(), HAMI, [bound], (), (), now=NOW)
-    assert view.reason is PlacementReason.POD_WITHOUT_GPU
+def test_a_bound_pod_without_a_gpu_is_taken_off_what_is_free():
+    """Of every GPU for five minutes after it was bound, then of the one with the most free memory.
+
+    Held amounts have it on no GPU.
+    """
+    bound = pod("a", asking("hami", 4096), scheduled_at=NOW - 10)
+    small = bind(pod("s", asking("hami", 1024)), hami_node())
+    view = node_view(hami_node(), HAMI, [bound, small], (), (), now=NOW)
+    assert (view.reason, view.standing_reason) == (None, PlacementReason.POD_WITHOUT_GPU)
     assert "ml/a" in view.detail
+    assert view.until == NOW + 290
+
+    def free(view):
+        return [gpu.free_bytes // MIB for gpu in view.candidate.gpus]
+
+    assert sorted(free(view)) == [16384 - 4096 - 1024, 16384 - 4096]
+    later = node_view(hami_node(), HAMI, [bound, small], (), (), now=NOW + 290)
+    assert sorted(free(later)) == [16384 - 4096, 16384 - 1024]
+    assert later.until is None
+    for each in (view, later):
+        assert sorted(gpu.memory_bytes // MIB for gpu in each.held_gpus) == [0, 1024]
     other = pod("b", asking("gpushare", 1))
-    assert node_view(hami_node(), HAMI, [other], (), (), now=NOW).reason is None
+    assert node_view(hami_node(), HAMI, [other], (), (), now=NOW).standing == ()
 
 
-def test_another_schedulers_reservation_holds_its_node_back_until_it_is_old():
+def test_without_a_time_of_the_api_server_the_five_minutes_begin_when_the_pod_is_first_seen():
+    for bound, began in (
+        (pod("a", asking("hami", 4096)), NOW),
+        (pod("a", asking("hami", 4096), started_at=NOW + 10_000), NOW),
+        (pod("a", asking("hami", 4096), started_at=NOW - 100), NOW - 100),
+    ):
+        seen = {bound.ref.uid: NOW}
+        view = node_view(hami_node(), HAMI, [bound], (), (), now=NOW + 5, seen=seen)
+        assert view.until == began + 300
+
+
+def test_another_schedulers_reservation_holds_the_gpus_that_it_names():
     annotations = {
         "hami.io/vgpu-node": "n1",
         "hami.io/vgpu-time": str(int(NOW - 10)),
         "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,4096,0:;",
     }
     waiting = pod("a", asking("hami", 4096), node="", annotations=annotations)
-    promise = foreign_promise(waiting, SCHEMES, first_read=NOW)
-    assert (promise.node, promise.since) == ("n1", NOW - 10)
-    assert foreign_promise(waiting, SCHEMES, first_read=NOW - 60).since == NOW - 60
-
-    def reason(now):
-        return node_view(hami_node(), HAMI, (), [promise], (), now=now).reason
-
-    assert reason(NOW) is PlacementReason.OTHER_SCHEDULER
-    assert reason(NOW - 10 + RESERVED_SECONDS) is None
-    assert foreign_promise(pod("b", asking("hami", 1), node=""), SCHEMES, NOW) is None
+    promise = foreign_promise(waiting, SCHEMES)
+    assert (promise.node, promise.system) == ("n1", "hami")
+    view = node_view(hami_node(), HAMI, (), [promise], (), now=NOW)
+    assert [gpu.memory_bytes // MIB for gpu in view.candidate.gpus] == [4096, 0]
+    assert (view.reason, view.standing_reason) == (None, PlacementReason.OTHER_SCHEDULER)
+    assert foreign_promise(pod("b", asking("hami", 1), node=""), SCHEMES) is None
+    assert foreign_promise(structs.replace(waiting, gated=True), SCHEMES) is None
+    assert foreign_promise(structs.replace(waiting, containers=()), SCHEMES) is None
 
 
 def test_hami_tries_idle_gpus_first_and_full_ones_where_the_pod_asks_for_it():

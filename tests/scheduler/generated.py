@@ -127,13 +127,14 @@ class HeldFor(msgspec.Struct, frozen=True):
 
 
 class ModelNode(msgspec.Struct):
-    """What there is of a node; pods by name."""
+    """What there is of a node; pods by name, and by UID when they were first seen as bound."""
 
     node: Node | None = None
     unhealthy: str = ""
     bound: dict[str, Pod] = {}
     promised: dict[str, ForeignPromise] = {}
     held: dict[str, HeldFor] = {}
+    seen: dict[str, float] = {}
 
     def place(self, scheme, demand, now, gone=frozenset()):
         """The placement of a pod, or the reason why the node does not take it.
@@ -155,11 +156,14 @@ class ModelNode(msgspec.Struct):
             ],
             now=now,
             unhealthy=self.unhealthy,
+            seen=self.seen,
         )
         if view.reason is not None:
             return view.reason
         result = scheme.dialect.choose(demand, view.candidate)
-        return result if isinstance(result, Placement) else result.cause
+        if isinstance(result, Placement):
+            return result
+        return view.blamed(scheme, demand, result).cause
 
     def answer(self, scheme, demand, now):
         """The reason, "" if the node takes the pod, and its score."""
@@ -174,7 +178,7 @@ def promised(served, model, system, pod, name, at):
     pod = structs.replace(pod, annotations=RESERVED[system](at, name))
     served.show(pod.ref.name, pod)
     if system != "gpushare":  # its annotations name no node
-        model[name].promised[pod.ref.name] = ForeignPromise(pod.ref, name, min(at, served.time()))
+        model[name].promised[pod.ref.name] = ForeignPromise(pod.ref, name, system, pod)
 
 
 def preempted(served, model, scheme, pod, name, victims):

@@ -74,6 +74,7 @@ class Served:
         cache: for events; a verb is asked by a request.
         time: returns unix seconds.
         error: the text of the last answer to bind.
+        texts: why each node refused the pod, in the last answer to filter.
     """
 
     def __init__(
@@ -149,7 +150,8 @@ class Served:
         assert answer["Error"] == ""
         failed = answer["FailedNodes"] | answer["FailedAndUnresolvableNodes"]
         assert sorted([*answer["NodeNames"], *failed]) == sorted(names)
-        return answer["NodeNames"], {name: REASONS.get(text, text) for name, text in failed.items()}
+        self.texts = failed
+        return answer["NodeNames"], {name: reason_of(text) for name, text in failed.items()}
 
     def scores(self, pod, names):
         """The score of each node."""
@@ -215,6 +217,11 @@ class Served:
         for node in self.changed():
             assert self.program._waker.wake_fitting(node)
         return self.program._waker.woken
+
+
+def reason_of(text):
+    """The reason in a node's answer, in front of the pods that stand in the way."""
+    return REASONS.get(text.partition(": ")[0], text)
 
 
 def taken(queue):

@@ -29,7 +29,8 @@ from vgpu.commands.fit_answer import answer as fit
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
-from vgpu.placement.node_view import RESERVED_SECONDS, node_view
+from vgpu.placement.kept_free import UNKNOWN_GPU_SECONDS
+from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement
 
 NAMES = ("n1", "n2", "n3")
@@ -137,7 +138,7 @@ def keep_for_others(data, served, model, scheme):
     if kind == "held":
         preempted(served, model, scheme, pod, name, [*model[name].bound])
     elif kind == "promised":
-        age = data.draw(st.sampled_from((0.0, RESERVED_SECONDS)))
+        age = data.draw(st.sampled_from((0.0, UNKNOWN_GPU_SECONDS)))
         promised(served, model, system, pod, name, NOW - age)
 
 

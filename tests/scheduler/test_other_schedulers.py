@@ -1,7 +1,8 @@
 """Reservations of the original schedulers for pods that are not bound: the day of the switch.
 
 HAMi's scheduler, gpu-admission and older Volcanos write them with the node, and bind later. A
-reservation counts for five minutes, and its end wakes the pods that it kept waiting.
+reservation counts on the GPUs that it names, for what its pod requests, as long as it stands; its
+end wakes the pods that it kept waiting.
 """
 
 import pytest
@@ -12,14 +13,13 @@ from tests.scheduler.test_promise import NODES
 from tests.support.web_helpers import fetch
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
-from vgpu.placement.node_view import RESERVED_SECONDS
+from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason
-from vgpu.written_keys import RETRY
 
 OTHER = PlacementReason.OTHER_SCHEDULER
 FREE = (["n1"], {})
 HELD = ([], {"n1": OTHER})
-END = NOW + RESERVED_SECONDS
+THEIRS = f"pod ns/theirs: {StandingReason.RESERVED.explanation}"
 
 LIMITS = {
     "hami": lambda gib: {"nvidia.com/gpu": 1, "nvidia.com/gpumem": gib * 1024},
@@ -86,6 +86,18 @@ class Switched(Served):
         self.show(pod.ref.name, stored)
         return stored
 
+    def fill(self):
+        """A bound pod holds the whole GPU that no reservation names."""
+        annotations = {
+            key: text.replace("GPU-1", "GPU-0").replace("4096", "16384")
+            for key, text in RESERVED[self.system](NOW).items()
+        }
+        if self.system == "gaia":
+            annotations["tencent.com/predicate-gpu-idx-0"] = "0"
+        containers = (Container("main", LIMITS[self.system](16)),)
+        ref = PodRef("uid-fill", "ns", "fill")
+        self.show("fill", Pod(ref, "1", "n1", annotations, containers=containers, phase="Running"))
+
     def asked(self, pod):
         return self.filter(pod, ["n1"])
 
@@ -96,40 +108,53 @@ def switched(request):
         yield switched
 
 
-def test_a_node_is_refused_with_its_reason_until_the_reservation_expires(switched):
+def test_a_reservation_holds_the_gpu_that_it_names_and_no_other(switched):
+    """Its pod is named wherever a pod is refused that fits without it."""
     switched.waiting("theirs", at=NOW)
-    ours = switched.waiting("ours")
-    assert switched.asked(ours) == HELD
-    page = fetch(switched.server.addresses[0], "/explain/ns/ours")[2].decode()
-    assert (
-        f"node n1: {OTHER.explanation} (GPUs are reserved for pod ns/theirs, which is not bound,"
-        " until 1970-01-12T13:51:40Z)" in page
-    )
-    assert switched.bind(ours.ref, "n1") == OTHER
-    switched.now = END - 0.1
-    assert switched.asked(ours) == HELD
-    switched.now = END
-    assert switched.asked(ours) == FREE
-    assert switched.bind(ours.ref, "n1") == ""
-    assert switched.api.pods["ours"].node == "n1"
+    whole, larger = switched.waiting("whole", 16), switched.waiting("larger", 13)
+    assert switched.asked(switched.waiting("beside", 12)) == FREE
+    assert switched.asked(whole) == FREE, "on the other GPU"
+    assert switched.bind(whole.ref, "n1") == ""
+    switched.show("whole", switched.api.pods["whole"])
+    assert switched.asked(larger) == HELD
+    assert switched.texts["n1"] == f"{OTHER.explanation}: {THEIRS}"
+    page = fetch(switched.server.addresses[0], "/explain/ns/larger")[2].decode()
+    assert f"node n1: {OTHER.explanation} ({THEIRS})" in page
+    assert f"in the way: {THEIRS}" in page
+    assert any(THEIRS in message for message in switched.events())
+    assert switched.bind(larger.ref, "n1") == OTHER
 
 
 def test_the_pod_of_a_reservation_is_placed_itself_and_anew(switched):
     theirs = switched.waiting("theirs", at=NOW)
-    assert switched.asked(switched.waiting("ours")) == HELD
     assert switched.asked(theirs) == FREE
     assert switched.bind(theirs.ref, "n1") == ""
     before, after = theirs.annotations, switched.api.pods["theirs"].annotations
     assert before.keys() <= after.keys()
-    assert after != before, "another GPU than the original's choice"
+
+
+def test_a_reservation_stands_as_long_as_its_annotations(switched):
+    """HAMi and gpu-admission count it as long; its time may be any, and it may be written anew."""
+    theirs = switched.waiting("theirs", at=NOW - 10_000)
+    switched.fill()
+    ours = switched.waiting("ours", 13)
+    for _ in range(3):
+        assert switched.asked(ours) == HELD
+        switched.now += 10_000
+    switched.changed()
+    switched.again(theirs, annotations={})
+    assert switched.changed() == ["n1"], "pods that fit now are woken"
+    assert switched.asked(ours) == FREE
 
 
 def test_a_reservation_ends_when_its_pod_is_bound_or_gone(switched):
     theirs = switched.waiting("theirs", at=NOW)
-    ours = switched.waiting("ours", 16)
+    switched.fill()
+    ours = switched.waiting("ours", 13)
     assert switched.asked(ours) == HELD
     switched.again(theirs, node="n1")
-    assert switched.asked(ours) == FREE, "beside the GPU that it holds"
+    assert switched.asked(ours) == ([], {"n1": PlacementReason.MEMORY}), "it is held now"
+    switched.show("theirs", None)
     switched.waiting("later", at=NOW)
     assert switched.asked(ours) == HELD
     switched.changed()
@@ -138,54 +163,32 @@ def test_a_reservation_ends_when_its_pod_is_bound_or_gone(switched):
     assert switched.changed() == ["n1"]
 
 
-def test_a_reservation_is_never_longer_than_five_minutes_from_its_first_sight(switched):
-    """Any user may write its time, and write it anew."""
-    ours = switched.waiting("ours")
-    theirs = switched.waiting("theirs", at=NOW + 10_000)
-    switched.now = END - 1
-    assert switched.asked(ours) == HELD
-    theirs = switched.again(theirs, annotations=RESERVED[switched.system](switched.now))
-    assert switched.asked(ours) == HELD
-    switched.now = END
+def test_a_reservation_counts_for_no_more_than_its_pod_requests(switched):
+    switched.fill()
+    switched.waiting("theirs", 1, at=NOW)
+    assert switched.asked(switched.waiting("ours", 15)) == FREE
+    assert switched.asked(switched.waiting("large", 16)) == HELD
+
+
+@pytest.mark.parametrize("change", ["gated", "requests nothing", "requests another system"])
+def test_a_pod_that_no_scheduler_places_reserves_nothing(switched, change):
+    limits = {"gated": LIMITS[switched.system](4), "requests nothing": {}}.get(
+        change, LIMITS["gpushare"](4)
+    )
+    switched.fill()
+    forged = Pod(
+        PodRef("uid-forged", "ns", "forged"),
+        containers=(Container("main", limits),),
+        phase="Pending",
+        annotations=RESERVED[switched.system](NOW),
+        gated=change == "gated",
+    )
+    switched.show("forged", forged)
+    ours = switched.waiting("ours", 16)
     assert switched.asked(ours) == FREE
-    switched.again(theirs, annotations=RESERVED[switched.system](switched.now))
-    assert switched.asked(ours) == FREE
-
-
-def test_an_old_reservation_holds_nothing(switched):
-    switched.waiting("theirs", at=NOW - RESERVED_SECONDS)
-    assert switched.asked(switched.waiting("ours")) == FREE
-
-
-def test_when_a_reservation_expires_the_pods_that_fit_now_are_woken(switched):
-    """No event shows it, and kube-scheduler does not know it."""
-    switched.waiting("theirs", at=NOW)
-    switched.waiting("another", at=NOW + 10_000)
-    small, large = switched.waiting("small"), switched.waiting("large", 17)
-    assert switched.asked(small) == switched.asked(large) == HELD
-    switched.changed()
-    switched.now = END - 1
-    switched.settle()
-    assert switched.changed() == []
-    switched.now = END
-    switched.settle()
-    assert switched.wake() == 1
-    assert RETRY in switched.api.pods["small"].annotations
-    assert RETRY not in switched.api.pods["large"].annotations
-    assert switched.asked(large) == ([], {"n1": PlacementReason.MEMORY})
-    assert switched.asked(small) == FREE
-
-
-def test_a_node_whose_reservation_has_expired_is_reported_once(switched):
-    theirs = switched.waiting("theirs", at=NOW)
-    switched.changed()
-    switched.now = END
-    for expected in (["n1"], []):
-        switched.settle()
-        assert switched.changed() == expected
-    switched.again(theirs, annotations=RESERVED[switched.system](NOW))
-    switched.settle()
-    assert switched.changed() == []
+    if change == "gated":
+        switched.show("forged", structs.replace(forged, gated=False))
+        assert switched.asked(ours) == HELD
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.scheduler.test_promise import NODES, SCHEMES
 from vgpu.kube.objects import Container, Pod
 from vgpu.model import PodRef
 from vgpu.placement.dialects import demand_of
-from vgpu.placement.node_view import RESERVED_SECONDS
+from vgpu.placement.kept_free import UNKNOWN_GPU_SECONDS
 
 names = st.sampled_from(NAMES)
 
@@ -149,7 +149,7 @@ class Remembered(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ what is kept for single pods
 
-    @rule(name=names, age=st.sampled_from((-1000.0, 0.0, RESERVED_SECONDS / 3)))
+    @rule(name=names, age=st.sampled_from((-1000.0, 0.0, UNKNOWN_GPU_SECONDS / 3)))
     def reserve_elsewhere(self, name, age):
         """Another scheduler reserves a GPU for a pod, and does not bind the pod yet."""
         promised(self.served, self.model, self.system, self.pod(1, {}), name, self.now - age)
@@ -203,7 +203,7 @@ class Remembered(RuleBasedStateMachine):
 
     @rule(is_checked=st.booleans())
     def pass_time(self, is_checked):
-        self.now += RESERVED_SECONDS / 3
+        self.now += UNKNOWN_GPU_SECONDS / 3
         if is_checked:
             self.served.settle()
 

@@ -23,10 +23,6 @@ class ToyCodec(BaseCodec, frozen=True):
     def resources(self):
         return (RESOURCE,)
 
-    @property
-    def allocated_resources(self):
-        return self.resources
-
     def requests(self, pod):
         return tuple(
             Request(container.name, container.limits[RESOURCE])

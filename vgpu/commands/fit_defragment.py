@@ -43,7 +43,6 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, held_shares
 from vgpu.placement.result import PlacementRefusal
 from vgpu.reasons import Explained
-from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.mig import physical
 
 POLICY: Final = Policy(evict_running=True)
@@ -197,11 +196,9 @@ def _obstacle(pod: Pod, node: Node | None, demand: PodDemand) -> Explained | Non
 
 def _gpus(scheme: SchedulerScheme, pod: Pod, view: CandidateView) -> frozenset[str] | None:
     """The names of the pod's GPUs; None if they are unknown."""
-    devices = tuple(gpu.device for gpu in view.candidate.gpus)
-    try:
-        shares = held_shares(scheme, pod, devices)
-    except ClaimError:
+    if any(standing.pod == pod.ref for standing in view.standing):
         return None
+    shares = held_shares(scheme, pod, (gpu.device for gpu in view.candidate.gpus))
     return frozenset(physical(share.device) for share in shares or ())
 
 

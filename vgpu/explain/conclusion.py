@@ -32,8 +32,8 @@ ADVICE: Final[Mapping[str, str]] = {
     PlacementReason.NO_GPUS: "check that the device plugin of the pod's sharing system runs",
     PlacementReason.MIXED_NODE: _NODE,
     PlacementReason.UNREADABLE: _NODE,
-    PlacementReason.OTHER_SCHEDULER: "wait for the other scheduler; its reservation ends within"
-    " 5 min",
+    PlacementReason.OTHER_SCHEDULER: "wait until the other scheduler has bound its pod; vgpu"
+    " reconcile plan names reservations that stay",
     PlacementReason.POD_WITHOUT_GPU: _NODE,
     PlacementReason.TOO_FEW_GPUS: "request fewer GPUs for a container, or add a larger node",
     PlacementReason.MEMORY: _ROOM,

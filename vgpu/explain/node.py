@@ -150,6 +150,9 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     unread = tuple(one_line(each.detail) for each in evidence.ledger.malformed)
     if view is not None and view.reason is not None:
         return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)
+    if view is not None and view.standing_reason is not None:
+        texts = (each.text for each in view.standing)
+        return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts, *unread)
     if unread:
         return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *unread)
     text = f"{count(len(evidence.pods), 'pod')} with devices"

@@ -57,7 +57,8 @@ class Container(msgspec.Struct, frozen=True, gc=False):
 
     Extended resources cannot be overcommitted: requests, if present, equal limits. A quantity that
     is not a whole number is kept as its text in ``broken``. ``env`` has the variables that a scheme
-    reads, if the spec itself has their value.
+    reads, if the spec itself has their value. ``others`` has the extended resources that are of no
+    sharing system by their names, in units.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Container(msgspec.Struct, frozen=True, gc=False):
     kind: ContainerKind = ContainerKind.APP
     broken: Mapping[str, str] = {}
     env: Mapping[str, str] = {}
+    others: Mapping[str, int] = {}
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -212,7 +214,10 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """A node: extended resources in units; annotations and labels that a scheme reads."""
+    """A node: extended resources in units; annotations and labels that a scheme reads.
+
+    ``others`` are the names of the extended resources that are of no sharing system by their names.
+    """
 
     name: str
     resource_version: str = ""
@@ -225,6 +230,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     unschedulable: bool = False
     uid: str = ""
     taints: tuple[Taint, ...] = ()
+    others: frozenset[str] = frozenset()
+
+    @property
+    def advertised(self) -> frozenset[str]:
+        """The extended resources that the node has, also those of which none is left."""
+        return self.others.union(self.capacity, self.allocatable)
 
 
 class Namespace(msgspec.Struct, frozen=True, gc=False):

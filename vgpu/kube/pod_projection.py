@@ -205,7 +205,10 @@ def _container(
     limits, broken = quantities.limits(container.resources)
     if supplied:
         limits = {name: amount for name, amount in limits.items() if name not in supplied}
-    return Container(sys.intern(container.name), limits, kind, broken, _env(container.env))
+    others = quantities.others(container.resources)
+    if others and supplied:
+        others = {name: amount for name, amount in others.items() if name not in supplied}
+    return Container(sys.intern(container.name), limits, kind, broken, _env(container.env), others)
 
 
 def _env(fields: msgspec.Raw) -> Mapping[str, str]:

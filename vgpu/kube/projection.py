@@ -4,14 +4,14 @@ Strings that repeat from object to object are kept once. :mod:`vgpu.kube.pod_pro
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
 from vgpu.kube.objects import Lease, Namespace, Node, ResourceQuota
-from vgpu.kube.quantities import QUOTED, units
+from vgpu.kube.quantities import QUOTED, is_extended, units
 from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.other_schedulers import RESERVATION
 
@@ -29,6 +29,7 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
     for name, text in (*broken.items(), *also_broken.items()):
         detail = f"{name[:QUOTED]}: not a whole number: {text!r}"
         raise SourceError(Reason.MALFORMED, object_name, detail)
+    names = (*(status.capacity or ()), *(status.allocatable or ()))
     internal = (a.address for a in status.addresses or () if a.type == "InternalIP")
     return Node(
         name=sys.intern(meta.name),
@@ -42,7 +43,18 @@ def project_node(node: wire.NodeFields, object_name: str) -> Node:
         unschedulable=bool(node.spec.unschedulable),
         uid=meta.uid,
         taints=node.spec.taints or (),
+        others=_other_extended(names),
     )
+
+
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
+def _other_extended(names: Iterable[str]) -> frozenset[str]:
+    """The extended resources that are of no sharing system by their names."""
+    is_resource = kept_keys().is_resource
+    others = {sys.intern(name) for name in names if is_extended(name) and not is_resource(name)}
+    return frozenset(others) if others else _NO_NAMES
 
 
 def project_namespace(namespace: wire.NamespaceFields, _: str) -> Namespace:

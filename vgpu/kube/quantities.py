@@ -65,6 +65,25 @@ def units(quantities: Mapping[str, wire.Quantity]) -> Extended:
     return numbers or _NOTHING, broken or _NOTHING
 
 
+def others(resources: wire.Resources) -> Mapping[str, int]:
+    """The extended resources of a container that are of no sharing system by their names."""
+    limits, requests = resources.limits or _NOTHING, resources.requests or _NOTHING
+    if _NATIVE.issuperset(limits) and _NATIVE.issuperset(requests):
+        return _NOTHING
+    is_resource = kept_keys().is_resource
+    return {
+        sys.intern(name): number
+        for name, quantity in {**requests, **limits}.items()
+        if is_extended(name) and not is_resource(name) and (number := whole(str(quantity)))
+    } or _NOTHING
+
+
+def is_extended(name: str) -> bool:
+    """Whether a resource is an extended one: it has a domain, which is not Kubernetes' own."""
+    domain, slash, _ = name.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io")
+
+
 def rounded_up(quantity: str, scale: int) -> int | None:
     """A Kubernetes quantity in units of 1/``scale``, rounded up; None as for :func:`whole`."""
     exact = _exact(quantity) if len(quantity) <= _LONGEST else None

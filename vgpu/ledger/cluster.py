@@ -56,13 +56,15 @@ def cluster(
     by_node: dict[str, list[_Read]] = {}
     unbound_readings: list[Reading] = []
     all_pods = tuple(pods)
+    all_nodes = tuple(nodes)
+    advertised = {node.name: node.advertised for node in all_nodes}
     resource_claims_of_nodes = node_resource_claims(
         resource_claims or ClusterResourceClaims(), all_pods
     )
     for pod in all_pods:
         if not holds_devices(pod):
             continue
-        reading = read_pod(pod, all_codecs)
+        reading = read_pod(pod, all_codecs, advertised.get(pod.node))
         node_name = home(pod, reading)
         if node_name:
             by_node.setdefault(node_name, []).append((pod, reading))
@@ -77,7 +79,7 @@ def cluster(
             unhealthy_gpus.get(node.name, ""),
             resource_claims_of_nodes.pop(node.name, NO_RESOURCE_CLAIMS),
         )
-        for node in nodes
+        for node in all_nodes
     }
     for name in sorted(by_node.keys() | resource_claims_of_nodes.keys()):
         own_resource_claims = resource_claims_of_nodes.get(name, NO_RESOURCE_CLAIMS)
@@ -107,9 +109,8 @@ def node_ledger(
 
     ``codecs`` are as for :func:`cluster`, ``unhealthy`` is the text of this node's ConfigMap.
     """
-    return _ledger(
-        node, [(pod, read_pod(pod, codecs)) for pod in pods], codecs, unhealthy, resource_claims
-    )
+    readings = [(pod, read_pod(pod, codecs, node.advertised or None)) for pod in pods]
+    return _ledger(node, readings, codecs, unhealthy, resource_claims)
 
 
 def _ledger(

@@ -1,6 +1,6 @@
 """The API server's data: pods' claims as statements, their requests, a node's GPUs. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -11,6 +11,7 @@ from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Sourc
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
+from vgpu.schemes.requesting import counted_claim
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
@@ -26,11 +27,15 @@ class Reading(msgspec.Struct, frozen=True):
     malformed: tuple[Malformed, ...] = ()
 
 
-def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
-    """The pod's claims and requests; unreadable texts are values, too.
+def read_pod(
+    pod: Pod, codecs: Iterable[SchemeCodec], advertised: Collection[str] | None = None
+) -> Reading:
+    """The pod's claims, as far as they count, and its requests; unreadable texts are values, too.
 
-    A pod that has ended has no requests, and its annotations need no repair. What a pod of another
-    GPU scheduler requests is not served by the sharing systems.
+    ``advertised`` are the extended resources of the pod's node, None if they are not known
+    (:func:`vgpu.schemes.requesting.basis_of`). A pod that has ended has no requests, and its
+    annotations need no repair. What a pod of another GPU scheduler requests is not served by the
+    sharing systems.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
@@ -47,10 +52,13 @@ def read_pod(pod: Pod, codecs: Iterable[SchemeCodec]) -> Reading:
         is_asking = is_asking and not (resources and resources_asked.isdisjoint(resources))
         try:
             wanted += _wanted(pod, ref, codec) if is_asking else ()
-            claim = codec.claim(pod)
         except ClaimError as error:
             malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
             continue
+        counted = counted_claim(pod, codec, {}, advertised, resolves_defaults=False)
+        claim = counted.claim
+        if counted.problem:
+            malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None
         if claim is not None:
             claims.append(claim)
             for remark in (*claim.remarks, *_too_large(claim)):
@@ -152,7 +160,7 @@ def _wanted(pod: Pod, ref: PodRef, codec: SchemeCodec) -> Iterator[Wanted]:
     allocated = {
         container.name
         for container in pod.containers
-        if not container.limits.keys().isdisjoint(codec.allocated_resources)
+        if not container.limits.keys().isdisjoint(codec.advertised)
     }
     for request in requests:
         name = request.container

@@ -1,12 +1,13 @@
 """The GPUs of a node with what pods hold of them, from the API server's objects. Pure.
 
-A bound pod holds what its annotations have, at its peak (:mod:`vgpu.effective`), until it is gone.
-A node is refused as a whole while this cannot be known: a register or claim cannot be read, a pod
-on it has no GPU yet, or another scheduler's reservation for a pod that is not bound names it.
+A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.requesting`), at its peak
+(:mod:`vgpu.effective`), until it is gone; a reservation of another scheduler holds the GPUs that it
+names as long as it stands. What a bound pod requests and no readable annotation places is kept free
+(:mod:`vgpu.placement.kept_free`). A node is refused as a whole only while its register cannot be
+read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -18,16 +19,23 @@ from vgpu.model import Allocation, Claim, ContainerKind, Device, PodRef, Share
 from vgpu.placement.candidate import (
     CandidateNode,
     GpuLinks,
+    PodDemand,
     UsedGpu,
     places_of,
     with_all_shares,
 )
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
-from vgpu.placement.result import PlacementReason
+from vgpu.placement.kept_free import PodWithoutGpu, kept_free
+from vgpu.placement.result import (
+    Placement,
+    PlacementReason,
+    PlacementRefusal,
+)
+from vgpu.reasons import Explained
 from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.requesting import CLAIMS_LESS, Basis, basis_of, counted_claim
 
-RESERVED_SECONDS: Final = 300.0
-"""Time after which another scheduler's reservation for a pod that is not bound counts no more."""
+NEVER_SEEN: Final[Mapping[str, float]] = {}
 
 _SPARE: Final = 16
 """Number of pods that have left a node, of which is known what they held."""
@@ -46,34 +54,88 @@ class ForeignPromise(msgspec.Struct, frozen=True):
     Attributes:
         pod: the pod.
         node: the node that it names.
-        since: when it was made, but not later than we first read it; unix seconds. Any user may
-            write these annotations, with any time.
+        system: the sharing system of its annotations, by the name of its row.
+        asking: the pod as it was read.
     """
 
     pod: PodRef
     node: str
-    since: float
+    system: str
+    asking: Pod
+
+
+class StandingReason(Explained):
+    """Why a pod takes something off what is free of a node, beside what bound pods hold."""
+
+    CLAIM_MISSING = "claim_missing", "no annotation names a GPU for all that it requests"
+    CLAIM_UNREADABLE = "claim_unreadable", "its annotations about GPUs cannot be read"
+    RESERVED = "reserved", "its GPUs are reserved, and it is not bound"
+
+
+class StandingPod(msgspec.Struct, frozen=True):
+    """A pod that stands in the way of others, on a node."""
+
+    pod: PodRef
+    reason: StandingReason
 
     @property
-    def until(self) -> float:
-        """When it ends, in unix seconds."""
-        return self.since + RESERVED_SECONDS
+    def text(self) -> str:
+        """The pod and the reason, for people."""
+        return f"pod {self.pod.namespace}/{self.pod.name}: {self.reason.explanation}"
 
 
 class CandidateView(msgspec.Struct, frozen=True, gc=False):
     """A node as a placement sees it.
 
     Attributes:
-        candidate: its GPUs in use.
+        candidate: its GPUs in use, without what is kept free.
         reason: why no pod may be placed there now; None if pods may.
         detail: what exactly is wrong, for people.
-        until: unix seconds at which ``reason`` ends by itself; None if it does not.
+        until: unix seconds at which what is kept free changes by itself; None if it does not.
+        held: the GPUs with what is held and reserved, if the candidate has more in use.
+        without: the GPUs without what ``standing`` pods take, if there are such pods.
+        standing: the pods that stand in the way of others, by name.
     """
 
     candidate: CandidateNode
     reason: PlacementReason | None = None
     detail: str = ""
     until: float | None = None
+    held: tuple[UsedGpu, ...] = ()
+    without: tuple[UsedGpu, ...] = ()
+    standing: tuple[StandingPod, ...] = ()
+
+    @property
+    def held_gpus(self) -> tuple[UsedGpu, ...]:
+        """The GPUs with what is held and reserved, each pod on its own GPUs only."""
+        return self.held or self.candidate.gpus
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the GPUs of every pod that claims some can be read."""
+        return self.reason is not PlacementReason.UNREADABLE and not any(
+            each.reason is StandingReason.CLAIM_UNREADABLE for each in self.standing
+        )
+
+    @property
+    def standing_reason(self) -> PlacementReason | None:
+        """The reason why pods in the way refuse another; None if there are no such pods."""
+        if not self.standing:
+            return None
+        is_foreign = all(each.reason is StandingReason.RESERVED for each in self.standing)
+        return PlacementReason.OTHER_SCHEDULER if is_foreign else PlacementReason.POD_WITHOUT_GPU
+
+    def blamed(
+        self, scheme: SchedulerScheme, demand: PodDemand, refused: PlacementRefusal
+    ) -> PlacementRefusal:
+        """The refusal of a demand; by the pods in the way, if the node took it without them."""
+        reason = self.standing_reason
+        if reason is None:
+            return refused
+        node = structs.replace(self.candidate, gpus=self.without)
+        if not isinstance(scheme.dialect.choose(demand, node), Placement):
+            return refused
+        return PlacementRefusal(reason, self.detail, free_bytes=refused.free_bytes)
 
 
 def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme | PlacementReason:
@@ -88,7 +150,7 @@ class IdleGpus(msgspec.Struct, frozen=True, gc=False):
     """A node's GPUs without any share, in the order of the register.
 
     ``mode`` is how all of them are shared, ``links`` how well they are connected, ``places`` the
-    place of each GPU by its names.
+    place of each GPU by its names, and ``by_name`` the GPU itself.
     """
 
     devices: tuple[Device, ...]
@@ -96,13 +158,20 @@ class IdleGpus(msgspec.Struct, frozen=True, gc=False):
     mode: str
     links: GpuLinks
     places: Mapping[str, int]
+    by_name: Mapping[str, Device]
 
 
 class HeldByPod(msgspec.Struct, frozen=True, gc=False):
-    """What a bound pod holds at its peak; ``shares`` are None if nothing shows it yet."""
+    """What a bound pod holds at its peak, and what it requests beside that.
 
-    shares: tuple[Share, ...] | None
+    ``claimed`` are the shares to show, if that is less: of what the request leaves to the system,
+    the original counts what it has claimed.
+    """
+
+    shares: tuple[Share, ...] = ()
     groups: tuple[str, ...] = ()
+    without_gpu: PodWithoutGpu | None = None
+    claimed: tuple[Share, ...] | None = None
 
 
 class ViewParts:
@@ -127,9 +196,10 @@ class ViewParts:
         return idle
 
     def held(
-        self, scheme: SchedulerScheme, pods: Sequence[Pod], devices: tuple[Device, ...]
+        self, scheme: SchedulerScheme, pods: Sequence[Pod], node: Node, idle: IdleGpus
     ) -> list[HeldByPod]:
-        """What each of the bound pods holds. Raises ClaimError."""
+        """What each of the bound pods holds."""
+        devices = idle.by_name
         # A view in which pods are supposed to be gone has few of them, and must not end the others.
         self._most = max(self._most, len(pods))
         if len(self._held) > 2 * self._most + _SPARE:
@@ -139,9 +209,7 @@ class ViewParts:
         for pod in pods:
             known = self._held.get(pod.ref.uid)
             if known is None or known[0] is not pod:
-                shares = held_shares(scheme, pod, devices)
-                groups = () if shares is None else scheme.wishes(pod).groups
-                known = self._held[pod.ref.uid] = pod, HeldByPod(shares, groups)
+                known = self._held[pod.ref.uid] = pod, held_by(scheme, pod, node, devices)
             held.append(known[1])
         return held
 
@@ -155,6 +223,7 @@ def node_view(
     *,
     now: float,
     unhealthy: str = "",
+    seen: Mapping[str, float] = NEVER_SEEN,
     parts: ViewParts | None = None,
 ) -> CandidateView:
     """The node's view.
@@ -162,73 +231,110 @@ def node_view(
     ``bound`` are the pods on it that may hold devices, ``promised`` other schedulers' reservations
     that name this node; ``reservations`` are our own of pods that are not in ``bound``.
     ``unhealthy`` is the text of the ConfigMap that lists its unhealthy GPUs, ``now`` unix seconds;
+    ``seen`` is when pods were first seen as bound, by UID, of which the API server has no time, and
     ``parts`` are those of the node's earlier views.
     """
     parts = parts or ViewParts()
     try:
         idle = parts.idle(scheme, node, unhealthy)
-        held = parts.held(scheme, bound, idle.devices)
     except ClaimError as error:
         return CandidateView(
             CandidateNode(node.name, ()),
             PlacementReason.UNREADABLE,
             f"{error.object_name}: {error.detail}",
         )
-    gpus = _in_use(idle, held, reservations)
+    held = parts.held(scheme, bound, node, idle)
+    own = tuple(reservations)
+    gpus = shown = _in_use(idle, held, own)
+    if any(each.claimed is not None for each in held):
+        shown = _in_use(
+            idle,
+            (each if each.claimed is None else HeldByPod(each.claimed) for each in held),
+            own,
+        )
     candidate = CandidateNode(node.name, gpus, idle.mode, idle.links)
-    for pod, each in zip(bound, held, strict=True):
-        if each.shares is None and scheme.is_asked(pod):
-            detail = f"pod {pod.ref.namespace}/{pod.ref.name} has no GPU yet"
-            return CandidateView(candidate, PlacementReason.POD_WITHOUT_GPU, detail)
-    return _held_back(candidate, promised, now)
+    lacking = [each.without_gpu for each in held if each.without_gpu is not None]
+    reserved = [
+        (promise.pod, shares)
+        for promise in promised
+        if promise.system == scheme.row.name
+        and (shares := _promised_shares(scheme, promise.asking, node, idle))
+    ]
+    if not (lacking or reserved):
+        return CandidateView(candidate, held=shown if shown is not gpus else ())
+    groups = [(shares, ()) for _, shares in reserved]
+    with_reserved = with_all_shares(gpus, groups, idle.places)
+    placing, until = kept_free(with_reserved, lacking, now, seen, scheme.codec.unit_bytes)
+    standing = tuple(
+        sorted(
+            (
+                *(StandingPod(each.pod, _reason(each)) for each in lacking),
+                *(StandingPod(pod, StandingReason.RESERVED) for pod, _ in reserved),
+            ),
+            key=lambda each: each.pod,
+        )
+    )
+    return CandidateView(
+        structs.replace(candidate, gpus=placing),
+        detail="; ".join(each.text for each in standing),
+        until=until,
+        held=with_all_shares(shown, groups, idle.places),
+        without=gpus,
+        standing=standing,
+    )
 
 
-def readable_gpus(
-    node: Node,
-    scheme: SchedulerScheme,
-    bound: Iterable[Pod],
-    reservations: Iterable[Reservation],
-) -> tuple[UsedGpu, ...]:
-    """The GPUs of an unreadable node with what can be read of their use; none without a register.
-
-    Only to be shown: a placement would allocate again what the unreadable pods hold.
-    """
-    try:
-        idle = _idle(scheme, node, "")
-    except ClaimError:
-        return ()
-    held = []
-    for pod in bound:
-        try:
-            held.append(HeldByPod(held_shares(scheme, pod, idle.devices)))
-        except ClaimError:
-            continue
-    return _in_use(idle, held, reservations)
-
-
-def foreign_promise(
-    pod: Pod, schemes: Iterable[SchedulerScheme], first_read: float
-) -> ForeignPromise | None:
+def foreign_promise(pod: Pod, schemes: Iterable[SchedulerScheme]) -> ForeignPromise | None:
     """The reservation in the annotations of a pod that is not bound; None if none names a node.
 
-    ``first_read`` is when we first read one of this pod, in unix seconds.
+    A pod that requests nothing has none, whatever its annotations are, and one with a scheduling
+    gate has none, since no scheduler has seen it.
     """
+    if pod.gated:
+        return None
     for scheme in schemes:
+        if basis_of(pod, scheme.codec) is Basis.NOTHING:
+            continue
         try:
             claim = scheme.codec.claim(pod)
         except ClaimError:
             continue
         if claim is not None and claim.node:
-            since = first_read if claim.assumed_at is None else min(claim.assumed_at, first_read)
-            return ForeignPromise(pod.ref, claim.node, since)
+            return ForeignPromise(pod.ref, claim.node, scheme.row.name, pod)
     return None
 
 
+def held_by(
+    scheme: SchedulerScheme, pod: Pod, node: Node, devices: Mapping[str, Device]
+) -> HeldByPod:
+    """What a bound pod holds at its peak, and what it requests beside that."""
+    counted = counted_claim(pod, scheme.codec, devices, node.advertised)
+    shares = () if counted.claim is None else peak_shares(pod, counted.claim)
+    groups = scheme.wishes(pod).groups if shares else ()
+    claimed = None
+    if counted.problem == CLAIMS_LESS:
+        shown = counted_claim(
+            pod, scheme.codec, devices, node.advertised, resolves_defaults=False
+        ).claim
+        claimed = None if shown is None else peak_shares(pod, shown)
+    if not counted.missing:
+        return HeldByPod(shares, groups, None, claimed)
+    times = [at for at in (pod.scheduled_at, pod.started_at) if at is not None]
+    lacking = PodWithoutGpu(
+        pod.ref, counted.missing, min(times, default=None), is_unread=counted.unread
+    )
+    return HeldByPod(shares, groups, lacking, claimed)
+
+
 def held_shares(
-    scheme: SchedulerScheme, pod: Pod, devices: tuple[Device, ...]
+    scheme: SchedulerScheme, pod: Pod, devices: Iterable[Device]
 ) -> tuple[Share, ...] | None:
-    """What a bound pod holds at its peak; None if nothing shows it yet. Raises ClaimError."""
-    claim = scheme.codec.claim(pod) or scheme.codec.sole_gpu(pod, devices)
+    """What a bound pod holds at its peak by its annotations; None if nothing of them counts.
+
+    ``devices`` are the node's, () if they are not known.
+    """
+    by_name = {name: device for device in devices for name in device.names}
+    claim = counted_claim(pod, scheme.codec, by_name).claim
     return None if claim is None else peak_shares(pod, claim)
 
 
@@ -255,7 +361,8 @@ def _idle(scheme: SchedulerScheme, node: Node, unhealthy: str) -> IdleGpus:
         is_cordoned = not cordoned.isdisjoint(device.names)
         gpus.append(UsedGpu(device, cordoned=is_cordoned, numa=of_gpu.numa, mode=of_gpu.mode))
     mode, links = scheme.dialect_row.mode(node), scheme.dialect_row.links(node)
-    return IdleGpus(devices, tuple(gpus), mode, links, places_of(gpus))
+    by_name = {name: device for device in devices for name in device.names}
+    return IdleGpus(devices, tuple(gpus), mode, links, places_of(gpus), by_name)
 
 
 def _in_use(
@@ -267,15 +374,13 @@ def _in_use(
     return with_all_shares(idle.gpus, in_use, idle.places)
 
 
-def _held_back(
-    candidate: CandidateNode, promised: Sequence[ForeignPromise], now: float
-) -> CandidateView:
-    for promise in promised:
-        if promise.until > now:
-            pod = promise.pod
-            detail = (
-                f"GPUs are reserved for pod {pod.namespace}/{pod.name}, which is not bound, until"
-                f" {datetime.fromtimestamp(promise.until, UTC):%Y-%m-%dT%H:%M:%SZ}"
-            )
-            return CandidateView(candidate, PlacementReason.OTHER_SCHEDULER, detail, promise.until)
-    return CandidateView(candidate)
+def _promised_shares(
+    scheme: SchedulerScheme, pod: Pod, node: Node, idle: IdleGpus
+) -> tuple[Share, ...]:
+    """What counts of another scheduler's reservation for a pod that is not bound."""
+    counted = counted_claim(pod, scheme.codec, idle.by_name, node.advertised)
+    return () if counted.claim is None else peak_shares(pod, counted.claim)
+
+
+def _reason(pod: PodWithoutGpu) -> StandingReason:
+    return StandingReason.CLAIM_UNREADABLE if pod.is_unread else StandingReason.CLAIM_MISSING

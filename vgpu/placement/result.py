@@ -99,6 +99,10 @@ UNRESOLVABLE: Final = frozenset(
 """Reasons that stay whatever other pods leave the node."""
 
 
+OF_STANDING: Final = frozenset({PlacementReason.OTHER_SCHEDULER, PlacementReason.POD_WITHOUT_GPU})
+"""Reasons of nodes that would take the pod without other pods; their message names these."""
+
+
 OF_QUOTA: Final = frozenset(
     {
         PlacementReason.QUOTA,

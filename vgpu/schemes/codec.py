@@ -138,21 +138,31 @@ class SchemeCodec(Protocol):
         """The extended resources of the scheme: a pod that requests one of them uses the scheme."""
         ...
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """Those of :attr:`resources` that the kubelet allocates; a scheduler alone counts others.
-
-        An operator may have renamed one of them: a container that requests none of these may have
-        its device by a name that is not known.
-        """
-        ...
-
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
         """The shares in the environment of an Allocate answer, whatever its resource is called.
 
         () if the environment is not that of the system's plugin. ``Share.device`` is "" where it
         names no device.
         """
+        ...
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """The extended resources that device plugins advertise: they bring a container a device.
+
+        An operator may have renamed one of them: a container that requests none of these may have
+        its device by a name that is not known.
+        """
+        ...
+
+    @property
+    def only_counted(self) -> tuple[str, ...]:
+        """Further extended resources that pods request beside these; no device plugin has them."""
+        ...
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one unit of memory in annotations: a percentage is rounded down to units."""
         ...
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
@@ -254,6 +264,21 @@ class BaseCodec(msgspec.Struct, frozen=True):
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:  # noqa: ARG002
         """None: nothing in the environment identifies the system's plugin."""
         return ()
+
+    @property
+    def advertised(self: "SchemeCodec") -> tuple[str, ...]:
+        """All of its resources."""
+        return self.resources
+
+    @property
+    def only_counted(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def unit_bytes(self) -> int:
+        """One byte: memory is not requested as a percentage."""
+        return 1
 
     def locks(self, node: Node) -> tuple[NodeLock, ...]:  # noqa: ARG002  # there are none
         """None: the system does not lock nodes."""

@@ -31,11 +31,6 @@ class ObservedCodec(BaseCodec, frozen=True):
         """None: its resources are read by the row's :attr:`~vgpu.schemes.row.SchemeRow.own`."""
         return ()
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """None."""
-        return self.resources
-
     def requests(self, pod: Pod) -> tuple[Request, ...]:  # noqa: ARG002  # there are none
         """None."""
         return ()

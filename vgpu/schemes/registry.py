@@ -110,6 +110,14 @@ class SchemeRegistry:
         return tuple(chain.from_iterable(row.keys.resources for row in self.rows))
 
     @cached_property
+    def resource_names(self) -> frozenset[str]:
+        """The extended resources that the codecs of all systems know by their names."""
+        codecs = self.codecs({})
+        return frozenset(
+            chain.from_iterable((*each.advertised, *each.only_counted) for each in codecs)
+        )
+
+    @cached_property
     def mark_prefixes(self) -> tuple[str, ...]:
         """The prefixes of annotations and labels that show that a pod shares GPUs."""
         return tuple(chain.from_iterable(row.keys.marks for row in self.rows))

@@ -86,11 +86,6 @@ class Gaia(BaseCodec, frozen=True):
         """Cores and memory."""
         return (CORE, MEMORY)
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """Both."""
-        return self.resources
-
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What each container requests: a part of one GPU, or whole GPUs with all their memory.
 

@@ -78,11 +78,6 @@ class Gpushare(BaseCodec, frozen=True):
         """Memory alone; GPUs are counted on the node, but not asked for."""
         return (MEMORY,)
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """Memory."""
-        return self.resources
-
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
         """One share, by the variables of the plugin; of no device where the plugin found none."""
         limits = limits_from_env(env)
@@ -91,6 +86,11 @@ class Gpushare(BaseCodec, frozen=True):
         device = limits.uuid or ("" if limits.index is None else str(limits.index))
         units = limits.container_units
         return (Share(device, units * self.memory_unit if units else None),)
+
+    @property
+    def only_counted(self) -> tuple[str, ...]:
+        """The number of GPUs, which the plugin writes into the capacity of its node."""
+        return (GPUS,)
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What each container requests: memory of one GPU, or of several with ACK's label.

@@ -71,11 +71,6 @@ class KubeShare(BaseCodec, frozen=True):
         """None: KubeShare is asked by annotation or label."""
         return ()
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """None."""
-        return self.resources
-
     def requests(self, pod: Pod) -> tuple[Request, ...]:
         """What the whole pod requests: one request or none. Raises ClaimError."""
         return kubeshare_sharepod.requests(pod) or kubeshare_labels.requests(pod)

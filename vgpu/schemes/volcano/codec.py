@@ -31,6 +31,7 @@ from vgpu.schemes.volcano.key_set import (
     HAMI,
     HAMI_CORE,
     PERCENT_UNSET,
+    PRIORITY,
     SPLIT_COUNT,
     VOLCANO,
     KeySet,
@@ -95,14 +96,21 @@ class Volcano(BaseCodec, frozen=True):
         legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
-    @property
-    def allocated_resources(self) -> tuple[str, ...]:
-        """Those that the plugin advertises; HAMi's scheduler alone counts memory and cores."""
-        return tuple(name for name in self.resources if name in self._kinds)
-
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
         """The shares by HAMi-core's variables, which both plugins set and no other plugin does."""
         return volcano_env.shares(env)
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """Those of either plugin, and of the older one."""
+        return tuple(self._kinds) + ((volcano_legacy.NUMBER,) if self._has_legacy else ())
+
+    @property
+    def only_counted(self) -> tuple[str, ...]:
+        """What the scheduler, the webhook and the library read: no node has these resources."""
+        keys = self.key_set
+        counted = (name for name in keys.quantities if name not in self._kinds)
+        return (*counted, *((PRIORITY,) if keys.number == HAMI.number else ()))
 
     @property
     def unit_bytes(self) -> int:

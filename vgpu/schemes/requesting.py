@@ -1,0 +1,421 @@
+"""Who requests what, and so whose annotations count: the one place that decides it. Pure.
+
+Any user may write annotations on a pod, so an annotation alone holds nothing. For a pod p, a
+sharing system s, and n, the node of the pod or the node that its reservation names:
+
+    asks(p, s, n)    = some container requests more than 0 of a name in
+                       advertised(s), or in only_counted(s) and in advertised(n)
+    unnamed(p, n)    = the sum of what p requests of names in advertised(n) that no system knows
+    counts(p, s, n)  = the claim, at least the request,     if p is bound and asks(p, s, n)
+                     = the claim, at most the request,      if p asks, unbound and not gated
+                     = the claim on ≤ unnamed(p, n) GPUs,   if p does not ask and is not gated
+                     = nothing,                             if p is gated
+    missing(p, s, n) = what a bound pod that asks requests, and no readable claim of it places on a
+                       GPU of the node
+
+A system without resources (KubeShare, a ResourceClaim) has other evidence of what pods request, and
+its claims count as they are. A pod of renamed resources (``unnamed``) requests no amount that we
+know, so its claim counts as it is. The kubelet ignores resources that its node does not advertise
+(``removeMissingExtendedResources`` of ``pkg/kubelet/lifecycle/predicate.go``), so that HAMi's
+``gpumem`` alone brings no device.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from vgpu.effective import effective, effective_shares
+from vgpu.kube.objects import Pod
+from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Share
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.mig import mig_slot, physical
+from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.registry import registry
+from vgpu.units import WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
+
+REQUESTS_NOTHING: Final = "the annotations claim GPUs, but no container requests a GPU"
+"""The remark about a claim of a pod that requests nothing of the system."""
+
+CLAIMS_LESS: Final = "the annotations claim less than the containers request"
+"""The problem of a claim that counts as more than it has."""
+
+UNKNOWN_GPU: Final = "unknown GPU "
+"""The beginning of the names of GPUs of which only a request is known."""
+
+_NO_DEVICES: Final[Mapping[str, Device]] = {}
+
+
+class Basis(StrEnum):
+    """How a pod requests a system."""
+
+    NAMED = "named"  # by a name that a device plugin of the system advertises
+    UNNAMED = "unnamed"  # by a name that the node advertises and no system knows
+    OWN = "own"  # the system has no resources, and other evidence
+    NOTHING = "nothing"
+
+
+class CountedClaim(msgspec.Struct, frozen=True, gc=False):
+    """What counts of a pod in one system.
+
+    Attributes:
+        basis: how the pod requests the system.
+        claim: the part of the claim that counts; None if nothing does.
+        missing: what a bound pod requests, and of which no GPU is known.
+        problem: why the annotations do not count as they are; "" if they do.
+        unread: whether the claim cannot be read.
+    """
+
+    basis: Basis
+    claim: Claim | None = None
+    missing: tuple[Request, ...] = ()
+    problem: str = ""
+    unread: bool = False
+
+
+NOTHING: Final = CountedClaim(Basis.NOTHING)
+
+
+def basis_of(pod: Pod, codec: SchemeCodec, advertised: Collection[str] | None = None) -> Basis:
+    """How the pod requests the system.
+
+    ``advertised`` are the extended resources of its node; None if the node is not known: then every
+    name that no system knows may be advertised.
+    """
+    names = codec.advertised
+    if not codec.resources:
+        return Basis.OWN
+    counted = codec.only_counted if advertised is not None else ()
+    for container in pod.containers:
+        for name in (*container.limits, *container.broken):
+            is_asked = name in container.broken or container.limits[name]
+            if is_asked and (name in names or (name in counted and name in (advertised or ()))):
+                return Basis.NAMED
+    return Basis.UNNAMED if unnamed_units(pod, advertised) else Basis.NOTHING
+
+
+def unnamed_units(pod: Pod, advertised: Collection[str] | None = None) -> int:
+    """Units of the extended resources that no system knows, at the pod's peak.
+
+    ``advertised`` are as for :func:`basis_of`.
+    """
+    ordered = sorted(pod.containers, key=lambda each: each.kind is ContainerKind.APP)
+    names = {
+        name
+        for container in ordered
+        for name in (*container.others, *container.limits)
+        if (advertised is None or name in advertised) and not _is_known(name)
+    }
+    return sum(
+        effective(
+            (each.kind, each.others.get(name, 0) or each.limits.get(name, 0)) for each in ordered
+        )
+        for name in names
+    )
+
+
+def counted_claim(
+    pod: Pod,
+    codec: SchemeCodec,
+    devices: Mapping[str, Device] = _NO_DEVICES,
+    advertised: Collection[str] | None = None,
+    *,
+    resolves_defaults: bool = True,
+) -> CountedClaim:
+    """What counts of the pod in the system.
+
+    ``devices`` are those of the node under every name that a share may have; {} if they are not
+    known, and then every GPU of the claim counts. ``advertised`` are as for :func:`basis_of`.
+    Without ``resolves_defaults`` an amount that the request leaves to the system counts as it was
+    claimed, if that is more than nothing: no object of the API server has HAMi's ``defaultMemory``.
+    """
+    claim, problem, unread = _claim(pod, codec, devices)
+    basis = basis_of(pod, codec, advertised)
+    nothing = CountedClaim(basis, problem=problem, unread=unread)
+    if basis is Basis.NOTHING:
+        is_claiming = claim is not None or unread
+        return structs.replace(nothing, problem=REQUESTS_NOTHING) if is_claiming else NOTHING
+    if pod.gated and not pod.node:
+        return CountedClaim(basis)
+    if basis is Basis.NAMED and pod.node:
+        rule = _Amounts(codec, devices, resolves_defaults=resolves_defaults)
+        return _at_least(pod, rule, claim, known_requests(pod, codec), nothing)
+    if claim is None:
+        return nothing
+    if basis is Basis.NAMED:
+        claim, problem = _at_most(_Amounts(codec, devices), claim, known_requests(pod, codec))
+    elif basis is Basis.UNNAMED:
+        claim, problem = _on_few_gpus(claim, unnamed_units(pod, advertised))
+    return CountedClaim(basis, claim, problem=problem)
+
+
+def known_requests(pod: Pod, codec: SchemeCodec) -> tuple[Request, ...]:
+    """What the containers request; where that cannot be read, as much as it may be.
+
+    Labels and annotations that contradict the resources do not reduce what these request. Of
+    resources that the system does not allow, a whole GPU counts for each container.
+    """
+    try:
+        return codec.requests(pod)
+    except ClaimError:
+        pass
+    try:
+        return codec.requests(structs.replace(pod, labels={}, annotations={}))
+    except ClaimError:
+        names = codec.advertised
+        return tuple(
+            Request(each.name, 1, cores_milli=WHOLE_DEVICE_MILLI, kind=each.kind)
+            for each in pod.containers
+            if any(name in names for name in (*each.limits, *each.broken))
+        )
+
+
+def requested_share(request: Request, device: Device, unit_bytes: int = 1) -> Share:
+    """What the request comes to on the device: never more than the whole device."""
+    size, memory = device.memory_bytes, request.memory_bytes
+    if memory is None and request.memory_percent is not None and size is not None:
+        part = size // unit_bytes * request.memory_percent // WHOLE_DEVICE_PERCENT
+        memory = part * unit_bytes
+    if memory is None:
+        memory = size
+    elif size is not None:
+        memory = min(memory, size)
+    cores = min(request.cores_milli, device.cores_milli)
+    return Share(device.name, memory, cores or None)
+
+
+def unknown_shares(
+    requests: Iterable[Request], devices: Iterable[Device], unit_bytes: int = 1
+) -> tuple[Share, ...]:
+    """The requests as shares of unknown GPUs, at the pod's peak, each request once.
+
+    What a request leaves to the size of the GPU is that of the node's largest one.
+    """
+    largest = max(devices, key=lambda each: each.memory_bytes or 0, default=Device())
+    places: dict[str, list[Allocation]] = {}
+    taken = 0
+    for request in sorted(requests, key=lambda each: each.kind is ContainerKind.INIT):
+        share = requested_share(request, largest, unit_bytes)
+        is_init = request.kind is ContainerKind.INIT
+        for number in range(request.count):
+            name = f"{UNKNOWN_GPU}{number if is_init else taken + number}"
+            own = structs.replace(share, device=name)
+            places.setdefault(name, []).append(
+                Allocation(request.container, (own,), Phase.ASSUMED, request.kind)
+            )
+        taken += 0 if is_init else request.count
+    return tuple(
+        share
+        for allocations in places.values()
+        for share in effective_shares(
+            sorted(allocations, key=lambda each: each.kind is not ContainerKind.INIT)
+        )
+    )
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _is_known(name: str) -> bool:
+    return name in registry().resource_names or is_own_resource(name)
+
+
+def _claim(
+    pod: Pod, codec: SchemeCodec, devices: Mapping[str, Device]
+) -> tuple[Claim | None, str, bool]:
+    """The claim, what is wrong with it, and whether it is there and cannot be read."""
+    try:
+        claim = codec.claim(pod)
+        if claim is None and pod.node and devices:
+            claim = codec.sole_gpu(pod, tuple(dict.fromkeys(devices.values())))
+    except ClaimError as error:
+        return None, error.detail, True
+    return claim, "", False
+
+
+class _Amounts(msgspec.Struct, frozen=True):
+    """What a request comes to beside a claimed share."""
+
+    codec: SchemeCodec
+    devices: Mapping[str, Device]
+    resolves_defaults: bool = True
+
+    def device(self, share: Share) -> Device | None:
+        """The device of a share; None if the node has none of this name, or is not known."""
+        return self.devices.get(physical(share.device))
+
+    def is_missing(self, share: Share) -> bool:
+        """Whether the node is known, and has no such device."""
+        return bool(self.devices) and self.device(share) is None
+
+    def requested(self, request: Request, share: Share) -> Share:
+        """The request on the device of the share."""
+        device = self.device(share)
+        if device is None:
+            return Share(share.device, request.memory_bytes, request.cores_milli or None)
+        return requested_share(request, device, self.codec.unit_bytes)
+
+    def raised(self, request: Request, share: Share) -> Share:
+        """The share, at least as large as the request; a MIG slot has its own size."""
+        if mig_slot(share.device):
+            return share
+        least = self.requested(request, share)
+        memory, cores = share.memory_bytes, share.cores_milli
+        if (
+            memory is not None
+            and least.memory_bytes is not None
+            and not self._is_left(request, share)
+        ):
+            memory = max(memory, least.memory_bytes)
+        if least.cores_milli:
+            cores = max(cores or 0, least.cores_milli)
+        return Share(share.device, memory, cores)
+
+    def lowered(self, request: Request, share: Share) -> Share:
+        """The share, no larger than the request."""
+        most = self.requested(request, share)
+        memory = most.memory_bytes
+        if share.memory_bytes is not None:
+            memory = share.memory_bytes if memory is None else min(share.memory_bytes, memory)
+        cores = share.cores_milli
+        if cores is not None:
+            cores = min(cores, most.cores_milli or 0)
+        return Share(share.device, memory, cores)
+
+    def _is_left(self, request: Request, share: Share) -> bool:
+        """Whether the claimed memory counts, since the request leaves the memory to the system."""
+        is_default = request.memory_bytes is None and request.memory_percent in (
+            None,
+            WHOLE_DEVICE_PERCENT,
+        )
+        return is_default and not self.resolves_defaults and bool(share.memory_bytes)
+
+
+def _at_least(
+    pod: Pod,
+    rule: _Amounts,
+    claim: Claim | None,
+    requests: Sequence[Request],
+    nothing: CountedClaim,
+) -> CountedClaim:
+    """What a bound pod counts: its claim, raised to its request; what no GPU is known of."""
+    if claim is None:
+        return structs.replace(nothing, missing=_running(pod, requests))
+    asked = {request.container: request for request in requests}
+    allocations: list[Allocation] = []
+    missing: list[Request] = []
+    is_raised = False
+    for allocation in claim.allocations:
+        request = asked.pop(allocation.container, None)
+        shares = allocation.shares
+        if request is not None:
+            shares = _raised(rule, request, shares)
+            is_raised |= shares != allocation.shares
+            placed = {physical(each.device) for each in shares if not rule.is_missing(each)}
+            if len(placed) < request.count:
+                missing.append(structs.replace(request, count=request.count - len(placed)))
+        allocations.append(structs.replace(allocation, shares=shares))
+    apps = [request for request in requests if request.kind is not ContainerKind.INIT]
+    missing += (
+        request
+        for request in _running(pod, asked.values())
+        if request.kind is not ContainerKind.INIT or not any(_covers(app, request) for app in apps)
+    )
+    counted = structs.replace(claim, allocations=tuple(allocations))
+    problem = CLAIMS_LESS if is_raised else ""
+    if missing and not problem:
+        problem = "the annotations claim fewer GPUs of the node than the containers request"
+    return CountedClaim(nothing.basis, counted, tuple(missing), problem)
+
+
+def _raised(rule: _Amounts, request: Request, shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    """The shares of a container, at least as large as its request.
+
+    A claim on more GPUs than requested may have parts of what is requested of one.
+    """
+    raised = tuple(rule.raised(request, share) for share in shares)
+    if len(shares) > request.count and raised != shares:
+        least = rule.requested(request, shares[0])
+        memory = sum(share.memory_bytes or 0 for share in shares)
+        cores = sum(share.cores_milli or 0 for share in shares)
+        if memory >= request.count * (least.memory_bytes or 0) and cores >= request.count * (
+            least.cores_milli or 0
+        ):
+            return shares
+    return raised
+
+
+def _running(pod: Pod, requests: Iterable[Request]) -> tuple[Request, ...]:
+    """The requests without those of init containers that have succeeded."""
+    is_initialized = pod.initialized()
+    return tuple(
+        request
+        for request in requests
+        if not (is_initialized and request.kind is ContainerKind.INIT)
+    )
+
+
+def _covers(app: Request, init: Request) -> bool:
+    """Whether an init container can use the devices of a container that runs after it."""
+
+    def memory(request: Request) -> tuple[int, int]:
+        if request.memory_bytes is not None:
+            return 0, request.memory_bytes
+        return 1, WHOLE_DEVICE_PERCENT if request.memory_percent is None else request.memory_percent
+
+    return (
+        app.count >= init.count
+        and app.cores_milli >= init.cores_milli
+        and memory(app) >= memory(init)
+    )
+
+
+def _at_most(rule: _Amounts, claim: Claim, requests: Iterable[Request]) -> tuple[Claim, str]:
+    """The claim of a pod that is not bound, no larger than what the pod requests."""
+    asked = {request.container: request for request in requests}
+    allocations = []
+    for allocation in claim.allocations:
+        request = asked.pop(allocation.container, None)
+        if request is not None:
+            own = allocation.shares[: request.count]
+            shares = tuple(rule.lowered(request, share) for share in own)
+            allocations.append(structs.replace(allocation, shares=shares))
+    is_more = _total(claim.allocations) > _total(allocations) or any(
+        map(_exceeds, claim.allocations, allocations)
+    )
+    problem = "the annotations claim more than the containers request" if is_more else ""
+    return structs.replace(claim, allocations=tuple(allocations)), problem
+
+
+def _exceeds(claimed: Allocation, counted: Allocation) -> bool:
+    """Whether a share has a larger amount than what counts of it."""
+    return any(
+        (before.memory_bytes or 0) > (after.memory_bytes or 0)
+        or (before.cores_milli or 0) > (after.cores_milli or 0)
+        for before, after in zip(claimed.shares, counted.shares, strict=False)
+    )
+
+
+def _on_few_gpus(claim: Claim, most: int) -> tuple[Claim, str]:
+    """The claim on its first GPUs, at most so many."""
+    named = dict.fromkeys(
+        physical(share.device) for each in claim.allocations for share in each.shares
+    )
+    if len(named) <= most:
+        return claim, ""
+    counted = frozenset(list(named)[:most])
+    allocations = tuple(
+        structs.replace(
+            each,
+            shares=tuple(share for share in each.shares if physical(share.device) in counted),
+        )
+        for each in claim.allocations
+    )
+    detail = f"the annotations claim {len(named)} GPUs, and {most} units are requested"
+    return structs.replace(claim, allocations=allocations), detail
+
+
+def _total(allocations: Iterable[Allocation]) -> int:
+    return sum(len(each.shares) for each in allocations)
