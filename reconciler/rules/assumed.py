@@ -33,6 +33,7 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
         claims = [claim for _, claim in owed]
         if not claims:
             yield from _malformed(Rule.ASSUMED_EXPIRED, cluster_index, pod)
+            yield from _without_claim(cluster_index, policy, pod)
             continue
         since = latest((*(claim.assumed_at for claim in claims), pod.scheduled_at, pod.started_at))
         if is_due(cluster_index, policy, since, policy.ages.assumed):
@@ -113,6 +114,29 @@ def _evidence(claim: Claim) -> Iterator[str]:
     if claim.failed:
         yield f"{claim.scheme}: the plugin reports that it could not serve the pod"
     yield from claim.remarks
+
+
+def _without_claim(cluster_index: ClusterIndex, policy: Policy, pod: Pod) -> Iterator[Finding]:
+    """Reports a bound pod that waits for GPUs that no annotation names."""
+    ledger = cluster_index.snapshot.ledgers.get(pod.node)
+    if ledger is None or pod.node not in cluster_index.nodes or cluster_index.readings(pod):
+        return
+    asks = tuple(
+        f"{wanted.request.container or 'the pod'} asks for {wanted.resource or 'a GPU'}"
+        for wanted in ledger.waiting
+        if wanted.pod.uid == pod.kubelet_uid and not wanted.running
+    )
+    since = latest((pod.scheduled_at, pod.started_at))
+    if asks and is_due(cluster_index, policy, since, policy.ages.assumed):
+        evidence = (*asks, "no annotation names a device: what it requests is kept free for it")
+        yield Finding(
+            Rule.ASSUMED_EXPIRED,
+            Cause.NO_CLAIM,
+            of_pod(pod),
+            evidence,
+            since=since,
+            grace=policy.ages.assumed,
+        )
 
 
 def _malformed(rule: Rule, cluster_index: ClusterIndex, pod: Pod) -> Iterator[Finding]:

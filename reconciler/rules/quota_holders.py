@@ -6,12 +6,12 @@ import msgspec
 
 from reconciler.cluster_index import ClusterIndex
 from vgpu.kube.objects import Node, Pod, holds_devices
-from vgpu.ledger.from_api import read_pod
-from vgpu.model import Claim, Device
+from vgpu.model import Device
 from vgpu.placement.node_view import peak_shares
 from vgpu.quota.resources import Amounts
 from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.requesting import counted_claim, unknown_shares
 
 
 class QuotaHolder(msgspec.Struct, frozen=True):
@@ -55,30 +55,23 @@ def _usage(
     node: Node | None,
     devices: Mapping[str, tuple[Device, ...]],
 ) -> PodUsage | None:
-    """What the pod counts; None if nothing shows that it holds a share."""
-    claim = _claim(cluster_index, pod, devices)
-    if claim is None:
-        return None
+    """What the pod counts; None if nothing shows that it holds a share.
+
+    A bound pod counts what it requests also of GPUs that are not known, on a node of the system.
+    """
     by_name = {
         name: device for each in devices.values() for device in each for name in device.names
     }
-    units = pod.requested_units()
-    return usage_of_shares(units, peak_shares(pod, claim), by_name, node_model(node))
-
-
-def _claim(
-    cluster_index: ClusterIndex, pod: Pod, devices: Mapping[str, tuple[Device, ...]]
-) -> Claim | None:
-    claims = read_pod(pod, cluster_index.codecs).claims
-    if claims:
-        return claims[0]
+    advertised = None if node is None else node.advertised or None
     for codec in cluster_index.codecs:
-        try:
-            claim = codec.sole_gpu(pod, devices[codec.name])
-        except ClaimError:
-            continue
-        if claim is not None:
-            return claim
+        own = devices[codec.name]
+        names = {name: device for device in own for name in device.names}
+        counted = counted_claim(pod, codec, names, advertised, resolves_defaults=False)
+        missing = unknown_shares(counted.missing, own, codec.unit_bytes) if own else ()
+        if counted.claim is not None or missing:
+            shares = () if counted.claim is None else peak_shares(pod, counted.claim)
+            units = pod.requested_units()
+            return usage_of_shares(units, (*shares, *missing), by_name, node_model(node))
     return None
 
 

@@ -41,7 +41,8 @@ class Remembered(RuleBasedStateMachine):
         self.now = NOW
         self.served = Served(clock=lambda: self.now)
         self.cache = self.served.cache
-        self.model = {name: ModelNode() for name in NAMES}
+        self.first_seen = {}
+        self.model = {name: ModelNode(seen=self.first_seen) for name in NAMES}
         self.unseen, self.count, self.steps = set(), 0, 0
         asked = st.tuples(QUARTERS, wishes(system), PRIORITIES)
         self.probes = [
@@ -119,7 +120,9 @@ class Remembered(RuleBasedStateMachine):
 
     def show(self, pod):
         self.unseen.discard(pod)
-        self.served.show(pod, self.served.api.pods[pod])
+        shown = self.served.api.pods[pod]
+        self.first_seen.setdefault(shown.ref.uid, self.now)
+        self.served.show(pod, shown)
 
     @rule(data=st.data())
     def find_deleted(self, data):
@@ -163,6 +166,7 @@ class Remembered(RuleBasedStateMachine):
             del self.model[name].promised[pod]
             bound = structs.replace(self.cache.pod("ns", pod), node=name) if is_bound else None
             if bound:
+                self.first_seen.setdefault(bound.ref.uid, self.now)
                 self.model[name].bound[pod] = bound
             self.served.show(pod, bound)
 

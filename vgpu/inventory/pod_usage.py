@@ -20,6 +20,7 @@ from vgpu.quota.usage import (
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
+from vgpu.schemes.requesting import unknown_shares
 
 
 class PodAccount(msgspec.Struct, frozen=True):
@@ -57,17 +58,25 @@ def pod_accounts(
     """
     by_name = {node.name: node for node in nodes}
     holdings: dict[str, dict[str, list[tuple[Device | None, list[Holding]]]]] = {}
+    lacking: dict[str, dict[str, Sequence[Share]]] = {}
     for name, ledger in ledgers.items():
         for entry in ledger.devices:
             for uid, of_pod in _by_pod(entry.holdings).items():
                 holdings.setdefault(uid, {}).setdefault(name, []).append((entry.device, of_pod))
         for uid, of_pod in _by_pod(ledger.unplaced).items():
             holdings.setdefault(uid, {}).setdefault(name, []).append((None, of_pod))
+        unknown = {
+            uid: unknown_shares(requests, (entry.device for entry in ledger.devices))
+            for uid, requests in _without_gpu(ledger).items()
+        }
+        for uid, shares in unknown.items():
+            lacking.setdefault(uid, {})[name] = shares
     accounts = []
     for uid, pod in pods_by_node_uid(pods).items():
         if not holds_devices(pod) or registry().keeps_for_others(pod):
             continue
-        account = _account(pod, holdings.get(uid, {}), by_name, codecs)
+        unplaced = lacking.get(uid, {}).get(pod.node, ()) if pod.node else ()
+        account = _account(pod, holdings.get(uid, {}), by_name, codecs, unplaced)
         if account.phase is not None or any(account.requested.values()):
             accounts.append(account)
     return accounts
@@ -88,6 +97,14 @@ def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsa
     return usage
 
 
+def _without_gpu(ledger: Ledger) -> dict[str, list[Request]]:
+    """What pods request of GPUs of the node that are not known, by UID."""
+    requests: dict[str, list[Request]] = {}
+    for wanted in ledger.waiting if ledger.devices else ():
+        requests.setdefault(wanted.pod.uid, []).append(wanted.request)
+    return requests
+
+
 def _by_pod(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
     by_pod: dict[str, list[Holding]] = {}
     for holding in holdings:
@@ -100,10 +117,12 @@ def _account(
     holdings: Mapping[str, list[tuple[Device | None, list[Holding]]]],
     nodes: Mapping[str, Node],
     codecs: Sequence[SchemeCodec],
+    unplaced: Sequence[Share] = (),
 ) -> PodAccount:
+    """The account of a pod; ``unplaced`` is what it requests of GPUs that are not known."""
     units = pod.requested_units()
     requested = requested_amounts(pod, codecs)
-    if not holdings:
+    if not holdings and not unplaced:
         return PodAccount(pod, requested)
     parts = [
         usage_of_shares(
@@ -114,6 +133,9 @@ def _account(
         )
         for number, (name, on_node) in enumerate(sorted(holdings.items()))
     ]
+    if unplaced:
+        model = node_model(nodes.get(pod.node))
+        parts.append(usage_of_shares({} if parts else units, unplaced, {}, model))
     usage = PodUsage(
         {
             model: plus(*(part.by_model.get(model, {}) for part in parts))

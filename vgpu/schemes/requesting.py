@@ -7,7 +7,7 @@ sharing system s, and n, the node of the pod or the node that its reservation na
                        advertised(s), or in only_counted(s) and in advertised(n)
     unnamed(p, n)    = the sum of what p requests of names in advertised(n) that no system knows
     counts(p, s, n)  = the claim, at least the request,     if p is bound and asks(p, s, n)
-                     = the claim, at most the request,      if p asks, unbound and not gated
+                     = the claim, at most the request,      if p asks, is not bound, is not gated
                      = the claim on ≤ unnamed(p, n) GPUs,   if p does not ask and is not gated
                      = nothing,                             if p is gated
     missing(p, s, n) = what a bound pod that asks requests, and no readable claim of it places on a
