@@ -147,6 +147,10 @@ class Cause(Explained):
     )
     # assumed_expired, assumed_unbound
     NEVER_ASSIGNED = "never_assigned", "Allocate was never called for the pod"
+    WITHOUT_CLAIM = (
+        "without_claim",
+        "no annotation names a device for the pod, and what it requests is kept free",
+    )
     NEVER_BOUND = "never_bound", "binding the pod failed and its claim stayed"
     # stale_lock
     OWNER_GONE = "owner_gone", "the lock's owner does not exist"

@@ -169,7 +169,7 @@ SCHEDULER: Final = FamilyTable(
             lambda view: view.rejected,
         ),
         Family(
-            "vgpu_extender_standing_pods",
+            "vgpu_extender_standing_pod_info",
             GAUGE,
             "1 for each pod that takes something off what is free of a node, and is on no GPU that"
             " is known for certain: its annotations do not name its GPUs, or it is not bound.",

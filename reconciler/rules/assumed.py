@@ -128,10 +128,10 @@ def _without_claim(cluster_index: ClusterIndex, policy: Policy, pod: Pod) -> Ite
     )
     since = latest((pod.scheduled_at, pod.started_at))
     if asks and is_due(cluster_index, policy, since, policy.ages.assumed):
-        evidence = (*asks, "no annotation names a device: what it requests is kept free for it")
+        evidence = (*asks, "no annotation names a device")
         yield Finding(
             Rule.ASSUMED_EXPIRED,
-            Cause.NO_CLAIM,
+            Cause.WITHOUT_CLAIM,
             of_pod(pod),
             evidence,
             since=since,

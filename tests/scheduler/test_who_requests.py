@@ -97,7 +97,7 @@ def test_a_pod_that_requests_nothing_takes_nothing(system):
 
 def standing(served):
     """The nodes and pods of the metric of pods that stand in the way of others."""
-    (family,) = (each for each in SCHEDULER.families if each.name == "vgpu_extender_standing_pods")
+    (family,) = (each for each in SCHEDULER.families if each.name == "vgpu_extender_standing_pod_info")
     return [(node, pod) for node, _, pod, _ in family.value(served.program._view())]
 
 
