@@ -1,6 +1,7 @@
 """A cluster's ledgers from nodes and pods alone, as ``kubectl get -o json`` has them."""
 
 import pytest
+from msgspec import structs
 
 from tests.ledger.ledger_values import A, B, entry, kinds, pod, ref, where
 from tests.support.registers import HAMI as HAMI_REGISTER
@@ -12,6 +13,7 @@ from vgpu.model import Phase, Scheme, Share, Source
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
+from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.units import GIB
 
@@ -46,7 +48,8 @@ def volcano_pod(uid, device, memory=1024, **changes):
         "volcano.sh/bind-phase": "allocating",
     }
     limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": memory}
-    return pod(uid, containers=(Container("main", limits),), annotations=told, **changes)
+    whole = {"containers": (Container("main", limits),), "annotations": told}
+    return pod(uid, **(whole | changes))
 
 
 def of_node(*pods, nodes=(VOLCANO_NODE,), **options):
@@ -218,3 +221,51 @@ def test_a_virtual_gpu_is_no_missing_gpu_whatever_it_is_called(gpuid):
     assert where(known) == {("u1", "main"): [two], ("u2", "main"): [two]}
     gone = of_node(waiting, pod("u2", annotations=told | {BOUND_DEVICE: one}), nodes=[node])
     assert {conflict.kind for conflict in gone.conflicts} == {ConflictKind.DEVICE_MISSING}
+
+
+def test_annotations_of_a_pod_that_requests_nothing_hold_nothing_and_are_reported():
+    for containers in ((Container("main"),), (Container("main", {"nvidia.com/gpumem": 1}),)):
+        ledger = of_node(volcano_pod("u1", A), volcano_pod("u2", A, containers=containers))
+        assert where(ledger) == {("u1", "main"): [A]}
+        assert entry(ledger, A).held.memory_bytes == GIB
+        assert [(each.pod.uid, each.detail) for each in ledger.malformed] == [
+            ("u2", REQUESTS_NOTHING)
+        ]
+
+
+def test_a_bound_pod_holds_at_least_what_it_requests():
+    """Amounts that its owner has set to 0 give nothing away."""
+    forged = volcano_pod("u1", A)
+    forged = structs.replace(
+        forged, annotations={**forged.annotations, "volcano.sh/vgpu-ids-new": f"{A},NVIDIA,0,0:"}
+    )
+    ledger = of_node(forged)
+    assert entry(ledger, A).held.memory_bytes == GIB
+    assert kinds(ledger) == ["malformed"]
+    whole = structs.replace(forged, containers=(Container("main", {"volcano.sh/vgpu-number": 1}),))
+    assert entry(of_node(whole), A).free_memory_bytes == 0
+
+
+def test_a_pod_of_a_resource_that_no_system_knows_holds_what_its_annotations_have():
+    """HAMi's and Volcano's resources can have other names; the node advertises this one."""
+    renamed = Container("main", others={"acme.com/vgpu": 1})
+    node = structs.replace(VOLCANO_NODE, others=frozenset({"acme.com/vgpu"}))
+    assert where(of_node(volcano_pod("u1", A, containers=(renamed,)), nodes=[node])) == {
+        ("u1", "main"): [A]
+    }
+    other = structs.replace(VOLCANO_NODE, others=frozenset({"rdma/hca"}))
+    assert where(of_node(volcano_pod("u1", A, containers=(renamed,)), nodes=[other])) == {}
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_reservation_holds_no_more_than_its_pod_requests(gated):
+    waiting = volcano_pod("u1", A, node="", phase="Pending", state=None, gated=gated)
+    forged = structs.replace(
+        waiting,
+        annotations={
+            **waiting.annotations,
+            "volcano.sh/vgpu-ids-new": f"{A},NVIDIA,9216,0:{B},NVIDIA,9216,0:",
+        },
+    )
+    held = [each.share for each in of_node(forged).holdings]
+    assert [(share.device, share.memory_bytes) for share in held] == ([] if gated else [(A, GIB)])

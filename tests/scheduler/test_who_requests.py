@@ -97,7 +97,8 @@ def test_a_pod_that_requests_nothing_takes_nothing(system):
 
 def standing(served):
     """The nodes and pods of the metric of pods that stand in the way of others."""
-    (family,) = (each for each in SCHEDULER.families if each.name == "vgpu_extender_standing_pod_info")
+    name = "vgpu_extender_standing_pod_info"
+    (family,) = (each for each in SCHEDULER.families if each.name == name)
     return [(node, pod) for node, _, pod, _ in family.value(served.program._view())]
 
 

@@ -20,6 +20,7 @@ from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.handles import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
+from vgpu.schemes.requesting import CLAIMS_LESS
 
 _Read = tuple[Pod, Reading]
 
@@ -120,11 +121,12 @@ def _ledger(
     unhealthy: str = "",
     resource_claims: NodeResourceClaims = NO_RESOURCE_CLAIMS,
 ) -> Ledger:
+    registrations, unreadable = registered(node, codecs)
+    pods = _sized(node, pods, registrations)
     uuids = of_share_pods(pod for pod, _ in pods)
     statements = [
         statement for pod, reading in pods for statement in on_gpus(pod, reading.statements, uuids)
     ]
-    registrations, unreadable = registered(node, codecs)
     malformed = [*(fault for _, reading in pods for fault in reading.malformed), *unreadable]
     statements += resource_claims.statements
     devices: list[Device] = [*resource_claims.devices]
@@ -159,6 +161,27 @@ def _ledger(
             ),
         )
     )
+
+
+def _sized(
+    node: Node,
+    pods: Sequence[_Read],
+    registrations: Sequence[tuple[SchemeCodec, tuple[Device, ...]]],
+) -> Sequence[_Read]:
+    """The pods; those that claim less than they request are read with the sizes of the GPUs."""
+    less = [any(each.detail == CLAIMS_LESS for each in reading.malformed) for _, reading in pods]
+    if not any(less):
+        return pods
+    codecs = [codec for codec, _ in registrations]
+    devices = {
+        codec.name: {name: gpu for gpu in gpus for name in gpu.names}
+        for codec, gpus in registrations
+    }
+    advertised = node.advertised or None
+    return [
+        (pod, read_pod(pod, codecs, advertised, devices) if is_less else reading)
+        for (pod, reading), is_less in zip(pods, less, strict=True)
+    ]
 
 
 def _silent_grants(

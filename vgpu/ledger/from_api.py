@@ -1,6 +1,7 @@
 """The API server's data: pods' claims as statements, their requests, a node's GPUs. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,10 @@ MIG_SLOT = "MIG slot"
 """Our resource name for Volcano's MIG slots, which the kubelet does not know."""
 
 
+NO_DEVICES: Final[Mapping[str, Mapping[str, Device]]] = {}
+"""The devices of a node that is not known."""
+
+
 class Reading(msgspec.Struct, frozen=True):
     """One pod's data in all schemes; the statements were made from the ``claims``."""
 
@@ -28,14 +33,18 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_pod(
-    pod: Pod, codecs: Iterable[SchemeCodec], advertised: Collection[str] | None = None
+    pod: Pod,
+    codecs: Iterable[SchemeCodec],
+    advertised: Collection[str] | None = None,
+    devices: Mapping[str, Mapping[str, Device]] = NO_DEVICES,
 ) -> Reading:
     """The pod's claims, as far as they count, and its requests; unreadable texts are values, too.
 
     ``advertised`` are the extended resources of the pod's node, None if they are not known
-    (:func:`vgpu.schemes.requesting.basis_of`). A pod that has ended has no requests, and its
-    annotations need no repair. What a pod of another GPU scheduler requests is not served by the
-    sharing systems.
+    (:func:`vgpu.schemes.requesting.basis_of`), and ``devices`` those of the node by the name of the
+    codec and their own names, as far as they are known. A pod that has ended has no requests, and
+    its annotations need no repair. What a pod of another GPU scheduler requests is not
+    served by the sharing systems.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
@@ -55,7 +64,8 @@ def read_pod(
         except ClaimError as error:
             malformed[Malformed(ref, "", codec.scheme, error.detail)] = None
             continue
-        counted = counted_claim(pod, codec, {}, advertised, resolves_defaults=False)
+        own = devices.get(codec.name, {})
+        counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
         claim = counted.claim
         if counted.problem:
             malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None

@@ -85,14 +85,12 @@ def basis_of(pod: Pod, codec: SchemeCodec, advertised: Collection[str] | None = 
     name that no system knows may be advertised.
     """
     names = codec.advertised
-    if not codec.resources:
+    if not names:
         return Basis.OWN
-    counted = codec.only_counted if advertised is not None else ()
-    for container in pod.containers:
-        for name in (*container.limits, *container.broken):
-            is_asked = name in container.broken or container.limits[name]
-            if is_asked and (name in names or (name in counted and name in (advertised or ()))):
-                return Basis.NAMED
+    if _asks(pod, names):
+        return Basis.NAMED
+    if advertised and _asks(pod, [each for each in codec.only_counted if each in advertised]):
+        return Basis.NAMED
     return Basis.UNNAMED if unnamed_units(pod, advertised) else Basis.NOTHING
 
 
@@ -218,6 +216,15 @@ def unknown_shares(
 # ---------------------------------------------------------------- parts
 
 
+def _asks(pod: Pod, names: Collection[str]) -> bool:
+    """Whether a container requests one of the resources."""
+    for container in pod.containers:
+        for name in names:
+            if container.limits.get(name) or name in container.broken:
+                return True
+    return False
+
+
 def _is_known(name: str) -> bool:
     return name in registry().resource_names or is_own_resource(name)
 
@@ -263,12 +270,11 @@ class _Amounts(msgspec.Struct, frozen=True):
             return share
         least = self.requested(request, share)
         memory, cores = share.memory_bytes, share.cores_milli
-        if (
-            memory is not None
-            and least.memory_bytes is not None
-            and not self._is_left(request, share)
-        ):
-            memory = max(memory, least.memory_bytes)
+        if memory is not None and not self._is_left(request, share):
+            if least.memory_bytes is not None:
+                memory = max(memory, least.memory_bytes)
+            elif not memory:  # all of the GPU, or a part of it that is not known
+                memory = None
         if least.cores_milli:
             cores = max(cores or 0, least.cores_milli)
         return Share(share.device, memory, cores)
@@ -312,18 +318,24 @@ def _at_least(
         shares = allocation.shares
         if request is not None:
             shares = _raised(rule, request, shares)
-            is_raised |= shares != allocation.shares
+            is_raised |= shares is not allocation.shares
             placed = {physical(each.device) for each in shares if not rule.is_missing(each)}
             if len(placed) < request.count:
                 missing.append(structs.replace(request, count=request.count - len(placed)))
-        allocations.append(structs.replace(allocation, shares=shares))
-    apps = [request for request in requests if request.kind is not ContainerKind.INIT]
-    missing += (
-        request
-        for request in _running(pod, asked.values())
-        if request.kind is not ContainerKind.INIT or not any(_covers(app, request) for app in apps)
-    )
-    counted = structs.replace(claim, allocations=tuple(allocations))
+        allocations.append(
+            allocation
+            if shares is allocation.shares
+            else structs.replace(allocation, shares=shares)
+        )
+    if asked:
+        apps = [request for request in requests if request.kind is not ContainerKind.INIT]
+        missing += (
+            request
+            for request in _running(pod, asked.values())
+            if request.kind is not ContainerKind.INIT
+            or not any(_covers(app, request) for app in apps)
+        )
+    counted = structs.replace(claim, allocations=tuple(allocations)) if is_raised else claim
     problem = CLAIMS_LESS if is_raised else ""
     if missing and not problem:
         problem = "the annotations claim fewer GPUs of the node than the containers request"
@@ -335,8 +347,10 @@ def _raised(rule: _Amounts, request: Request, shares: tuple[Share, ...]) -> tupl
 
     A claim on more GPUs than requested may have parts of what is requested of one.
     """
-    raised = tuple(rule.raised(request, share) for share in shares)
-    if len(shares) > request.count and raised != shares:
+    raised = tuple([rule.raised(request, share) for share in shares])
+    if raised == shares:
+        return shares
+    if len(shares) > request.count:
         least = rule.requested(request, shares[0])
         memory = sum(share.memory_bytes or 0 for share in shares)
         cores = sum(share.cores_milli or 0 for share in shares)

@@ -55,6 +55,7 @@ __all__ = [
 _DEVICE_ID = re.compile(
     r"(?P<device>[A-Za-z0-9_./-]{1,96}?)(?P<kind>-memory|-core)?(?:-|::)(?P<ordinal>[0-9]{1,7})"
 )
+_LEGACY: Final = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
 _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor percentage is asked
 
 
@@ -93,7 +94,7 @@ class Volcano(BaseCodec, frozen=True):
     @property
     def resources(self) -> tuple[str, ...]:
         """What requests devices. HAMi's ``nvidia.com/gpu`` is also NVIDIA's own for whole GPUs."""
-        legacy = (volcano_legacy.MEMORY, volcano_legacy.NUMBER) if self._has_legacy else ()
+        legacy = _LEGACY if self._has_legacy else ()
         return (self.key_set.number, *self.key_set.implied_by, *legacy)
 
     def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
@@ -103,7 +104,7 @@ class Volcano(BaseCodec, frozen=True):
     @property
     def advertised(self) -> tuple[str, ...]:
         """Those of either plugin, and of the older one."""
-        return tuple(self._kinds) + ((volcano_legacy.NUMBER,) if self._has_legacy else ())
+        return self.key_set.plugin_resources + (_LEGACY if self._has_legacy else ())
 
     @property
     def only_counted(self) -> tuple[str, ...]:

@@ -100,6 +100,11 @@ class KeySet(msgspec.Struct, frozen=True):
         return (self.number, self.memory, self.percentage, self.cores)
 
     @property
+    def plugin_resources(self) -> tuple[str, ...]:
+        """The extended resources that the plugin reports to the kubelet."""
+        return tuple([name for name, _ in self.advertised])
+
+    @property
     def claim(self) -> tuple[str, ...]:
         """All pod annotations that a claim is made of."""
         stages = (self.node, self.time, self.bind_time, self.bind_phase)
