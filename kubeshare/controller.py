@@ -67,6 +67,9 @@ _CERTAIN: Final = range(400, 500)
 _REFUSED: Final = {403, 422}
 """Statuses with which the API server or an admission policy refuses a pod."""
 
+_DENIED: Final = "denied request: "
+"""What stands before the message of an admission policy, behind the names of policy and binding."""
+
 _FAILED: Final = {SharePodReason.HOLDER_FAILED, SharePodReason.POD_FAILED}
 """Reasons to delete a pod after which the next one is created later each time."""
 
@@ -366,7 +369,8 @@ class SharePodControllers:
             outcome = StepOutcome.CONFLICT if error.status == CONFLICT else outcome
             if isinstance(step, CreateSharePodPod) and error.status in _REFUSED:
                 with self._lock:
-                    self._refusals[step.share_pod.key] = error.message
+                    why = error.message.rpartition(_DENIED)[2]
+                    self._refusals[step.share_pod.key] = why
             if isinstance(step, DeletePod) and not isinstance(key, str):
                 with self._lock:
                     self._cluster.closing.discard(key)

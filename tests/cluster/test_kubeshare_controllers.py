@@ -152,10 +152,9 @@ def test_a_share_pod_that_asks_for_more_is_told_which_field(bed, controller, nam
         return reason_of(found, "Ready") == SharePodReason.POD_REFUSED
 
     found = bed.wait_for(namespace, "h", is_told, "refused")
-    (message,) = (
-        each["message"] for each in found["status"]["conditions"] if each["type"] == "Ready"
-    )
-    assert "may not have hostNamespaces" in message
+    (ready,) = (each for each in found["status"]["conditions"] if each["type"] == "Ready")
+    assert "may not have hostNamespaces" in ready["message"]
+    assert "kubeshare.sharePods.allowed" in ready["message"]
     bed.client.delete(found)
     bed.wait_holders(0)
 
