@@ -12,7 +12,7 @@ from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Sourc
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
-from vgpu.schemes.requesting import counted_claim
+from vgpu.schemes.requesting import CLAIMS_LESS, CountedClaim, counted_claim
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
@@ -37,14 +37,17 @@ def read_pod(
     codecs: Iterable[SchemeCodec],
     advertised: Collection[str] | None = None,
     devices: Mapping[str, Mapping[str, Device]] = NO_DEVICES,
+    *,
+    on_node: bool = False,
 ) -> Reading:
     """The pod's claims, as far as they count, and its requests; unreadable texts are values, too.
 
     ``advertised`` are the extended resources of the pod's node, None if they are not known
     (:func:`vgpu.schemes.requesting.basis_of`), and ``devices`` those of the node by the name of the
     codec and their own names, as far as they are known. A pod that has ended has no requests, and
-    its annotations need no repair. What a pod of another GPU scheduler requests is not
-    served by the sharing systems.
+    its annotations need no repair. ``on_node`` has better sources of amounts than requests: a claim
+    of less than is requested counts as it is there. What a pod of another GPU
+    scheduler requests is not served by the sharing systems.
     """
     claims: list[Claim] = []
     wanted: list[Wanted] = []
@@ -66,6 +69,8 @@ def read_pod(
             continue
         own = devices.get(codec.name, {})
         counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
+        if on_node and counted.problem == CLAIMS_LESS:
+            counted = CountedClaim(counted.basis, codec.claim(pod))
         claim = counted.claim
         if counted.problem:
             malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None

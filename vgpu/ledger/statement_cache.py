@@ -37,7 +37,7 @@ class StatementCache:
         for pod in pods:
             known = self._pods.get(pod.ref.uid)
             if known is None or (known[0] is not pod and known[0] != pod):
-                known = (pod, read_pod(pod, codecs))
+                known = (pod, read_pod(pod, codecs, on_node=True))
             current[pod.ref.uid] = known
             readings.append(known[1])
         self._pods = current
