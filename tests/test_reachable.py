@@ -82,6 +82,7 @@ UNUSED = {
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
     "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
     "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,
+    "vgpu.written_keys:program_keys": "the chart's admission policy, which is generated",
 }
 """Public functions that no module of the product names, and why they stay."""
 

@@ -171,6 +171,10 @@ class PretendedPlugin:
     def ready(self) -> bool:
         return self.view().ready
 
+    def complaint(self) -> str:
+        """Why it is not ready; nothing is wrong with its token."""
+        return ""
+
     @property
     def target(self) -> str:
         """Where Prometheus finds it."""
