@@ -23,6 +23,9 @@ RELEASE: Final = "bed-vgpu"
 POLICIES: Final = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 RIGHTS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
+TOKEN: Final = "vgpu.test/token"
+"""The label of the pods to which tokens are bound: they stay as long as the tokens."""
+
 _REPOSITORY, _, _TAG = product.REFERENCE.partition(":")
 
 EVERYTHING: Final[Object] = {
@@ -84,6 +87,7 @@ def _client(cluster: Cluster, name: str, node: str) -> Client:
         pod = objects.pod(
             f"{name}-{next(_numbers)}",
             HOME,
+            labels={TOKEN: "yes"},
             nodeName=node,
             serviceAccountName=name,
             automountServiceAccountToken=False,

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 import urllib3
 
+from tests.cluster.accounts import TOKEN
 from tests.cluster.reconciling import CLUSTER_RIGHTS, HOME, MANIFESTS, NODE_RIGHTS, documents
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
@@ -23,19 +24,24 @@ KEPT = "example.com/kept"
 
 @pytest.fixture(scope="module")
 def home(control_plane):
-    """The reconciler's namespace, ServiceAccounts and rights."""
+    """The reconciler's namespace, ServiceAccounts and rights.
+
+    Namespace and ServiceAccounts stay: programs of other tests have their accounts there.
+    """
     client = control_plane.client
     files = dict.fromkeys((*CLUSTER_RIGHTS, *NODE_RIGHTS))
     made = [client.apply(document) for document in documents(*files)]
-    (space,) = [each for each in made if each["kind"] == "Namespace"]
     account = f"/api/v1/namespaces/{HOME}/serviceaccounts/default"
     wait_until(lambda: client.find(account), "the namespace is furnished")
     yield client
     for each in made:
-        if each["metadata"].get("namespace") != HOME and each != space:
+        if each["kind"] not in ("Namespace", "ServiceAccount"):
             client.delete(each)
-    client.delete(space)
-    client.wait_gone(space)
+
+
+def programs(client):
+    """The pods of what is installed."""
+    return client.list(PODS, labelSelector=f"!{TOKEN}")
 
 
 @pytest.fixture
@@ -58,7 +64,7 @@ def install(home, product_image):
     for each in reversed(made):
         home.delete(each, propagation="Foreground")
         home.wait_gone(each)
-    wait_until(lambda: not home.list(PODS), "its pods are gone")
+    wait_until(lambda: not programs(home), "its pods are gone")
 
 
 def pod_spec(document):
@@ -143,7 +149,7 @@ def audit(log):
 
 def leading(home):
     """The replicas that say it: 1 -> the one that leads, 0 -> the one that does not."""
-    pods = [pod for pod in home.list(PODS) if "deletionTimestamp" not in pod["metadata"]]
+    pods = [pod for pod in programs(home) if "deletionTimestamp" not in pod["metadata"]]
     said = {value(metrics(pod), "vgpu_reconcile_leader"): pod for pod in pods}
     return {leads: pod for leads, pod in said.items() if leads is not None}
 
@@ -215,7 +221,7 @@ def test_one_of_two_replicas_repairs_and_the_other_takes_over(
     )
 
     home.patch(workload, {"spec": {"replicas": 0}})
-    wait_until(lambda: not home.list(PODS), "all have ended")
+    wait_until(lambda: not programs(home), "all have ended")
     assert not home.get(LEASE)["spec"].get("holderIdentity")
 
 
@@ -274,7 +280,7 @@ def test_the_nodes_own_reconciler_removes_a_folder_once_nobody_uses_it(
 
     workload = install("reconciler-node", change)
     home.wait_for(workload, lambda it: it["status"].get("numberReady") == 1, "ready")
-    (pod,) = home.list(PODS)
+    (pod,) = programs(home)
     wait_until(lambda: not idle.exists(), "the folder is gone", context=lambda: home.logs(pod))
     mapped = 'vgpu_reconcile_skipped{reason="still_mapped"}'
     wait_until(lambda: value(metrics(pod), mapped) == 1, "it is told that one is used")
