@@ -5,7 +5,7 @@ import pytest
 from kubeshare.bodies import HolderOptions, holder_pod
 from kubeshare.model import VirtualGpuName
 from tests.cluster.accounts import HOME, account, refusal
-from tests.cluster.extending import make_node
+from tests.cluster.extending import make_node, remove_nodes
 from tests.cluster.kubesharing import CRD, share_pod
 from tests.cluster.reconciling import make_default_account
 from tests.support.bed import crds, objects, product
@@ -53,7 +53,8 @@ def pod_path(part, node=HERE, below="/status"):
 
 @pytest.fixture(scope="module")
 def stage(api):
-    return Stage(api)
+    yield Stage(api)
+    remove_nodes(api, (HERE, THERE))  # other tests of this API server count nodes
 
 
 def node_path(node=HERE, below="/status"):
