@@ -246,6 +246,10 @@ class SchedulerCache(CacheReader):
             if self._quotas.refusal(demand) is not None:
                 return None  # nobody ends for a pod that has no place afterwards
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
+            # The end of other pods changes nothing here, and there may be any number of them.
+            chosen = chosen & {pod.ref.uid for pod in (*pods, *cached.pods.values())}.union(
+                cached.reservations
+            )
             return choose_victims(pods, chosen, demand.priority, place, spared)
 
     def note_preemption(self, pod: PodRef, freed: Mapping[str, HeldShares]) -> None:

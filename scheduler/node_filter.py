@@ -115,10 +115,14 @@ class NodeFilter:
         get = known.get if not own else {**known, **dict.fromkeys(own)}.get
         answers = list(map(get, names))
         distinct = set(answers)
-        if None in distinct:
-            for _ in range(answers.count(None)):  # few nodes have changed since the last pod
-                number = answers.index(None)
-                answers[number] = ask(names[number])
+        if None in distinct:  # few nodes have changed since the last pod
+            asked: dict[str, NodeAnswer] = {}  # a name may be sent many times
+            for number, answer in enumerate(answers):
+                if answer is None:
+                    name = names[number]
+                    if name not in asked:
+                        asked[name] = ask(name)
+                    answers[number] = asked[name]
             distinct = set(answers)
         return cast("list[NodeAnswer]", answers), cast("set[NodeAnswer]", distinct)
 

@@ -62,7 +62,7 @@ class QuotaFilter:
         refusals: dict[int, PlacementRefusal | None] = {}
         within: list[str] = []
         over: dict[str, PlacementRefusal] = {}
-        for name in names:
+        for name in dict.fromkeys(names):  # each is placed once, however often it was sent
             placed = known.get(name)
             if placed is None or name in own:
                 result = self._nodes.place(name, scheme, demand, now)
