@@ -7,6 +7,7 @@ import ssl
 from contextlib import contextmanager
 
 import pytest
+import urllib3
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from vgpu.kube.client import ApiClient
 from vgpu.kube.connection import STREAM_GRACE_SECONDS, ClusterError
 from vgpu.kube.kinds import NODES
 from vgpu.kube.retries import ONCE
+from vgpu.kube.tls import with_own_connections
 from vgpu.reasons import Reason, SourceError
 from vgpu.sources import token_page
 from vgpu.sources.http_access import NO_CREDENTIALS
@@ -272,6 +274,76 @@ def test_the_size_of_an_answer_is_bounded_before_it_is_parsed(monkeypatch):
         pytest.raises(http_source.Unanswered, match="the answer is too large"),
     ):
         Exporter(address, NO_CREDENTIALS, 60).page()
+
+
+# ---------------------------------------------------------------- proxies
+
+
+@contextmanager
+def beyond_proxy(address):
+    """A cluster that is reached by the proxy that listens there."""
+    proxied = with_own_connections(urllib3.ProxyManager(f"http://{address}"))
+    access = Access("https://cluster.example:6443", proxied)
+    with ApiClient(access, patience=SECONDS) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("server", ["no answer", "status line", "header", "headers"])
+def test_a_proxy_whose_answer_to_connect_trickles_is_left(server):
+    with (
+        serving_each(SLOW[server]) as address,
+        beyond_proxy(address) as cluster,
+        pytest.raises(ClusterError, match=f"the proxy: no connection within {SECONDS:g} s"),
+    ):
+        list(cluster.pages(NODES))
+
+
+@pytest.mark.parametrize("server", ["headers", "header", "status line"])
+def test_a_proxy_whose_answer_to_connect_has_no_end_is_left(server):
+    with (
+        serving_each(ENDLESS[server]) as address,
+        beyond_proxy(address) as cluster,
+        pytest.raises(ClusterError),
+    ):
+        list(cluster.pages(NODES))
+
+
+def test_what_a_proxy_answers_to_connect_is_bounded_in_bytes():
+    more = OK[:-2] + b"\r\n" + (b"X: " + b"y" * 1000 + b"\r\n") * 70
+    with (
+        answering_all(more + b"\r\n") as address,
+        beyond_proxy(address) as cluster,
+        pytest.raises(ClusterError, match="more bytes than allowed"),
+    ):
+        list(cluster.pages(NODES))
+
+
+def test_a_proxy_that_refuses_is_quoted():
+    with (
+        answering_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as address,
+        beyond_proxy(address) as cluster,
+        pytest.raises(ClusterError, match="407 Proxy Authentication Required"),
+    ):
+        list(cluster.pages(NODES))
+
+
+def test_a_proxy_that_is_not_there_is_named_as_one():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as closed,
+        beyond_proxy(f"127.0.0.1:{closed.getsockname()[1]}") as cluster,
+    ):
+        closed.close()
+        with pytest.raises(ClusterError, match=": the proxy: connection refused"):
+            list(cluster.pages(NODES))
+
+
+def test_a_handshake_beyond_a_proxy_is_left_too():
+    with (
+        serving_each(trickled(b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40")) as address,
+        beyond_proxy(address) as cluster,
+        pytest.raises(ClusterError),
+    ):
+        list(cluster.pages(NODES))
 
 
 SPEAKERS = {

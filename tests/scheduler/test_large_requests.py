@@ -1,4 +1,4 @@
-"""The work of one request grows with its length, whatever names it has; it is counted, not timed."""
+"""The work of a request grows with its length, whatever names it has; it is counted, not timed."""
 
 import json
 

@@ -2,7 +2,8 @@
 
 urllib3's read timeout holds for each byte. Here it holds for a whole answer, with its head and all
 ``100 Continue`` before it. Of a stream, which is read as it comes, it holds for the head, and then
-again for each silence; a refused stream is an answer.
+again for each silence; a refused stream is an answer. The connect timeout holds for a proxy's whole
+answer to CONNECT.
 """
 
 import time
@@ -10,8 +11,10 @@ from typing import Any, Final
 
 import urllib3
 from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError
 
 from vgpu.deadline_socket import DeadlineSocket
+from vgpu.http_client import HEAD_LIMIT
 
 LONGEST_ANSWER: Final = 256 * 2**20
 """Maximum size of a whole answer as it is sent, in bytes; 500 pods of 100 KiB are 50 MB."""
@@ -37,8 +40,7 @@ class BoundedAnswers(HTTPConnection):
 
     def getresponse(self) -> Any:
         """The answer; without the rest of its content where a stream was asked for."""
-        seconds = self.timeout
-        deadline = time.monotonic() + seconds if isinstance(seconds, int | float) else None
+        deadline = _deadline(self.timeout)
         sock = self.sock  # urllib3 may close the connection, and the answer is still read
         self._limit(deadline, LONGEST_ANSWER)
         if not self._is_stream:
@@ -48,9 +50,27 @@ class BoundedAnswers(HTTPConnection):
             sock.deadline = sock.allowance = None
         return response
 
+    def _tunnel(self) -> None:
+        """Ask the proxy for a connection to the server, as ``http.client`` does."""
+        sock = self.sock
+        self.sock = DeadlineSocket(sock)
+        self._limit(_deadline(self.timeout), HEAD_LIMIT)
+        try:
+            super()._tunnel()
+        except TimeoutError as error:
+            self.close()
+            raise ConnectTimeoutError(self, "the proxy does not answer") from error
+        if self.sock is not None:
+            self.sock.settimeout(self.timeout)
+            self.sock = sock
+
     def _limit(self, deadline: float | None, allowance: int | None) -> None:
         if self.sock is not None:
             self.sock.deadline, self.sock.allowance = deadline, allowance
+
+
+def _deadline(seconds: object) -> float | None:
+    return time.monotonic() + seconds if isinstance(seconds, int | float) else None
 
 
 class BoundedPool(urllib3.HTTPConnectionPool):

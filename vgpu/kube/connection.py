@@ -20,6 +20,7 @@ import urllib3
 from vgpu.documentation import USER_AGENT
 from vgpu.kube.access import CONNECTIONS, Access, NoAccess
 from vgpu.kube.configured import find
+from vgpu.kube.content import ENCODING, content, pieces
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
 from vgpu.kube.refusals import refusal, unreachable
 from vgpu.kube.retries import AGAIN, ONCE, READ_TIMEOUT
@@ -40,9 +41,6 @@ tenth of a shorter time."""
 
 LONGEST_LINE: Final = 32 * 1024 * 1024
 """Maximum length of a stream's line, in bytes; etcd keeps no object of more than 1.5 MiB."""
-
-_READ_BYTES: Final = 64 * 1024
-"""Maximum number of bytes of a stream that are read at a time."""
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -141,7 +139,11 @@ class ApiConnection:
     ) -> bytes:
         """The answer's body. Raises ClusterError."""
         text = None if body is None else json.dumps(body).encode()
-        return self._open(verb, path, query or {}, text).data
+        response = self._open(verb, path, query or {}, text)
+        try:
+            return content(response)
+        except urllib3.exceptions.HTTPError as error:
+            raise unreachable(self.server, error, self._timeout) from error
 
     def _stream(
         self,
@@ -163,13 +165,17 @@ class ApiConnection:
         response = self._open(WATCH, path, query, timeout=silence, preload=False)
         try:
             opened()
-            rest = b""
+            rest = bytearray()
             at_once = min(AT_ONCE_SECONDS, self._gather / 10)
             asked_at = time.monotonic()
-            for chunk in _chunks(response):
+            for piece in pieces(response):
                 waited = time.monotonic() - asked_at
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from filter(None, lines)
+                first, newline, more = piece.partition(b"\n")
+                rest += first
+                if newline:
+                    *lines, last = more.split(b"\n")
+                    yield from filter(None, (bytes(rest), *lines))
+                    rest = bytearray(last)
                 if len(rest) > LONGEST_LINE:
                     detail = f"a line of more than {LONGEST_LINE} bytes"
                     raise SourceError(Reason.MALFORMED, self.server + path, detail)
@@ -198,7 +204,7 @@ class ApiConnection:
     ) -> urllib3.BaseHTTPResponse:
         headers = {
             "Accept": "application/json",
-            "Accept-Encoding": "gzip",
+            "Accept-Encoding": ENCODING,
             "User-Agent": USER_AGENT,
             **self._credentials(),
         }
@@ -216,6 +222,7 @@ class ApiConnection:
                 redirect=False,  # an API server does not send us elsewhere; a login page would
                 timeout=patience,
                 preload_content=preload,
+                decode_content=False,  # unpacked within limits by vgpu.kube.content
             )
         except urllib3.exceptions.HTTPError as error:
             self._count(verb, 0)
@@ -239,18 +246,6 @@ class ApiConnection:
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
-
-
-def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """The content as it arrives: in chunks, as an API server sends a stream, or without any.
-
-    ``read_chunked`` costs less than half of what ``read1`` costs for each event.
-    """
-    if response.chunked:
-        yield from response.read_chunked(_READ_BYTES, decode_content=True)
-        return
-    while data := response.read1(decode_content=True):
-        yield data
 
 
 def _is_page(response: urllib3.BaseHTTPResponse) -> bool:

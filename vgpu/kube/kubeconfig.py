@@ -3,20 +3,34 @@
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Final
 
 from kubernetes import client, config
+from kubernetes.config import exec_provider, kube_config
 from urllib3.exceptions import LocationValueError
 
 from vgpu.http_client import BadUrl, HttpUrl, is_header_value
+from vgpu.kube import credential_plugin
 from vgpu.kube.access import CONNECTIONS, Access, NoAccess
+from vgpu.kube.credential_plugin import CredentialPlugin
 from vgpu.kube.errors import one_line
 from vgpu.kube.tls import with_own_connections
 
 _QUOTED: Final = 400
 """Maximum length of the quoted output of a credential plugin."""
+
+_GRACE_SECONDS: Final = 5.0
+"""Maximum time for all but a credential plugin, in seconds."""
+
+# The library waits for the programs that it starts for ever.
+exec_provider.subprocess = kube_config.subprocess = SimpleNamespace(
+    PIPE=subprocess.PIPE, Popen=CredentialPlugin
+)
 
 
 def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Access:
@@ -28,7 +42,11 @@ def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Acce
     configuration.connection_pool_maxsize = connections
     try:
         with _complaints() as complaints:
-            config.load_kube_config(path, context or None, configuration, persist_config=False)
+            _in_time(
+                lambda: config.load_kube_config(
+                    path, context or None, configuration, persist_config=False
+                )
+            )
         _expect_no_password(configuration.host)
         pool = with_own_connections(client.ApiClient(configuration).rest_client.pool_manager)
     except Exception as error:  # noqa: BLE001  # the library checks little of the file
@@ -50,6 +68,26 @@ def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Acce
 
     credentials()
     return Access(configuration.host.rstrip("/"), pool, credentials)
+
+
+def _in_time(load: Callable[[], object]) -> None:
+    """Load, or leave that alone: the library waits for an identity provider (OIDC) for ever."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            load()
+        except BaseException as error:  # noqa: BLE001  # it is raised by the caller's thread
+            failed.append(error)
+
+    seconds = credential_plugin.seconds()
+    thread = threading.Thread(target=run, name="kubeconfig", daemon=True)
+    thread.start()
+    thread.join(seconds + _GRACE_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"its user's credentials have not come within {seconds:g} s")
+    if failed:
+        raise failed[0]
 
 
 def _expect_no_password(server: str) -> None:

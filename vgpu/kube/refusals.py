@@ -12,10 +12,12 @@ from urllib3.exceptions import (
     NameResolutionError,
     NewConnectionError,
     ProtocolError,
+    ProxyError,
     ReadTimeoutError,
     SSLError,
 )
 
+from vgpu.kube.content import content
 from vgpu.kube.errors import GONE, ClusterError, ExpiredError, one_line
 
 _QUOTED: Final = 200
@@ -63,7 +65,7 @@ def refusal(server: str, response: urllib3.BaseHTTPResponse) -> ClusterError:
 
 def _status(server: str, response: urllib3.BaseHTTPResponse) -> _Status:
     """The Status of an answer; for another body, such as a proxy's page, one that quotes it."""
-    body = response.data
+    body = content(response)
     try:
         status = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -103,6 +105,8 @@ def _cause_text(cause: BaseException, timeout: urllib3.Timeout) -> str:
         case NewConnectionError():
             origin = cause.__cause__
             text = str(getattr(origin, "strerror", None) or origin or cause).lower()
+        case ProxyError():
+            text = f"the proxy: {_cause_text(cause.original_error, timeout)}"
         case ConnectTimeoutError():
             text = f"no connection within {timeout.connect_timeout:g} s"
         case ReadTimeoutError():

@@ -1,0 +1,2 @@
+# The module that it starts programs with.
+subprocess: object
