@@ -92,6 +92,7 @@ CALLED_BY_LIBRARIES = {
     "format_commands": "click",
     "log_message": "http.server",
     "sendall": "http.client",
+    "communicate": "kubernetes",
 }
 
 

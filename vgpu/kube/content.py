@@ -4,7 +4,7 @@ A thousand bytes unpack from one. For what is sent of an answer, and for its con
 
     size <= LONGEST_ANSWER
 
-Of a stream only pieces are unpacked; its reader bounds its lines. The API server packs answers of
+A stream is unpacked part by part; its reader bounds its lines. The API server packs answers of
 more than 128 KiB with gzip, in one member, and packs no stream (staging/src/k8s.io/apiserver/pkg/
 endpoints/handlers/responsewriters/writers.go).
 """
@@ -46,7 +46,7 @@ def content(response: urllib3.BaseHTTPResponse) -> bytes:
 
 
 def pieces(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """The content of a stream as it arrives, in pieces of bounded size. Raises HTTPError."""
+    """The content of a stream as it arrives, each part of bounded size. Raises HTTPError."""
     if not _is_packed(response):
         yield from _sent_pieces(response)
         return

@@ -71,7 +71,7 @@ def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Acce
 
 
 def _in_time(load: Callable[[], object]) -> None:
-    """Load, or leave that alone: the library waits for an identity provider (OIDC) for ever."""
+    """Load within a time: the library waits for an identity provider (OIDC) for ever."""
     failed: list[BaseException] = []
 
     def run() -> None:
