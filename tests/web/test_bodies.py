@@ -177,6 +177,23 @@ def test_a_client_that_drips_its_body_is_told_that_its_time_is_up(start):
     assert b"\r\nConnection: close\r\n" in answer
 
 
+def test_a_client_that_drips_its_body_without_end_is_dropped(start):
+    """Each byte comes in time, and all of them do not."""
+    (address,) = start(timeouts=Timeouts(body=0.3)).addresses
+    with connect(address) as sock:
+        sock.sendall(post(b"/echo", b"x" * MIB)[:-MIB])
+
+        def dropped():
+            try:
+                sock.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        wait_until(dropped, "the client is dropped", pause=0.01)
+    assert fetch(address)[0] == 200
+
+
 def test_a_handler_may_refuse_what_the_body_says(address):
     answer = exchange(address, post(b"/picky", b"{"))
     assert (status_of(answer), answer.endswith(b"not JSON\n")) == (400, True)

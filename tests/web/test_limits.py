@@ -100,6 +100,22 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(serve):
         assert len(drain(sock)) < len(body)
 
 
+def test_a_client_that_takes_its_answer_drop_by_drop_is_dropped(serve):
+    body = b"x" * 50_000_000
+    server = serve({"/": lambda request: HttpResponse(200, (), body)}, timeouts=Timeouts(write=0.3))
+    taken = 0
+    with connect(server.addresses[0]) as sock:
+        sock.sendall(GET)
+
+        def dropped():
+            nonlocal taken
+            taken += len(sock.recv(65536))
+            assert taken < len(body) // 2, "it was waited for"
+            return not server._connections
+
+        wait_until(dropped, "the client is dropped by the time-out", pause=0.01)
+
+
 def idle_ones(server):
     waiting = [connection.waiting for connection, _ in server._connections.all()]
     return sum(wait is not None and wait.for_request for wait in waiting)
