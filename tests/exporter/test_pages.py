@@ -1,10 +1,13 @@
 """What is served under which path, and the page for people."""
 
+import enum
 import gzip
 import html
 import re
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from exporter import statuspage
 from exporter.pages import routes
@@ -158,6 +161,35 @@ def test_hostile_names_stay_text():
     )
     text = statuspage.render(view, 0.0, '"/<m>').decode()
     assert not re.search(r"<(script|box|id|ns|pod|node|v|m)>", text)
+
+
+def marked(value):
+    """The value with markup in every text of it, as if all that was read were a tenant's."""
+    match value:
+        case enum.Enum():
+            return value
+        case str():
+            return f"{value}<mark>"
+        case tuple() | list():
+            return type(value)(map(marked, value))
+        case dict():
+            return {key: marked(each) for key, each in value.items()}
+        case msgspec.Struct():
+            fields = {name: marked(getattr(value, name)) for name in value.__struct_fields__}
+            return structs.replace(value, **fields)
+    return value
+
+
+def test_no_text_that_was_read_is_markup(bench, monkeypatch):
+    """Of GPUs, containers, collectors and problems."""
+    view = marked(bench.sampler.sample().view)
+    found = marked(tuple(problems(view)))
+    assert found
+    assert view.attribution.gpus
+    monkeypatch.setattr(statuspage, "problems", lambda _: list(found))
+    text = statuspage.render(view, 0.0, "/metrics<mark>").decode()
+    assert "<mark>" not in text
+    assert "&lt;mark&gt;" in text
 
 
 @pytest.mark.parametrize(("used", "over"), [(100, False), (105, False), (106, True)])
