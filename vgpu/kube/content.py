@@ -84,7 +84,7 @@ def _unpacked(unpacker: "zlib._Decompress", data: bytes, limit: int) -> bytes:
     try:
         return unpacker.decompress(data, limit)
     except zlib.error:
-        raise DecodeError("the answer is not gzip, as its header says") from None
+        raise DecodeError("the answer is not gzip, in spite of its header") from None
 
 
 def _expect_no_more(unpacker: "zlib._Decompress") -> None:
