@@ -270,7 +270,7 @@ def command(
             print_groups(read, units, by, output, namespaces, measured=pods)
             return
         objects = of_node(read.objects, node) if node else read.objects
-        shown = inventory(objects, units)
+        shown = inventory(objects, units, read.as_of)
         shown = msgspec.structs.replace(shown, notes=(*read.notes, *shown.notes))
         if scheme:
             shown = only_scheme(shown, Scheme(scheme))

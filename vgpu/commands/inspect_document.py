@@ -73,7 +73,7 @@ class HoldingDocument(_Document, frozen=True):
 
 
 class DeviceDocument(_Document, frozen=True):
-    """A device and its holdings."""
+    """A device and its holdings; free is what is neither held nor kept free for other pods."""
 
     name: str
     uuid: str
@@ -270,13 +270,13 @@ def _node(view: NodeView, whole: Inventory) -> NodeDocument:
         ready=view.node.ready,
         unschedulable=view.node.unschedulable,
         schemes=[scheme.value for scheme in view.schemes],
-        devices=[_device(entry, whole) for entry in view.ledger.devices],
+        devices=[_device(view, entry, whole) for entry in view.ledger.devices],
         unplaced=_holdings(view.ledger.unplaced, whole),
         unit_confirmed=view.unit_confirmed,
     )
 
 
-def _device(entry: DeviceEntry, whole: Inventory) -> DeviceDocument:
+def _device(view: NodeView, entry: DeviceEntry, whole: Inventory) -> DeviceDocument:
     device = entry.device
     return DeviceDocument(
         name=device.name,
@@ -286,10 +286,10 @@ def _device(entry: DeviceEntry, whole: Inventory) -> DeviceDocument:
         healthy=device.healthy,
         memory_bytes=device.memory_bytes,
         memory_held_bytes=entry.held.memory_bytes,
-        memory_free_bytes=entry.free_memory_bytes,
+        memory_free_bytes=view.free_memory_bytes(entry),
         cores_milli=device.cores_milli,
         cores_held_milli=entry.held.cores_milli,
-        cores_free_milli=entry.free_cores_milli,
+        cores_free_milli=view.free_cores_milli(entry),
         shares=device.slots,
         shares_held=entry.held.slots,
         holdings=_holdings(entry.holdings, whole),

@@ -31,6 +31,9 @@ from vgpu.schemes.registry import registry
 from vgpu.terminal import BAD, BOLD, DIM, DOUBTFUL, GOOD, NARROWEST, PLAIN, Line, Piece, write
 from vgpu.units import GIB, MILLI_PER_PERCENT, count, rounded_size
 
+KEPT_FREE: Final = "kept free for bound pods whose GPUs are not known"
+"""Memory that no new share can have, since the kubelet may have allocated it."""
+
 _PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
 
 
@@ -213,9 +216,10 @@ class _Table(msgspec.Struct, frozen=True):
         facts.append(count(len(entries), "GPU"))
         if any(entry.free_memory_bytes is not None for entry in entries):
             free = available_bytes(view)
-            apart = sum(entry.free_memory_bytes or 0 for entry in entries) - free
+            apart = sum(view.free_memory_bytes(entry) or 0 for entry in entries) - free
             facts += [f"{rounded_size(free)} free"] if free or not apart else []
             facts += [f"{rounded_size(apart)} unavailable"] if apart else []
+            facts += [f"{rounded_size(view.kept_bytes)} kept free"] if view.kept_bytes else []
         head.append(("  " + self.glyphs.between.join(facts), DIM))
         if not view.known:
             head.append(("  not a node of this cluster", BAD))
@@ -265,9 +269,10 @@ class _Table(msgspec.Struct, frozen=True):
         percent = f"{_percent(held.cores_milli)}/{_percent(device.cores_milli)}%" if cores else ""
         shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
         pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
-        if layout.wide and entry.free_memory_bytes is not None:
+        free = view.free_memory_bytes(entry)
+        if layout.wide and free is not None:
             word = "unavailable" if unavailable(view, entry) else "free"
-            pieces.append((f"  {rounded_size(entry.free_memory_bytes)} {word}", DIM))
+            pieces.append((f"  {rounded_size(free)} {word}", DIM))
         return pieces
 
     def _holding(self, holding: Holding) -> Iterator[Line]:
@@ -380,6 +385,9 @@ class _Table(msgspec.Struct, frozen=True):
             yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
             for apart in capacity.apart:
                 yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
+            if capacity.kept_bytes:
+                text = f"{rounded_size(capacity.kept_bytes)} more {KEPT_FREE}"
+                yield from self._wrapped(text, " " * 13, DOUBTFUL)
             yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
         yield []
 

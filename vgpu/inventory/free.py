@@ -37,18 +37,23 @@ def free_capacities(
             gpus=len(entries),
             memory_bytes=sum(entry.device.memory_bytes or 0 for entry in entries),
             held_bytes=sum(entry.held.memory_bytes for entry in entries),
-            free_bytes=sum(entry.free_memory_bytes or 0 for entry in entries),
+            free_bytes=sum(
+                view.free_memory_bytes(entry) or 0
+                for view in of_scheme
+                for entry in view.ledger.devices
+            ),
             probe=probe,
             apart=tuple(_apart(of_scheme)),
+            kept_bytes=sum(view.kept_bytes for view in of_scheme),
         )
         if probe is not None:
             schedulable = (
-                entry
+                (view, entry)
                 for view in of_scheme
                 if view.node.ready and not view.node.unschedulable
                 for entry in view.ledger.devices
             )
-            fitting = [_fitting(entry, probe) for entry in schedulable]
+            fitting = [_fitting(view, entry, probe) for view, entry in schedulable]
             capacity = msgspec.structs.replace(
                 capacity,
                 fits=sum(count for count, _ in fitting),
@@ -70,7 +75,7 @@ def unavailable(view: NodeView, entry: DeviceEntry) -> UnavailableReason | None:
 def available_bytes(view: NodeView) -> int:
     """The free memory of a node that new shares can have."""
     return sum(
-        entry.free_memory_bytes or 0
+        view.free_memory_bytes(entry) or 0
         for entry in view.ledger.devices
         if unavailable(view, entry) is None
     )
@@ -82,13 +87,14 @@ def _apart(views: Iterable[NodeView]) -> Iterator[UnavailableMemory]:
     for view in views:
         for entry in view.ledger.devices:
             reason = unavailable(view, entry)
-            if reason is None or not entry.free_memory_bytes:
+            free = view.free_memory_bytes(entry)
+            if reason is None or not free:
                 continue
             memory, names = sums.get(reason, (0, {}))
             name = view.node.name
             if reason is UnavailableReason.UNHEALTHY:
                 name += f" {entry.device.name[:_SHORT]}"
-            sums[reason] = memory + entry.free_memory_bytes, {**names, name: None}
+            sums[reason] = memory + free, {**names, name: None}
     for reason in UnavailableReason:
         if reason in sums:
             yield UnavailableMemory(reason, sums[reason][0], tuple(sums[reason][1]))
@@ -124,9 +130,9 @@ def _size(request: Request) -> tuple[int, int, int, int]:
     return whole, request.memory_percent or 0, request.memory_bytes or 0, request.cores_milli
 
 
-def _fitting(entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
+def _fitting(view: NodeView, entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
     """The number of such shares that still fit on the GPU, and their bytes."""
-    device, free = entry.device, entry.free_memory_bytes
+    device, free = entry.device, view.free_memory_bytes(entry)
     if not device.healthy or entry.lost or free is None or device.memory_bytes is None:
         return 0, 0
     if probe.memory_bytes is not None:
@@ -135,8 +141,9 @@ def _fitting(entry: DeviceEntry, probe: Probe) -> tuple[int, int]:
         memory = device.memory_bytes * (probe.memory_percent or 100) // 100
     bounds = [free // memory] if memory else []
     if probe.cores_milli:
-        bounds.append(entry.free_cores_milli // probe.cores_milli)
+        bounds.append(view.free_cores_milli(entry) // probe.cores_milli)
     if device.slots is not None:
-        bounds.append(max(0, device.slots - entry.held.slots))
+        used = entry.held.slots + view.kept_of(entry).slots
+        bounds.append(max(0, device.slots - used))
     count = min(bounds, default=0)
     return count, count * memory

@@ -8,7 +8,8 @@ from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
 from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.ledger import Ledger
+from vgpu.ledger import DeviceEntry, Ledger
+from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model import PodRef, Request, Scheme
 from vgpu.reasons import Explained
@@ -102,7 +103,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     """A node, the schemes that share its GPUs, and its ledger.
 
     ``known`` is False if only pods name the node; ``unit_confirmed`` is False if its data
-    contradicts the unit of memory in force, so that all its sizes may be wrong.
+    contradicts the unit of memory in force, so that all its sizes may be wrong. ``kept`` is what is
+    kept free of GPUs for bound pods whose GPUs are not known, by the GPU's name.
     """
 
     node: Node
@@ -110,6 +112,25 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     ledger: Ledger
     known: bool = True
     unit_confirmed: bool = True
+    kept: Mapping[str, HoldingSum] = {}
+
+    def kept_of(self, entry: DeviceEntry) -> HoldingSum:
+        """What is kept free of the GPU for pods whose GPUs are not known."""
+        return self.kept.get(entry.device.name, HoldingSum())
+
+    def free_memory_bytes(self, entry: DeviceEntry) -> int | None:
+        """The memory that new shares can have, never below 0; None if the GPU's is unknown."""
+        free = entry.free_memory_bytes
+        return None if free is None else max(0, free - self.kept_of(entry).memory_bytes)
+
+    def free_cores_milli(self, entry: DeviceEntry) -> int:
+        """The cores that new shares can have, never below 0."""
+        return max(0, entry.free_cores_milli - self.kept_of(entry).cores_milli)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that is kept free for pods whose GPUs are not known."""
+        return sum(kept.memory_bytes for kept in self.kept.values())
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):
@@ -150,12 +171,14 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         scheme: the scheme that shares the GPUs.
         gpus: number of GPUs.
-        memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is not held.
+        memory_bytes, held_bytes, free_bytes: of all GPUs; free is what is neither held nor kept
+            free for pods whose GPUs are not known.
         probe: the share that is counted; None if nothing waits and nothing is allocated.
         fits: number of further such shares that fit, counted on each GPU.
         usable_bytes: memory of these shares together. Nothing fits on GPUs that are unhealthy, of
             nodes that are not ready or cordoned, or without free cores or slots.
         apart: the parts of the free memory that no new share can have.
+        kept_bytes: memory that is kept free for pods whose GPUs are not known.
     """
 
     scheme: Scheme
@@ -167,6 +190,7 @@ class FreeCapacity(msgspec.Struct, frozen=True, gc=False):
     fits: int = 0
     usable_bytes: int = 0
     apart: tuple[UnavailableMemory, ...] = ()
+    kept_bytes: int = 0
 
     @property
     def available_bytes(self) -> int:

@@ -1,20 +1,23 @@
 """The inventory of a cluster, and its parts about one scheme or one node."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from vgpu.inventory.detection import DetectedSchemes, detect_schemes
 from vgpu.inventory.free import free_capacities
+from vgpu.inventory.kept import kept_on_node
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
-from vgpu.kube.objects import NODE_KIND, MalformedObject, Node
+from vgpu.kube.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.ledger.cluster import ClusterLedgers, cluster
+from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.model import Scheme
@@ -24,13 +27,17 @@ _NAMED: Final = 3
 """Number of malformed objects that a note names."""
 
 
-def inventory(objects: Objects, units: Units) -> Inventory:
-    """The inventory of these objects. Never raises."""
+def inventory(objects: Objects, units: Units, as_of: float = math.inf) -> Inventory:
+    """The inventory of these objects, as they were at a time in unix seconds. Never raises.
+
+    The time decides on which GPUs something is kept free for pods that were bound just before.
+    """
     schemes = detect_schemes(objects, units)
     ledgers = cluster(
         objects.nodes, schemes.pods, schemes.codecs, objects.unhealthy, objects.resource_claims
     )
     views = tuple(sorted(_views(objects, ledgers), key=lambda view: view.node.name))
+    views = _with_kept(views, schemes, as_of)
     pending = pending_containers(ledgers, views, schemes.pods, schemes.codecs)
     doubts = _doubts(views, schemes)
     doubtful = {doubt.node for doubt in doubts}
@@ -50,6 +57,28 @@ def inventory(objects: Objects, units: Units) -> Inventory:
         nvidia_devices(objects.nodes, nvidia),
         other_pods(objects.pods),
     )
+
+
+def _with_kept(
+    views: Sequence[NodeView], schemes: DetectedSchemes, as_of: float
+) -> tuple[NodeView, ...]:
+    """The nodes, with what is kept free on each for pods whose GPUs are not known."""
+    pods: dict[str, list[Pod]] = {}
+    for pod in schemes.pods:
+        if pod.node:
+            pods.setdefault(pod.node, []).append(pod)
+    return tuple(
+        view
+        if not (kept := _kept(view, pods.get(view.node.name, ()), schemes, as_of))
+        else msgspec.structs.replace(view, kept=kept)
+        for view in views
+    )
+
+
+def _kept(
+    view: NodeView, pods: Sequence[Pod], schemes: DetectedSchemes, as_of: float
+) -> Mapping[str, HoldingSum]:
+    return kept_on_node(view.node, view.ledger, pods, schemes.codecs, as_of)
 
 
 def _doubts(views: Iterable[NodeView], schemes: DetectedSchemes) -> tuple[NodeDoubt, ...]:

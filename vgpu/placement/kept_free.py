@@ -16,9 +16,10 @@ import msgspec
 from msgspec import structs
 
 from vgpu.effective import effective_shares
+from vgpu.kube.objects import Pod
 from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Request, Share
 from vgpu.placement.candidate import UsedGpu
-from vgpu.schemes.requesting import requested_share
+from vgpu.schemes.requesting import CountedClaim, requested_share
 
 UNKNOWN_GPU_SECONDS: Final = 300.0
 """Maximum time after the binding for which a request counts on every GPU, in seconds."""
@@ -47,6 +48,14 @@ class PodWithoutGpu(msgspec.Struct, frozen=True):
         first_seen = now if seen is None else seen
         bound_at = first_seen if self.bound_at is None else min(self.bound_at, first_seen)
         return bound_at + UNKNOWN_GPU_SECONDS
+
+
+def pod_without_gpu(pod: Pod, counted: CountedClaim) -> PodWithoutGpu | None:
+    """The bound pod, if not all GPUs that it requests are known by what counts of it."""
+    if not counted.missing:
+        return None
+    times = [at for at in (pod.scheduled_at, pod.started_at) if at is not None]
+    return PodWithoutGpu(pod.ref, counted.missing, min(times, default=None), counted.unread)
 
 
 def kept_free(

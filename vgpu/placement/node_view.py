@@ -25,7 +25,7 @@ from vgpu.placement.candidate import (
     with_all_shares,
 )
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
-from vgpu.placement.kept_free import PodWithoutGpu, kept_free
+from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
@@ -317,13 +317,7 @@ def held_by(
             pod, scheme.codec, devices, node.advertised, resolves_defaults=False
         ).claim
         claimed = None if shown is None else peak_shares(pod, shown)
-    if not counted.missing:
-        return HeldByPod(shares, groups, None, claimed)
-    times = [at for at in (pod.scheduled_at, pod.started_at) if at is not None]
-    lacking = PodWithoutGpu(
-        pod.ref, counted.missing, min(times, default=None), is_unread=counted.unread
-    )
-    return HeldByPod(shares, groups, lacking, claimed)
+    return HeldByPod(shares, groups, pod_without_gpu(pod, counted), claimed)
 
 
 def held_shares(

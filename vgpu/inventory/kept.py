@@ -1,0 +1,91 @@
+"""What is kept free of a node's GPUs for bound pods of which no GPU is known, as the scheduler does.
+
+The scheduler, ``vgpu fit`` and the inventory have one rule (:mod:`vgpu.placement.kept_free`):
+
+    free(g) = capacity(g) - held(g) - kept(g)      for each GPU g
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.ledger import DeviceEntry, Ledger
+from vgpu.ledger.entries import HoldingSum
+from vgpu.placement.candidate import UsedGpu
+from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
+from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.requesting import counted_claim
+
+NOTHING_KEPT: Final[Mapping[str, HoldingSum]] = {}
+
+_NEVER_SEEN: Final[Mapping[str, float]] = {}
+
+
+def kept_on_node(
+    node: Node, ledger: Ledger, pods: Iterable[Pod], codecs: Iterable[SchemeCodec], now: float
+) -> Mapping[str, HoldingSum]:
+    """What is kept free of each GPU of the node, by the GPU's name in the ledger.
+
+    ``pods`` are those that are bound to the node, ``now`` is in unix seconds.
+    """
+    doubtful = [pod for pod in pods if holds_devices(pod) and not _is_placed(pod, ledger)]
+    if not doubtful:
+        return NOTHING_KEPT
+    entries = {name: entry for entry in ledger.devices for name in entry.device.names}
+    kept: dict[str, HoldingSum] = {}
+    for codec in codecs:
+        own = _registered(codec, node, entries) if codec.advertised else ()
+        if own:
+            kept |= _kept_of(codec, node, own, doubtful, now)
+    return kept
+
+
+def _kept_of(
+    codec: SchemeCodec, node: Node, own: Sequence[DeviceEntry], pods: Iterable[Pod], now: float
+) -> Mapping[str, HoldingSum]:
+    """What is kept free of the GPUs of one sharing system."""
+    by_name = {name: entry.device for entry in own for name in entry.device.names}
+    lacking: list[PodWithoutGpu] = []
+    for pod in pods:
+        counted = counted_claim(pod, codec, by_name, node.advertised)
+        without_gpu = pod_without_gpu(pod, counted)
+        if without_gpu is not None:
+            lacking.append(without_gpu)
+    before = [
+        UsedGpu(entry.device, entry.held.slots, entry.held.memory_bytes, entry.held.cores_milli)
+        for entry in own
+    ]
+    after, _ = kept_free(before, lacking, now, _NEVER_SEEN, codec.unit_bytes)
+    return {
+        gpu.device.name: HoldingSum(
+            gpu.memory_bytes - held.memory_bytes,
+            gpu.cores_milli - held.cores_milli,
+            gpu.users - held.users,
+        )
+        for held, gpu in zip(before, after, strict=True)
+        if gpu != held
+    }
+
+
+def _registered(
+    codec: SchemeCodec, node: Node, entries: Mapping[str, DeviceEntry]
+) -> tuple[DeviceEntry, ...]:
+    """The GPUs of one sharing system, in the order of the register, as the scheduler has them."""
+    try:
+        devices = codec.devices(node)
+    except ClaimError:
+        return ()
+    return tuple(entries[device.name] for device in devices if device.name in entries)
+
+
+def _is_placed(pod: Pod, ledger: Ledger) -> bool:
+    """Whether the ledger has the pod on GPUs of the node, and nothing of it is in doubt."""
+    uid = pod.kubelet_uid
+    is_in_doubt = (
+        any(wanted.pod.uid == uid for wanted in ledger.waiting)
+        or any(holding.pod.uid == uid for holding in ledger.unplaced)
+        or any(wrong.pod is not None and wrong.pod.uid == uid for wrong in ledger.malformed)
+    )
+    return not is_in_doubt and any(
+        holding.pod.uid == uid for entry in ledger.devices for holding in entry.holdings
+    )
