@@ -12,7 +12,7 @@ from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Sourc
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
-from vgpu.schemes.requesting import CLAIMS_LESS, CountedClaim, counted_claim
+from vgpu.schemes.requesting import CLAIMS_LESS, OTHER_NODE, CountedClaim, counted_claim
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
@@ -72,7 +72,9 @@ def read_pod(
         if on_node and counted.problem == CLAIMS_LESS:
             counted = CountedClaim(counted.basis, codec.claim(pod))
         claim = counted.claim
-        if counted.problem:
+        if counted.problem == OTHER_NODE:
+            claim = codec.claim(pod)  # the ledger reports that it is for another node
+        elif counted.problem:
             malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None
         if claim is not None:
             claims.append(claim)

@@ -42,6 +42,9 @@ REQUESTS_NOTHING: Final = "the annotations claim GPUs, but no container requests
 CLAIMS_LESS: Final = "the annotations claim less than the containers request"
 """The problem of a claim that counts as more than it has."""
 
+OTHER_NODE: Final = "the annotations claim GPUs of another node"
+"""The problem of a bound pod's claim that names another node: no GPU of its own node is known."""
+
 UNKNOWN_GPU: Final = "unknown GPU "
 """The beginning of the names of GPUs of which only a request is known."""
 
@@ -138,6 +141,8 @@ def counted_claim(
     if pod.gated and not pod.node:
         return CountedClaim(basis)
     if basis is Basis.NAMED and pod.node:
+        if claim is not None and claim.node not in ("", pod.node):
+            claim, nothing = None, structs.replace(nothing, problem=OTHER_NODE)
         rule = _Amounts(codec, devices, resolves_defaults=resolves_defaults)
         return _at_least(pod, rule, claim, known_requests(pod, codec), nothing)
     if claim is None:

@@ -1,0 +1,77 @@
+"""The scheduler, ``vgpu fit`` and ``vgpu inspect`` have the same numbers of the same objects."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from scheduler.read_once import ReadObjects, filled_cache
+from tests.scheduler.generated import STATES
+from tests.scheduler.test_differential import QUARTERS, filled, limits
+from tests.scheduler.test_other_schedulers import RESERVED
+from tests.scheduler.test_promise import KEYS, NODES, NOW, SCHEMES, TEXTS
+from tests.scheduler.test_who_requests import FORGED
+from vgpu.inventory import Objects, Units, inventory
+from vgpu.kube.objects import Container, Pod
+from vgpu.model import ContainerKind, PodRef
+
+SYSTEMS = sorted(NODES)
+BESIDE = {
+    system: (
+        (),
+        (Container("also", limits(system, 1, 1)),),
+        (Container("first", limits(system, 2, 1), ContainerKind.INIT),),
+    )
+    for system in SYSTEMS
+}
+UNITS = Units(gpushare_unit=1 << 30)
+
+
+def free_of_extender(node, pods, now):
+    """What is free of each GPU, by its name: memory and cores."""
+    view = filled_cache(SCHEMES, ReadObjects(now, [node], pods)).view(node.name)
+    assert view.reason is None
+    return {gpu.device.name: (gpu.free_bytes, gpu.free_milli) for gpu in view.candidate.gpus}
+
+
+def free_of_inspect(node, pods, now):
+    views = inventory(Objects((node,), tuple(pods)), UNITS, now).nodes
+    (view,) = (each for each in views if each.node is node)
+    return {
+        entry.device.name: (view.free_memory_bytes(entry), view.free_cores_milli(entry))
+        for entry in view.ledger.devices
+    }
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@given(data=st.data())
+def test_what_is_free_is_the_same_for_the_scheduler_and_for_inspect(system, data):
+    """Whatever a pod's annotations are, bound or not, gated or not, and at any time after it was
+    bound.
+    """
+    (scheme,) = (each for each in SCHEMES if each.row.name == system)
+    node = data.draw(st.sampled_from(STATES[system]))
+    pods = filled(node, scheme, data.draw(st.lists(st.tuples(QUARTERS, st.just(1)), max_size=3)))
+    asked = data.draw(
+        st.sampled_from(
+            ({}, {"nvidia.com/gpumem": 4096}, limits(system, 1, 1), limits(system, 3, 2))
+        )
+    )
+    edited = data.draw(st.dictionaries(st.sampled_from(KEYS[system]), TEXTS))
+    bases = [{}, RESERVED[system](NOW), *(pod.annotations for pod in pods)]
+    bases += [forged for name, forged in FORGED if name == system]
+    base = data.draw(st.sampled_from(bases))
+    name = data.draw(st.sampled_from(("n1", "")))
+    pods.append(
+        Pod(
+            PodRef("uid-last", "ns", "last"),
+            node=name,
+            annotations={**base, **edited},
+            containers=(Container("main", asked), *data.draw(st.sampled_from(BESIDE[system]))),
+            phase="Running" if name else "Pending",
+            gated=not name and data.draw(st.booleans()),
+            scheduled_at=data.draw(st.sampled_from((None, NOW))) if name else None,
+        )
+    )
+    now = NOW + data.draw(st.sampled_from((0.0, 299.0, 300.0, 10_000.0)))
+    assert free_of_inspect(node, pods, now) == free_of_extender(node, pods, now)
