@@ -24,11 +24,14 @@ from vgpu.kube.objects import (
 )
 from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import foreign_promise, peak_shares, scheme_of
+from vgpu.placement.node_view import foreign_promise, scheme_of
 from vgpu.placement.result import PlacementReason
+from vgpu.quota.counted import counted_usage
 from vgpu.quota.usage import PodUsage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.requesting import Basis, counted_claim, unknown_shares
+from vgpu.schemes.requesting import Basis, counted_claim
+
+_NO_DEVICES: Final[Mapping[str, Device]] = {}
 
 MOST_GONE: Final = 50_000
 """Maximum number of pods that are remembered as gone."""
@@ -356,16 +359,19 @@ class ClusterState:
         units = pod.requested_units()
         cached = self.nodes.get(pod.node)
         node = cached.node if cached else None
+        own = cached.scheme if cached else None
         model, devices = node_model(node), self._devices_of(cached)
+        unnamed = None
         for scheme in self._schemes:
-            counted = counted_claim(
-                pod, scheme.codec, devices, None if node is None else node.advertised
-            )
+            here = devices if scheme is own else _NO_DEVICES
+            advertised = None if node is None else node.advertised
+            counted = counted_claim(pod, scheme.codec, here, advertised)
             if counted.basis is Basis.NAMED:
-                claim = counted.claim
-                shares = () if claim is None else peak_shares(pod, claim)
-                missing = unknown_shares(counted.missing, devices.values(), scheme.codec.unit_bytes)
-                return usage_of_shares(units, (*shares, *missing), devices, model)
+                return counted_usage(pod, scheme.codec, counted, here, model)
+            if counted.claim is not None and scheme is own:
+                unnamed = counted_usage(pod, scheme.codec, counted, here, model)
+        if unnamed is not None:
+            return unnamed
         # Of a system that is observed only, such as a MIG instance's pod, or of none.
         return PodUsage({model: units}) if units else None
 

@@ -3,15 +3,16 @@
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
+from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.model import Device
-from vgpu.placement.node_view import peak_shares
+from vgpu.quota.counted import counted_usage
 from vgpu.quota.resources import Amounts
-from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model, usage_of_shares
+from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.requesting import counted_claim, unknown_shares
+from vgpu.schemes.requesting import counted_claim
 
 
 class QuotaHolder(msgspec.Struct, frozen=True):
@@ -67,11 +68,10 @@ def _usage(
         own = devices[codec.name]
         names = {name: device for device in own for name in device.names}
         counted = counted_claim(pod, codec, names, advertised, resolves_defaults=False)
-        missing = unknown_shares(counted.missing, own, codec.unit_bytes) if own else ()
-        if counted.claim is not None or missing:
-            shares = () if counted.claim is None else peak_shares(pod, counted.claim)
-            units = pod.requested_units()
-            return usage_of_shares(units, (*shares, *missing), by_name, node_model(node))
+        if not own:
+            counted = structs.replace(counted, missing=())
+        if counted.claim is not None or counted.missing:
+            return counted_usage(pod, codec, counted, names or by_name, node_model(node))
     return None
 
 

@@ -5,7 +5,7 @@ The scheduler, ``vgpu fit`` and the inventory have one rule (:mod:`vgpu.placemen
     free(g) = capacity(g) - held(g) - kept(g)      for each GPU g
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from vgpu.kube.objects import Node, Pod, holds_devices
@@ -28,29 +28,43 @@ def kept_on_node(
 
     ``pods`` are those that are bound to the node, ``now`` is in unix seconds.
     """
+    kept: dict[str, HoldingSum] = {}
+    for codec, own, lacking in pods_without_gpu(node, ledger, pods, codecs):
+        kept |= _kept_of(codec, own, lacking, now)
+    return kept or NOTHING_KEPT
+
+
+def pods_without_gpu(
+    node: Node, ledger: Ledger, pods: Iterable[Pod], codecs: Iterable[SchemeCodec]
+) -> Iterator[tuple[SchemeCodec, tuple[DeviceEntry, ...], list[PodWithoutGpu]]]:
+    """The bound pods of which not all GPUs are known, with the GPUs of their sharing system.
+
+    ``pods`` are those that are bound to the node.
+    """
     doubtful = [pod for pod in pods if holds_devices(pod) and not _is_placed(pod, ledger)]
     if not doubtful:
-        return NOTHING_KEPT
+        return
     entries = {name: entry for entry in ledger.devices for name in entry.device.names}
-    kept: dict[str, HoldingSum] = {}
     for codec in codecs:
         own = _registered(codec, node, entries) if codec.advertised else ()
-        if own:
-            kept |= _kept_of(codec, node, own, doubtful, now)
-    return kept
+        by_name = {name: entry.device for entry in own for name in entry.device.names}
+        lacking = [
+            without_gpu
+            for pod in (doubtful if own else ())
+            if (
+                without_gpu := pod_without_gpu(
+                    pod, counted_claim(pod, codec, by_name, node.advertised)
+                )
+            )
+        ]
+        if lacking:
+            yield codec, own, lacking
 
 
 def _kept_of(
-    codec: SchemeCodec, node: Node, own: Sequence[DeviceEntry], pods: Iterable[Pod], now: float
+    codec: SchemeCodec, own: Sequence[DeviceEntry], lacking: Iterable[PodWithoutGpu], now: float
 ) -> Mapping[str, HoldingSum]:
     """What is kept free of the GPUs of one sharing system."""
-    by_name = {name: entry.device for entry in own for name in entry.device.names}
-    lacking: list[PodWithoutGpu] = []
-    for pod in pods:
-        counted = counted_claim(pod, codec, by_name, node.advertised)
-        without_gpu = pod_without_gpu(pod, counted)
-        if without_gpu is not None:
-            lacking.append(without_gpu)
     before = [
         UsedGpu(entry.device, entry.held.slots, entry.held.memory_bytes, entry.held.cores_milli)
         for entry in own

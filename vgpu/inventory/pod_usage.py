@@ -1,14 +1,17 @@
 """What each pod of a cluster requests, holds and counts for quotas, by the ledger; pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from vgpu.inventory.kept import pods_without_gpu
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.ledger.totals import held
 from vgpu.model import Device, Phase, Request, Share
+from vgpu.quota.counted import unknown_devices
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import (
     NOTHING,
@@ -21,6 +24,12 @@ from vgpu.quota.usage import (
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpu.schemes.requesting import unknown_shares
+
+
+_Unknown = tuple[Sequence[Share], Mapping[str, Device]]
+"""Shares of GPUs that are not known, and what is known of these GPUs."""
+
+_KNOWN: Final[_Unknown] = ((), {})
 
 
 class PodAccount(msgspec.Struct, frozen=True):
@@ -58,25 +67,34 @@ def pod_accounts(
     """
     by_name = {node.name: node for node in nodes}
     holdings: dict[str, dict[str, list[tuple[Device | None, list[Holding]]]]] = {}
-    lacking: dict[str, dict[str, Sequence[Share]]] = {}
     for name, ledger in ledgers.items():
         for entry in ledger.devices:
             for uid, of_pod in _by_pod(entry.holdings).items():
                 holdings.setdefault(uid, {}).setdefault(name, []).append((entry.device, of_pod))
         for uid, of_pod in _by_pod(ledger.unplaced).items():
             holdings.setdefault(uid, {}).setdefault(name, []).append((None, of_pod))
-        unknown = {
-            uid: unknown_shares(requests, (entry.device for entry in ledger.devices))
-            for uid, requests in _without_gpu(ledger).items()
-        }
-        for uid, shares in unknown.items():
-            lacking.setdefault(uid, {})[name] = shares
+    bound: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.node in ledgers and pod.node in by_name:
+            bound.setdefault(pod.node, []).append(pod)
+    unknown: dict[str, _Unknown] = {}
+    for name, of_node in bound.items():
+        for codec, own, lacking in pods_without_gpu(by_name[name], ledgers[name], of_node, codecs):
+            devices = [entry.device for entry in own]
+            for each in lacking:
+                shares = unknown_shares(each.requests, devices, codec.unit_bytes)
+                unknown[each.pod.uid] = shares, unknown_devices(shares, devices)
     accounts = []
     for uid, pod in pods_by_node_uid(pods).items():
         if not holds_devices(pod) or registry().keeps_for_others(pod):
             continue
-        unplaced = lacking.get(uid, {}).get(pod.node, ()) if pod.node else ()
-        account = _account(pod, holdings.get(uid, {}), by_name, codecs, unplaced)
+        own_holdings = holdings.get(uid, {})
+        unplaced = unknown.get(pod.ref.uid, _KNOWN)
+        if unplaced[0] and pod.node in own_holdings:
+            # What is on a GPU that the node does not have is on one of the unknown GPUs.
+            placed = [each for each in own_holdings[pod.node] if each[0] is not None]
+            own_holdings = {**own_holdings, pod.node: placed}
+        account = _account(pod, own_holdings, by_name, codecs, unplaced)
         if account.phase is not None or any(account.requested.values()):
             accounts.append(account)
     return accounts
@@ -97,14 +115,6 @@ def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsa
     return usage
 
 
-def _without_gpu(ledger: Ledger) -> dict[str, list[Request]]:
-    """What pods request of GPUs of the node that are not known, by UID."""
-    requests: dict[str, list[Request]] = {}
-    for wanted in ledger.waiting if ledger.devices else ():
-        requests.setdefault(wanted.pod.uid, []).append(wanted.request)
-    return requests
-
-
 def _by_pod(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:
     by_pod: dict[str, list[Holding]] = {}
     for holding in holdings:
@@ -117,12 +127,13 @@ def _account(
     holdings: Mapping[str, list[tuple[Device | None, list[Holding]]]],
     nodes: Mapping[str, Node],
     codecs: Sequence[SchemeCodec],
-    unplaced: Sequence[Share] = (),
+    unplaced: _Unknown = _KNOWN,
 ) -> PodAccount:
     """The account of a pod; ``unplaced`` is what it requests of GPUs that are not known."""
+    unknown, unknown_gpus = unplaced
     units = pod.requested_units()
     requested = requested_amounts(pod, codecs)
-    if not holdings and not unplaced:
+    if not holdings and not unknown:
         return PodAccount(pod, requested)
     parts = [
         usage_of_shares(
@@ -133,9 +144,9 @@ def _account(
         )
         for number, (name, on_node) in enumerate(sorted(holdings.items()))
     ]
-    if unplaced:
+    if unknown:
         model = node_model(nodes.get(pod.node))
-        parts.append(usage_of_shares({} if parts else units, unplaced, {}, model))
+        parts.append(usage_of_shares({} if parts else units, unknown, unknown_gpus, model))
     usage = PodUsage(
         {
             model: plus(*(part.by_model.get(model, {}) for part in parts))

@@ -1,12 +1,14 @@
 """A ledger for each node of a cluster, from the API server's nodes and pods alone. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
-from vgpu.ledger.from_api import Reading, claim_statements, read_pod, registered
+from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
 from vgpu.ledger.from_resource_claims import (
     NO_RESOURCE_CLAIMS,
     ClusterResourceClaims,
@@ -20,7 +22,7 @@ from vgpu.model import Device, Source
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.handles import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
-from vgpu.schemes.requesting import CLAIMS_LESS
+from vgpu.schemes.requesting import CLAIMS_LESS, CLAIMS_MORE
 
 _Read = tuple[Pod, Reading]
 
@@ -163,25 +165,54 @@ def _ledger(
     )
 
 
+_NOT_HERE: Final = "the annotations reserve GPUs of a system that the node does not have"
+
+
 def _sized(
     node: Node,
     pods: Sequence[_Read],
     registrations: Sequence[tuple[SchemeCodec, tuple[Device, ...]]],
 ) -> Sequence[_Read]:
-    """The pods; those that claim less than they request are read with the sizes of the GPUs."""
-    less = [any(each.detail == CLAIMS_LESS for each in reading.malformed) for _, reading in pods]
-    if not any(less):
+    """The pods; those whose claims depend on the GPUs of the node are read again with these.
+
+    They are reservations of pods that are not bound, and claims of another size than requested.
+    """
+    doubtful = [_depends_on_node(pod, reading) for pod, reading in pods]
+    if not any(doubtful):
         return pods
-    codecs = [codec for codec, _ in registrations]
+    all_codecs = [codec for codec, _ in registrations]
+    has_gpus = any(gpus and codec.advertised for codec, gpus in registrations)
+    own = [codec for codec, gpus in registrations if gpus or not codec.advertised]
     devices = {
         codec.name: {name: gpu for gpu in gpus for name in gpu.names}
         for codec, gpus in registrations
     }
     advertised = node.advertised or None
-    return [
-        (pod, read_pod(pod, codecs, advertised, devices) if is_less else reading)
-        for (pod, reading), is_less in zip(pods, less, strict=True)
-    ]
+    read: list[_Read] = []
+    for (pod, reading), is_doubtful in zip(pods, doubtful, strict=True):
+        again = reading
+        if is_doubtful:
+            codecs = all_codecs if pod.node or not has_gpus else own
+            again = read_pod(pod, codecs, advertised, devices)
+            if not pod.node:
+                again = _reserved_here(pod, reading, again)
+        read.append((pod, again))
+    return read
+
+
+def _depends_on_node(pod: Pod, reading: Reading) -> bool:
+    if not pod.node:
+        return bool(reading.claims)
+    return any(each.detail in (CLAIMS_LESS, CLAIMS_MORE) for each in reading.malformed)
+
+
+def _reserved_here(pod: Pod, anywhere: Reading, here: Reading) -> Reading:
+    """What counts of a reservation on the node that it names, and a remark if that is less."""
+    malformed = here.malformed
+    if len(here.claims) < len(anywhere.claims):
+        scheme = anywhere.claims[-1].scheme
+        malformed = (*malformed, Malformed(node_ref(pod), "", scheme, _NOT_HERE))
+    return structs.replace(here, wanted=anywhere.wanted, malformed=malformed)
 
 
 def _silent_grants(

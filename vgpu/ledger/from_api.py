@@ -12,7 +12,14 @@ from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Sourc
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
-from vgpu.schemes.requesting import CLAIMS_LESS, OTHER_NODE, CountedClaim, counted_claim
+from vgpu.schemes.requesting import (
+    CLAIMS_LESS,
+    CLAIMS_MORE,
+    OTHER_NODE,
+    Basis,
+    CountedClaim,
+    counted_claim,
+)
 from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
@@ -50,6 +57,7 @@ def read_pod(
     scheduler requests is not served by the sharing systems.
     """
     claims: list[Claim] = []
+    named = 0
     wanted: list[Wanted] = []
     malformed: dict[Malformed, None] = {}
     ref = node_ref(pod)
@@ -69,7 +77,7 @@ def read_pod(
             continue
         own = devices.get(codec.name, {})
         counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
-        if on_node and counted.problem == CLAIMS_LESS:
+        if on_node and counted.problem in (CLAIMS_LESS, CLAIMS_MORE):
             counted = CountedClaim(counted.basis, codec.claim(pod))
         claim = counted.claim
         if counted.problem == OTHER_NODE:
@@ -77,7 +85,11 @@ def read_pod(
         elif counted.problem:
             malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None
         if claim is not None:
-            claims.append(claim)
+            if counted.basis is Basis.NAMED:  # it decides on which node a reservation is
+                claims.insert(named, claim)
+                named += 1
+            else:
+                claims.append(claim)
             for remark in (*claim.remarks, *_too_large(claim)):
                 malformed[Malformed(ref, "", claim.scheme, remark)] = None
     return Reading(

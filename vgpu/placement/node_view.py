@@ -292,8 +292,11 @@ def foreign_promise(pod: Pod, schemes: Iterable[SchedulerScheme]) -> ForeignProm
     """
     if pod.gated:
         return None
-    for scheme in schemes:
-        if basis_of(pod, scheme.codec) is Basis.NOTHING:
+    requested = [(basis_of(pod, scheme.codec), scheme) for scheme in schemes]
+    # A pod that requests one system by its name can have annotations of another one, too.
+    requested.sort(key=lambda each: each[0] is not Basis.NAMED)
+    for basis, scheme in requested:
+        if basis is Basis.NOTHING:
             continue
         try:
             claim = scheme.codec.claim(pod)

@@ -34,10 +34,13 @@ from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import registry
-from vgpu.units import WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
+from vgpu.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 
 REQUESTS_NOTHING: Final = "the annotations claim GPUs, but no container requests a GPU"
 """The remark about a claim of a pod that requests nothing of the system."""
+
+CLAIMS_MORE: Final = "the annotations claim more than the containers request"
+"""The problem of a claim that counts as less than it has."""
 
 CLAIMS_LESS: Final = "the annotations claim less than the containers request"
 """The problem of a claim that counts as more than it has."""
@@ -295,6 +298,29 @@ class _Amounts(msgspec.Struct, frozen=True):
             cores = min(cores, most.cores_milli or 0)
         return Share(share.device, memory, cores)
 
+    def is_more(self, request: Request, shares: Sequence[Share]) -> bool:
+        """Whether shares on more GPUs than requested come to more than a whole GPU for each.
+
+        Where the node is not known, they may if they come to more than what is requested.
+        """
+        if len({physical(share.device) for share in shares}) <= request.count:
+            return False
+        memory = sum(share.memory_bytes or 0 for share in shares)
+        cores = sum(share.cores_milli or 0 for share in shares)
+        most_memory, most_cores = request.memory_bytes or 0, request.cores_milli
+        if self.devices:
+            gpus = self.devices.values()
+            most_memory = max(gpu.memory_bytes or MOST_DEVICE_MEMORY for gpu in gpus)
+            most_cores = max(gpu.cores_milli for gpu in gpus)
+        return memory > request.count * most_memory or cores > request.count * most_cores
+
+    def cut(self, request: Request, shares: tuple[Share, ...]) -> tuple[Share, ...]:
+        """The shares on the first GPUs of the node, as many as are requested."""
+        here = [share for share in shares if not self.is_missing(share)]
+        gpus = list(dict.fromkeys(physical(share.device) for share in here or shares))
+        counted = frozenset(gpus[: request.count] if self.devices else gpus)
+        return tuple(share for share in shares if physical(share.device) in counted)
+
     def _is_left(self, request: Request, share: Share) -> bool:
         """Whether the claimed memory counts, since the request leaves the memory to the system."""
         is_default = request.memory_bytes is None and request.memory_percent in (
@@ -317,13 +343,16 @@ def _at_least(
     asked = {request.container: request for request in requests}
     allocations: list[Allocation] = []
     missing: list[Request] = []
-    is_raised = False
+    is_raised = is_cut = False
     for allocation in claim.allocations:
         request = asked.pop(allocation.container, None)
         shares = allocation.shares
         if request is not None:
             shares = _raised(rule, request, shares)
             is_raised |= shares is not allocation.shares
+            if len(shares) > request.count and rule.is_more(request, shares):
+                is_cut = True
+                shares = rule.cut(request, shares)
             placed = {physical(each.device) for each in shares if not rule.is_missing(each)}
             if len(placed) < request.count:
                 missing.append(structs.replace(request, count=request.count - len(placed)))
@@ -340,8 +369,9 @@ def _at_least(
             if request.kind is not ContainerKind.INIT
             or not any(_covers(app, request) for app in apps)
         )
-    counted = structs.replace(claim, allocations=tuple(allocations)) if is_raised else claim
-    problem = CLAIMS_LESS if is_raised else ""
+    is_changed = is_raised or is_cut
+    counted = structs.replace(claim, allocations=tuple(allocations)) if is_changed else claim
+    problem = CLAIMS_LESS if is_raised else CLAIMS_MORE if is_cut else ""
     if missing and not problem:
         problem = "the annotations claim fewer GPUs of the node than the containers request"
     return CountedClaim(nothing.basis, counted, tuple(missing), problem)
@@ -404,7 +434,7 @@ def _at_most(rule: _Amounts, claim: Claim, requests: Iterable[Request]) -> tuple
     is_more = _total(claim.allocations) > _total(allocations) or any(
         map(_exceeds, claim.allocations, allocations)
     )
-    problem = "the annotations claim more than the containers request" if is_more else ""
+    problem = CLAIMS_MORE if is_more else ""
     return structs.replace(claim, allocations=tuple(allocations)), problem
 
 
