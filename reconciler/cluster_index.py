@@ -9,14 +9,18 @@ from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.plugin_service import PluginService, plugin_service
 from reconciler.reasons import SkipReason
+from vgpu.inventory.kept import pods_without_gpu
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.kube.kept_keys import asks_for_gpus, is_gpu_resource
 from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model import Claim, Phase
+from vgpu.placement.kept_free import PodWithoutGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
+from vgpu.schemes.requesting import empty_claim
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
 
@@ -145,6 +149,43 @@ class ClusterIndex:
         for pod in registry().join(self.snapshot.pods, self.snapshot.share_pods):
             by_node.setdefault(home(pod, read_pod(pod, self.codecs)), []).append(pod)
         return {node: tuple(pods) for node, pods in by_node.items()}
+
+    @cached_property
+    def without_gpu(self) -> Mapping[str, PodWithoutGpu]:
+        """Bound pods of which not all GPUs are known, by UID: their requests are kept free."""
+        found: dict[str, PodWithoutGpu] = {}
+        for name, ledger in self.snapshot.ledgers.items():
+            node = self.nodes.get(name)
+            pods = [pod for pod in self.pods_on(name) if other_scheduler(pod) is None]
+            if node is not None and pods:
+                for _, _, lacking in pods_without_gpu(node, ledger, pods, self.codecs):
+                    found.update((each.pod.uid, each) for each in lacking)
+        return found
+
+    def empty_claim(self, pod: Pod) -> tuple[str, ...]:
+        """What a bound pod has of sharing systems although it requests no GPU of them."""
+        if not holds_devices(pod) or is_holder(pod) or other_scheduler(pod) is not None:
+            return ()
+        node = self.nodes.get(pod.node)
+        if node is None:
+            return ()
+        advertised, systems = node.advertised or None, self._systems_of(node)
+        return tuple(
+            dict.fromkeys(
+                text
+                for codec in self.codecs
+                for text in empty_claim(pod, codec, advertised, is_here=systems == {codec.name})
+            )
+        )
+
+    def _systems_of(self, node: Node) -> frozenset[str]:
+        """The sharing systems whose plugins have GPUs of the node, by the names of their rows."""
+        plugins = (registry().row(codec) for codec in self.codecs if codec.advertised)
+        return frozenset(row.name for row in plugins if row.has_devices(node))
+
+    def pods_on(self, node: str) -> Sequence[Pod]:
+        """The pods that are bound to the node."""
+        return self._pods_by_node.get(node, ())
 
     # ------------------------------------------------------------ what cannot be read
 

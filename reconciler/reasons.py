@@ -186,6 +186,10 @@ class Cause(Explained):
     # running_without_device
     NO_GRANT = "no_grant", "the kubelet has allocated no device to the container"
     NO_CLAIM = "no_claim", "no scheduler has chosen a device for the pod"
+    CLAIM_WITHOUT_REQUEST = (
+        "claim_without_request",
+        "the pod claims GPUs and requests none, so that nothing is counted for it",
+    )
     # lost_device
     DEVICE_MISSING = "device_missing", "the device is missing from the node, or no longer answers"
     DEVICE_UNHEALTHY = (

@@ -7,6 +7,7 @@ from reconciler.cluster_index import PENDING, ClaimReading, ClusterIndex
 from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
+from reconciler.rules.evidence_text import without_claim_text
 from reconciler.rules.findings import edit_pod, evict, is_due, latest, of_pod, quoted
 from vgpu.kube.objects import Pod
 from vgpu.model import Claim, Phase
@@ -31,6 +32,8 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             if reading.claim is not None and _is_owed(reading, reading.claim)
         ]
         claims = [claim for _, claim in owed]
+        if cluster_index.empty_claim(pod):
+            continue  # rule running_without_device reports it
         if not claims:
             yield from _malformed(Rule.ASSUMED_EXPIRED, cluster_index, pod)
             yield from _without_claim(cluster_index, policy, pod)
@@ -118,22 +121,16 @@ def _evidence(claim: Claim) -> Iterator[str]:
 
 def _without_claim(cluster_index: ClusterIndex, policy: Policy, pod: Pod) -> Iterator[Finding]:
     """Reports a bound pod that waits for GPUs that no annotation names."""
-    ledger = cluster_index.snapshot.ledgers.get(pod.node)
-    if ledger is None or pod.node not in cluster_index.nodes or cluster_index.readings(pod):
+    without_gpu = cluster_index.without_gpu.get(pod.ref.uid)
+    if without_gpu is None or without_gpu.is_unread:
         return
-    asks = tuple(
-        f"{wanted.request.container or 'the pod'} asks for {wanted.resource or 'a GPU'}"
-        for wanted in ledger.waiting
-        if wanted.pod.uid == pod.kubelet_uid and not wanted.running
-    )
     since = latest((pod.scheduled_at, pod.started_at))
-    if asks and is_due(cluster_index, policy, since, policy.ages.assumed):
-        evidence = (*asks, "no annotation names a device")
+    if is_due(cluster_index, policy, since, policy.ages.assumed):
         yield Finding(
             Rule.ASSUMED_EXPIRED,
             Cause.WITHOUT_CLAIM,
             of_pod(pod),
-            evidence,
+            without_claim_text(without_gpu),
             since=since,
             grace=policy.ages.assumed,
         )

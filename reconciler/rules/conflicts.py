@@ -11,11 +11,18 @@ from typing import Final
 
 import msgspec
 
-from reconciler.cluster_index import ClusterIndex
+from reconciler.cluster_index import PENDING, ClusterIndex
 from reconciler.model import Coverage, Finding, ObjectKind, ObjectRef, Scope
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
-from reconciler.rules.evidence_text import PodIndex, at_most, of_device, of_holding, of_statements
+from reconciler.rules.evidence_text import (
+    PodIndex,
+    at_most,
+    of_device,
+    of_holding,
+    of_statements,
+    without_claim_text,
+)
 from reconciler.rules.findings import evict, of_pod
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.kube.objects import Pod
@@ -78,6 +85,7 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
         wrongs = (
             *_conflicts(rule, ledger, pod_index, cluster_index),
             *_waiting(rule, ledger, pod_index, cluster_index),
+            *_report_only(rule, ledger, cluster_index),
         )
         for wrong in wrongs:
             by_object.setdefault((wrong.cause, wrong.object_ref.key), []).append(wrong)
@@ -172,6 +180,31 @@ def _waiting(
             objection = cluster_index.node_objection(ledger.node)
             pod = pod_index.pod(wanted.pod.uid)
             yield _Wrong(Cause.NO_CLAIM, object_ref, evidence, pod, objection)
+
+
+def _report_only(rule: Rule, ledger: Ledger, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
+    """Bound pods of which something is kept free, or nothing is counted: they are not evicted.
+
+    Pods that request GPUs and wait for them are the rule assumed_expired's.
+    """
+    if rule is not Rule.RUNNING_WITHOUT_DEVICE or cluster_index.snapshot.scope is not Scope.CLUSTER:
+        return
+    waiting = {wanted.pod.uid for wanted in ledger.waiting}
+
+    def unread(pod: Pod) -> Iterator[str]:
+        for wrong in ledger.malformed:
+            if wrong.pod is not None and wrong.pod.uid == pod.kubelet_uid:
+                yield wrong.detail
+
+    for pod in cluster_index.pods_on(ledger.node):
+        without_gpu = cluster_index.without_gpu.get(pod.ref.uid)
+        if without_gpu is not None:
+            if pod.phase != PENDING and pod.kubelet_uid not in waiting:
+                cause = Cause.MALFORMED if without_gpu.is_unread else Cause.NO_CLAIM
+                texts = (*without_claim_text(without_gpu), *unread(pod))
+                yield _Wrong(cause, of_pod(pod), texts)
+        elif texts := cluster_index.empty_claim(pod):
+            yield _Wrong(Cause.CLAIM_WITHOUT_REQUEST, of_pod(pod), texts)
 
 
 def _objection(

@@ -10,6 +10,7 @@ from reconciler.rules.findings import of_pod
 from vgpu.kube.objects import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
 from vgpu.model import Device, PodRef, Share
+from vgpu.placement.kept_free import PodWithoutGpu
 from vgpu.units import count, exact_size, percent
 
 MOST_NAMED: Final = 16
@@ -53,6 +54,15 @@ def of_share_pod(pod: Pod) -> ObjectRef:
 
 
 # ---------------------------------------------------------------- in words
+
+
+def without_claim_text(pod: PodWithoutGpu) -> tuple[str, ...]:
+    """What a bound pod requests of GPUs that are not known."""
+    asks = (
+        f"{request.container or 'the pod'} asks for {count(request.count, 'GPU')}"
+        for request in pod.requests
+    )
+    return (*asks, "no annotation names a device for it")
 
 
 def of_device(device: Device, here: str = "") -> str:

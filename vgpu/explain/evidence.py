@@ -19,7 +19,7 @@ from reconciler.model import Coverage, Finding, ObjectKind, Snapshot
 from reconciler.observe.cluster import cluster_view
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
-from reconciler.reasons import Rule
+from reconciler.reasons import Cause, Rule
 from scheduler.cache import SchedulerCache
 from scheduler.read_once import ReadObjects, filled_cache
 from vgpu.explain.known_objects import KnownNode, KnownPod, NodeAnswer
@@ -145,7 +145,9 @@ class ClusterEvidence:
 
     def of_pod(self, pod: Pod) -> KnownPod:
         """What is known about the pod."""
-        reading = read_pod(pod, self.schemes.codecs)
+        bound_to = self._nodes.get(pod.node)
+        advertised = None if bound_to is None else bound_to.advertised or None
+        reading = read_pod(pod, self.schemes.codecs, advertised)
         demanded = demand_of(pod, self.placing)
         observed: Mapping[str, int] = {}
         if pod.ref.uid in self.schemes.nvidia:
@@ -191,12 +193,14 @@ class ClusterEvidence:
         """What is known about the node."""
         cache = self._cache([node], self.pods_at(node.name))
         scheme = scheme_of(node, self.placing)
-        findings = [
+        here = [
             each
             for each in self._findings({node.name}, frozenset(), frozenset())
             if each.object_ref.home == node.name
-            and each.object_ref.kind in (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
         ]
+        of_node = (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
+        findings = [each for each in here if each.object_ref.kind in of_node]
+        claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
         schemes = registry().schemes_of(node)
         resources = {
             name: node.allocatable.get(name, 0)
@@ -220,6 +224,13 @@ class ClusterEvidence:
                 for name, units in advertised_units(node).items()
                 if name not in resources
             },
+            tuple(
+                sorted(
+                    f"pod {each.object_ref.namespace}/{each.object_ref.name}:"
+                    f" {each.cause.explanation}"
+                    for each in claiming
+                )
+            ),
         )
 
     def ledger(self, name: str) -> Ledger:

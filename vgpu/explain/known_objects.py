@@ -80,6 +80,7 @@ class KnownNode(msgspec.Struct, frozen=True):
         pods: the pods that hold or have reserved devices on it.
         resources: what it advertises of the sharing systems' resources.
         observed: what it advertises of the resources of NVIDIA's own plugin.
+        claiming: its pods that claim GPUs and request none, in sentences.
     """
 
     node: Node
@@ -92,3 +93,4 @@ class KnownNode(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] = ()
     resources: Mapping[str, int] = {}
     observed: Mapping[str, int] = {}
+    claiming: tuple[str, ...] = ()

@@ -25,8 +25,10 @@ from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.kube.objects import MalformedObject
 from vgpu.ledger import DeviceEntry
+from vgpu.model import PodRef
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.registry import registry
+from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpu.units import count, percentage, rounded_size
 
 NODE_STEPS: Final = (
@@ -147,16 +149,27 @@ def _plugin(evidence: KnownNode) -> ExplainedStep:
 
 def _records(evidence: KnownNode) -> ExplainedStep:
     view = evidence.view
-    unread = tuple(one_line(each.detail) for each in evidence.ledger.malformed)
+    unread = tuple(
+        one_line(each.detail if each.pod is None else f"{_pod_text(each.pod)}: {each.detail}")
+        for each in evidence.ledger.malformed
+        if each.detail != REQUESTS_NOTHING
+    )
     if view is not None and view.reason is not None:
         return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)
     if view is not None and view.standing_reason is not None:
-        texts = (each.text for each in view.standing)
-        return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts, *unread)
+        standing = (each.text for each in view.standing)
+        texts = (*standing, *unread, *map(one_line, evidence.claiming))
+        return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
     if unread:
-        return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *unread)
+        texts = (*unread, *map(one_line, evidence.claiming))
+        return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *texts)
     text = f"{count(len(evidence.pods), 'pod')} with devices"
-    return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=(text,))
+    texts = (text, *map(one_line, evidence.claiming))
+    return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=texts)
+
+
+def _pod_text(pod: PodRef) -> str:
+    return f"pod {pod.namespace}/{pod.name or pod.uid}"
 
 
 def _gpu_state(evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:

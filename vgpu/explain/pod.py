@@ -33,6 +33,7 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.reasons import Explained
+from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpu.units import count, percentage, rounded_size
 
 MOST_NAMED: Final = 5
@@ -105,7 +106,10 @@ def _request(evidence: KnownPod) -> ExplainedStep:
         text = f"our scheduler would refuse this request: {demanded.text}"
         return _passed(WayStep.REQUEST, text)
     message = demanded.message if demanded.message != demanded.reason.explanation else ""
-    return _failed(WayStep.REQUEST, demanded.reason, *filter(None, (message, demanded.container)))
+    claiming = (wrong.detail for wrong in evidence.reading.malformed)
+    remark = next((detail for detail in claiming if detail == REQUESTS_NOTHING), "")
+    texts = filter(None, (message, demanded.container, remark))
+    return _failed(WayStep.REQUEST, demanded.reason, *texts)
 
 
 def _observed_request(evidence: KnownPod) -> str:
@@ -416,7 +420,11 @@ def _runs(evidence: KnownPod) -> bool:
 
 
 def _unreadable(evidence: KnownPod) -> tuple[str, ...]:
-    return tuple(one_line(malformed.detail) for malformed in evidence.reading.malformed)
+    return tuple(
+        one_line(malformed.detail)
+        for malformed in evidence.reading.malformed
+        if malformed.detail != REQUESTS_NOTHING
+    )
 
 
 def _foreign_requests(evidence: KnownPod, requests: Iterable[Request]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Final
 from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import DeviceEntry, Ledger
 from vgpu.ledger.entries import HoldingSum
+from vgpu.model import Device
 from vgpu.placement.candidate import UsedGpu
 from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
@@ -46,8 +47,9 @@ def pods_without_gpu(
         return
     entries = {name: entry for entry in ledger.devices for name in entry.device.names}
     for codec in codecs:
-        own = _registered(codec, node, entries) if codec.advertised else ()
-        by_name = {name: entry.device for entry in own for name in entry.device.names}
+        devices = _registered(codec, node) if codec.advertised else ()
+        own = tuple(entries[each.name] for each in devices if each.name in entries)
+        by_name = {name: device for device in devices for name in device.names}
         lacking = [
             without_gpu
             for pod in (doubtful if own else ())
@@ -81,15 +83,12 @@ def _kept_of(
     }
 
 
-def _registered(
-    codec: SchemeCodec, node: Node, entries: Mapping[str, DeviceEntry]
-) -> tuple[DeviceEntry, ...]:
+def _registered(codec: SchemeCodec, node: Node) -> tuple[Device, ...]:
     """The GPUs of one sharing system, in the order of the register, as the scheduler has them."""
     try:
-        devices = codec.devices(node)
+        return codec.devices(node)
     except ClaimError:
         return ()
-    return tuple(entries[device.name] for device in devices if device.name in entries)
 
 
 def _is_placed(pod: Pod, ledger: Ledger) -> bool:

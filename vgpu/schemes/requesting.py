@@ -157,6 +157,32 @@ def counted_claim(
     return CountedClaim(basis, claim, problem=problem)
 
 
+def empty_claim(
+    pod: Pod,
+    codec: SchemeCodec,
+    advertised: Collection[str] | None = None,
+    *,
+    is_here: bool = True,
+) -> tuple[str, ...]:
+    """What a bound pod has of the system although it requests nothing of it, and so claims nothing.
+
+    () if there is nothing. ``advertised`` are as for :func:`basis_of`, and ``is_here`` is whether all
+    GPUs of the node are the system's: on other nodes the system's names show nothing. The resources that only
+    schedulers count bring a bound pod no device.
+    """
+    if not pod.node or basis_of(pod, codec, advertised) is not Basis.NOTHING:
+        return ()
+    counted = dict.fromkeys(
+        f"{container.name} asks for {name} alone, which no device plugin advertises"
+        for container in pod.containers
+        for name in codec.only_counted
+        if is_here and (container.limits.get(name) or name in container.broken)
+    )
+    claim, _, is_unread = _claim(pod, codec, _NO_DEVICES)
+    is_claiming = claim is not None or is_unread
+    return (*counted, *((REQUESTS_NOTHING,) if is_claiming else ()))
+
+
 def known_requests(pod: Pod, codec: SchemeCodec) -> tuple[Request, ...]:
     """What the containers request; where that cannot be read, as much as it may be.
 
