@@ -76,11 +76,33 @@ def _plugin(scheme: str, unit: str, what: str) -> Manifest:
     return Manifest(about, templates, values)
 
 
+_WRITERS: Final = {
+    "accountPolicy": {"enabled": True},
+    "devicePlugin": {
+        "schemes": {
+            scheme: {"enabled": True, "nodeSelector": {"scheme": scheme}}  # a node has one of them
+            for scheme in ("volcano", "gpushare", "gaia")
+        }
+    },
+    **_UNITS,
+    "reconciler": _APPLY,
+    **_SCHEDULER,
+    **_KUBESHARE,
+}
+"""Every program that writes: one policy names the accounts of all of them."""
+
+
 MANIFESTS: Final = {
     "namespace.yaml": Manifest(
         "Namespace and PriorityClass of all that is here. Comes first.",
         ("namespace", "priorityclass"),
         {"namespace": {"create": True}},
+    ),
+    "account-policy.yaml": Manifest(
+        "Limits the accounts of all programs here to what each writes. Needs Kubernetes 1.30. Add"
+        " --require-node-token to the programs of DaemonSets.",
+        ("accounts/policy",),
+        _WRITERS,
     ),
     "exporter.yaml": Manifest(
         "The exporter on every node, in the profile standard.",

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import yaml
+
+from deploy.manifests import FOLDER
 from tests.cluster.charting import Chart, install
 from tests.support.bed import objects, product
 from tests.support.bed.client import PATCHES, Client, Object, Refused
@@ -20,6 +23,9 @@ from tests.support.waiting import wait_until
 
 HOME: Final = "vgpu-system"
 RELEASE: Final = "bed-vgpu"
+MANIFESTED: Final = "vgpu"
+"""The release as which the manifests are rendered."""
+
 POLICIES: Final = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 RIGHTS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
@@ -61,14 +67,20 @@ _installed: WeakKeyDictionary[Cluster, set[str]] = WeakKeyDictionary()
 
 def account(cluster: Cluster, part: str, *, node: str = "") -> Client:
     """The account of a part of the release; its rights and its policy are in force."""
-    _install(cluster, RELEASE, *RIGHTS, *POLICIES)
+    _install(cluster, RELEASE, _rendered)
     return _client(cluster, f"{RELEASE}-{part}", node)
 
 
 def limited(cluster: Cluster, name: str, *, node: str = "") -> Client:
-    """An account of the manifests, whose rights are the test's, with the chart's policies."""
-    _install(cluster, "vgpu", *POLICIES)
+    """An account of the manifests, whose rights are the test's, with the manifests' policy."""
+    _install(cluster, MANIFESTED, _manifest)
     return _client(cluster, name, node)
+
+
+def manifest_refusal(cluster: Cluster, user: str, path: str, body: Object) -> str:
+    """Why the policy of the manifests refuses a user of all rights a patch; "" if it does not."""
+    _install(cluster, MANIFESTED, _manifest)
+    return _impersonated(cluster, user, path, body)
 
 
 def refusal(thief: Client, method: str, path: str, body: object = None) -> str:
@@ -97,16 +109,26 @@ def _client(cluster: Cluster, name: str, node: str) -> Client:
     return cluster.service_account(name, HOME, pod)
 
 
-def _install(cluster: Cluster, release: str, *wanted: str) -> None:
-    """Install the objects of these kinds, once, and wait until they are in force."""
+def _rendered(cluster: Cluster) -> list[Object]:
+    """Rights and policies of the chart."""
+    chart = Chart(cluster.tools.path("helm"))
+    rendered = chart.rendered(EVERYTHING, f"--namespace={HOME}", release=RELEASE)
+    return kinds(rendered, *RIGHTS, *POLICIES)
+
+
+def _manifest(_: Cluster) -> list[Object]:
+    """The policy for those who have no Helm."""
+    return list(yaml.safe_load_all((FOLDER / "account-policy.yaml").read_text()))
+
+
+def _install(cluster: Cluster, release: str, of: Callable[[Cluster], list[Object]]) -> None:
+    """Install the objects, once, and wait until they are in force."""
     if release in _installed.setdefault(cluster, set()):
         return
     client = cluster.client
     client.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    chart = Chart(cluster.tools.path("helm"))
-    rendered = chart.rendered(EVERYTHING, f"--namespace={HOME}", release=release)
-    made = install(client, kinds(rendered, *wanted))
-    for role in kinds(made, "ClusterRole", "Role") if "Role" in wanted else ():
+    made = install(client, of(cluster))
+    for role in kinds(made, "ClusterRole", "Role"):
         about = role["metadata"]
         part = about["labels"]["app.kubernetes.io/component"].removesuffix("-labels")
         user = cluster.service_account(f"{release}-{part}", HOME)

@@ -1,16 +1,18 @@
 """What the thief of a token may write, at a real API server with the chart's policies."""
 
 import pytest
+from click.testing import CliRunner
 
 from kubeshare.bodies import HolderOptions, holder_pod
 from kubeshare.model import VirtualGpuName
-from tests.cluster.accounts import HOME, account, refusal
+from tests.cluster.accounts import HOME, account, manifest_refusal, refusal
 from tests.cluster.extending import make_node, remove_nodes
 from tests.cluster.kubesharing import CRD, share_pod
 from tests.cluster.reconciling import make_default_account
 from tests.support.bed import crds, objects, product
 from tests.support.bed.client import Refused
 from tests.support.waiting import wait_until
+from vgpu.cli import main
 from vgpu.kube.client import ApiClient
 from vgpu.program.node_token import NodeToken
 from vgpu.schemes.registry import registry
@@ -307,6 +309,31 @@ def test_a_pod_of_a_sharepod_has_no_more_rights_than_a_plain_pod(stage):
         make_default_account(stage.client, namespace)
         why = refusal(thief, "POST", pods_of(namespace), owned(namespace))
         assert "no pod of a SharePod is created in the namespace" in why
+
+
+def test_the_policy_of_the_manifests_refuses_what_is_not_theirs(stage):
+    user = f"system:serviceaccount:{HOME}:vgpu-reconciler"
+    pod = pod_path("reconciler")
+    assert not manifest_refusal(stage.api, user, pod, annotated("hami.io/vgpu-node"))
+    assert ANNOTATION in manifest_refusal(stage.api, user, pod, annotated("example.com/other"))
+    deadline = {"spec": {"activeDeadlineSeconds": 5}}
+    assert SPEC in manifest_refusal(stage.api, user, pod_path("reconciler", below=""), deadline)
+    plugin = f"system:serviceaccount:{HOME}:vgpu-device-plugin-volcano"
+    why = manifest_refusal(stage.api, plugin, pod, annotated("hami.io/vgpu-node"))
+    assert "names no node (authentication.kubernetes.io/node-name)" in why
+
+
+def test_a_person_who_sets_a_resource_of_a_node_by_hand_is_not_limited(stage):
+    """`vgpu node-resource` is a command for people: no account of ours may write what it writes."""
+    rule = {"apiGroups": [""], "verbs": ["get", "patch"]}
+    person = stage.api.client_for({**rule, "resources": ["nodes", "nodes/status"]})
+    words = ["node-resource", "set", HERE, "example.com/fpga=4", "--dry-run", "--kubeconfig"]
+    ran = CliRunner().invoke(main, [*words, str(person.kubeconfig)])
+    assert ran.exit_code == 0, ran.output
+    body = {"status": {"capacity": {"example.com/fpga": "4"}}}
+    assert not refusal(person, "PATCH", node_path(), body)
+    for part in ("device-plugin-gpushare", "scheduler", "reconciler"):
+        assert STATUS in refusal(stage.thieves[part], "PATCH", node_path(), body)
 
 
 @pytest.mark.parametrize("is_bound", [True, False])

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.cluster.reconciling import MANIFESTS, documents, with_rights
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
+from tests.support.installed import ours
 from tests.support.nvml_fake import Device, FakeDriver
 from tests.support.waiting import wait_until
 from vgpu.cli import main
@@ -59,12 +60,15 @@ def test_the_lines_that_are_printed_are_the_rights_that_are_missing(api, schedul
     # The components are not known to a user who may not list them, so nothing asks for this right.
     assert review not in rules
     reader = of_reason(doctor(api.client_for(*rules).kubeconfig), "not_read")
-    assert [each["about"] for each in reader] == [
-        "rights of system:serviceaccount:vgpu-system:vgpu-scheduler"
-    ]
-    (line,) = reader[0]["evidence"][1:]
-    assert yaml.safe_load(line.partition(": ")[2]) == [review]
-    assert not of_reason(doctor(api.client_for(*rules, review).kubeconfig), "not_read")
+    assert {each["about"] for each in reader} == {
+        "ValidatingAdmissionPolicies",
+        "ValidatingAdmissionPolicyBindings",
+        "rights of system:serviceaccount:vgpu-system:vgpu-scheduler",
+    }
+    lines = [each["evidence"][1].partition(": ")[2] for each in reader]
+    more = [rule for line in lines for rule in yaml.safe_load(line)]
+    assert review in more
+    assert not of_reason(doctor(api.client_for(*rules, *more).kubeconfig), "not_read")
 
 
 def test_a_right_that_a_component_lacks(api, scheduler):
@@ -89,6 +93,22 @@ def test_a_right_that_a_component_lacks(api, scheduler):
         assert finding["evidence"][0].endswith("vgpu-scheduler may not create pods/binding")
     finally:
         api.client.patch(changed, {"rules": role["rules"]})
+
+
+def test_an_account_without_a_policy_and_a_daemon_set_whose_pods_are_not_ready(api, scheduler):
+    """The policy of the manifests is in force, and does not name this account."""
+    plugin = ours("DaemonSet", "device-plugin", "device-plugin", "--require-node-token", ready=0)
+    made = api.client.apply(plugin)
+    status = plugin["status"] | {"currentNumberScheduled": 0, "numberMisscheduled": 0}
+    api.client.patch(made, {"status": status}, "status")
+    try:
+        findings = doctor(api.kubeconfig)
+    finally:
+        api.client.delete(made)
+    (unlimited,) = of_reason(findings, "account_not_limited")
+    assert unlimited["about"] == "DaemonSet vgpu-system/vgpu-device-plugin"
+    (required,) = of_reason(findings, "node_token_required")
+    assert "authentication.kubernetes.io/node-name" in required["advice"]
 
 
 def test_clocks_of_nodes(api):

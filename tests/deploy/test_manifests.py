@@ -415,3 +415,23 @@ def test_what_is_installed_is_absent_also_if_it_was_never_scraped():
     assert expressions["VgpuExportersAbsent"] == 'absent(up{job="vgpu-exporter"})'
     assert expressions["VgpuReconcilerAbsent"] == 'absent(up{job="vgpu-reconciler"})'
     assert "last_over_time" in expressions["VgpuPluginsAbsent"]
+
+
+def test_the_policy_names_every_account_that_writes_and_no_other():
+    """What an account writes beside its own Leases, ConfigMaps and events."""
+    written = {"pods/status", "nodes/status", "namespaces", "sharepods"}
+    writers = set()
+    for documents in DOCUMENTS.values():
+        roles = {
+            each["metadata"]["name"]
+            for each in kinds(documents, "ClusterRole", "Role")
+            for rule in each["rules"]
+            if {"patch", "update"} & {*rule["verbs"]} and written & {*rule["resources"]}
+        }
+        for binding in kinds(documents, "ClusterRoleBinding", "RoleBinding"):
+            if binding["roleRef"]["name"] in roles:
+                writers |= {each["name"] for each in binding["subjects"]}
+    policy, _ = DOCUMENTS["account-policy.yaml"]
+    (condition,) = policy["spec"]["matchConditions"]
+    named = re.findall(rf"'system:serviceaccount:{NAMESPACE}:([^']+)'", condition["expression"])
+    assert {*named} == writers

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import sample_cluster as sample
+from tests.support.doctor_facts import facts_of
 from tests.support.installed import (
     NOW,
     hami_plugin,
@@ -22,7 +23,6 @@ from tests.support.installed import (
     with_software,
     workload,
 )
-from vgpu.commands import doctor_read
 from vgpu.commands.doctor_read import from_dumps
 from vgpu.doctor.check_nodes import CdiSupport, cdi_support, version
 from vgpu.doctor.components import COMPONENTS, image_parts
@@ -446,21 +446,13 @@ ITEMS = [
 ]
 
 
-def _facts(items):
-    """The facts of items, without a file."""
-    content = json.dumps(sample.dump(items)).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor_read, "read_dump", lambda _: (content, NOW))
-        return doctor_read.from_dumps(["any"], {})
-
-
 @given(st.lists(st.sampled_from(ITEMS), min_size=1))
 def test_a_check_is_ok_or_has_findings_and_the_order_of_objects_does_not_matter(items):
     unique = list(
         {(each["kind"], each["metadata"]["name"]): each for each in (HAMI[0], *items)}.values()
     )
-    findings = list(cluster_findings(_facts(unique)))
-    assert set(findings) == set(cluster_findings(_facts(unique[::-1])))
+    findings = list(cluster_findings(facts_of(*unique)))
+    assert set(findings) == set(cluster_findings(facts_of(*unique[::-1])))
     for check in DoctorCheck:
         severities = {each.severity for each in findings if each.check is check}
         assert Severity.OK not in severities or severities.isdisjoint(BAD)
@@ -555,4 +547,4 @@ def test_any_command_line_is_read(workloads, ready):
         workload("DaemonSet", f"w{number}", *((a, b, *c) for a, b, c in containers), ready=ready)
         for number, containers in enumerate(workloads)
     ]
-    assert list(cluster_findings(_facts([HAMI[0], volcano_node("b"), *items])))
+    assert list(cluster_findings(facts_of(HAMI[0], volcano_node("b"), *items)))

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.self_review import NODE_KEY
-from vgpu.program.node_token import AGAIN_SECONDS, METRIC, VALUE, NodeToken
+from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
+from vgpu.program.node_token import AGAIN_SECONDS, METRIC, NodeToken
 
 
 class Server:
@@ -46,7 +46,7 @@ def test_another_token_is_complained_about_with_the_key_and_the_value(node, text
     problem = token.complaint()
     assert text in problem
     assert NODE_KEY in problem
-    assert f"{VALUE}: false" in problem
+    assert f"{OWN_NODE_VALUE}: false" in problem
     assert [record.getMessage() for record in caplog.records] == [problem]
     assert numbers(token)[METRIC] == 0.0
 

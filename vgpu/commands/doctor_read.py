@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from vgpu.commands.doctor_dump import DUMPED
+from vgpu.doctor.check_accounts import has_policies, writers
 from vgpu.doctor.components import ComponentRole, components
 from vgpu.doctor.custom_kinds import CUSTOM_KINDS
 from vgpu.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
@@ -35,6 +36,8 @@ from vgpu.kube.installation_kinds import (
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
     NODE_HEARTBEATS,
+    POLICIES,
+    POLICY_BINDINGS,
     REPORTED_NODES,
 )
 from vgpu.kube.kinds import CONFIG_MAPS
@@ -71,12 +74,19 @@ _PARTS: Final[dict[str, tuple[ApiKind[Any], str, tuple[DoctorCheck, ...]]]] = {
 }
 """The lists, in the order of reading: the kind, the namespace, and the checks that need it."""
 
+_POLICY_PARTS: Final[dict[str, ApiKind[Any]]] = {
+    "policies": POLICIES,
+    "policy_bindings": POLICY_BINDINGS,
+}
+"""The lists that are read only where a component of vgpu writes, and the server has them."""
+
 
 class _Reading:
     """What was read so far, and what could not be."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, list[Any]] = {name: [] for name in _PARTS}
+        self.parts: dict[str, list[Any]] = {name: [] for name in (*_PARTS, *_POLICY_PARTS)}
+        self.has_policies = False
         self.bare_pods: list[Workload] = []
         self.unread: list[Unread] = []
         self.malformed: list[str] = []
@@ -95,6 +105,8 @@ class _Reading:
             workloads=self.workloads,
             webhooks=tuple(webhook for of_one in parts["webhooks"] for webhook in of_one),
             heartbeats=tuple(parts["heartbeats"]),
+            policies=tuple(parts["policies"]) if self.has_policies else None,
+            policy_bindings=tuple(parts["policy_bindings"]) if self.has_policies else None,
             unread=tuple(self.unread),
             malformed=tuple(self.malformed),
             **others,
@@ -119,6 +131,8 @@ def from_server(
         pages = partial(cluster.pages, kind, namespace=namespace)
         reading.parts[name] += _listed(reading, checks, kind, namespace, pages)
     _read_bare_pods(reading, cluster)
+    if has_policies(server_version or "") and writers(components(reading.workloads)):
+        _read_policies(reading, cluster)
     configs = [*given, *_configs(reading, cluster, reading.workloads)]
     reviewed, denied = _reviews(reading, cluster, reading.workloads)
     return reading.facts(
@@ -181,6 +195,15 @@ def _read_bare_pods(reading: _Reading, cluster: ApiClient) -> None:
         pages = partial(cluster.pages, BARE_PODS, namespace=namespace, label_selector=UNMANAGED)
         pods = _listed(reading, (_CHECK.SYSTEMS,), BARE_PODS, namespace, pages)
         reading.bare_pods += filter(None, pods)
+
+
+def _read_policies(reading: _Reading, cluster: ApiClient) -> None:
+    """The admission policies and their bindings: without one list the other proves nothing."""
+    before = len(reading.unread)
+    for name, kind in _POLICY_PARTS.items():
+        pages = partial(cluster.pages, kind)
+        reading.parts[name] += _listed(reading, (_CHECK.RIGHTS,), kind, "", pages)
+    reading.has_policies = len(reading.unread) == before
 
 
 def _custom_kinds(
@@ -281,6 +304,7 @@ def from_dumps(
     configs = list(given)
     definitions: set[str] | None = None
     kinds = {kind.name: (name, kind, namespace) for name, (kind, namespace, _) in _PARTS.items()}
+    kinds |= {kind.name: (name, kind, "") for name, kind in _POLICY_PARTS.items()}
     seen: set[str] = set()
     for path in paths:
         content, written = read_dump(path)
@@ -311,6 +335,7 @@ def from_dumps(
             raise _not_a_dump(str(error)) from error
     if not seen and not configs:
         raise _not_a_dump(f"{' and '.join(paths)}: it has nothing that is checked")
+    reading.has_policies = not seen.isdisjoint(_POLICY_PARTS)
     for name, (kind, namespace, checks) in _PARTS.items():
         if name not in seen:
             what = _part_text(kind, namespace)
@@ -329,7 +354,8 @@ def _not_a_dump(problem: str) -> click.ClickException:
 
 
 def _part_text(kind: ApiKind[Any], namespace: str) -> str:
-    return f"{kind.name}s of {namespace}" if namespace else f"{kind.name}s"
+    plural = f"{kind.name.removesuffix('y')}ies" if kind.name.endswith("y") else f"{kind.name}s"
+    return f"{plural} of {namespace}" if namespace else plural
 
 
 def _title(broken: MalformedObject) -> str:

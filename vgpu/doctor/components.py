@@ -33,6 +33,7 @@ VGPU: Final = "vgpu"
 
 MEMORY_FACTOR: Final = "volcano.memory-factor"
 MEMORY_UNIT: Final = "gpushare.memory-unit"
+NODE_TOKEN_FLAG: Final = "require-node-token"  # noqa: S105  # a flag
 
 
 class ComponentRole(Explained):
@@ -179,7 +180,15 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
     _ours(
         _ROLE.DEVICE_PLUGIN,
         "device-plugin",
-        flags=("scheme", "cdi", "no-cdi", "cdi.spec-dir", "volcano.dialect", *_UNITS),
+        flags=(
+            "scheme",
+            "cdi",
+            "no-cdi",
+            "cdi.spec-dir",
+            "volcano.dialect",
+            NODE_TOKEN_FLAG,
+            *_UNITS,
+        ),
     ),
     _ours(
         _ROLE.SCHEDULER,
@@ -188,7 +197,13 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
         flags=("single", "original-plugin", "lease-namespace", *_UNITS),
     ),
     _ours(_ROLE.EXPORTER, "exporter", flags=("collector.api", *_UNITS)),
-    _ours(_ROLE.NODE_RECONCILER, "reconcile", "run", "--scope=node", flags=_UNITS),
+    _ours(
+        _ROLE.NODE_RECONCILER,
+        "reconcile",
+        "run",
+        "--scope=node",
+        flags=(NODE_TOKEN_FLAG, *_UNITS),
+    ),
     _ours(_ROLE.RECONCILER, "reconcile", "run", flags=("state-namespace", *_UNITS)),
     _ours(
         _ROLE.CONTROLLER,
@@ -197,7 +212,7 @@ COMPONENTS: Final[tuple[ComponentRow, ...]] = (
         serves=(KUBESHARE,),
         flags=("lease-namespace",),
     ),
-    _ours(_ROLE.NODE_COMPONENT, "kubeshare", "node"),
+    _ours(_ROLE.NODE_COMPONENT, "kubeshare", "node", flags=(NODE_TOKEN_FLAG,)),
     _ours(_ROLE.FEEDBACK, "feedback"),
     _ours(_ROLE.TOKEN_DAEMON, "tokens"),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from vgpu.doctor.check_accounts import check_accounts
 from vgpu.doctor.check_installed import check_settings, check_systems
 from vgpu.doctor.check_nodes import check_clocks, check_kubelet, check_runtime, check_units
 from vgpu.doctor.check_schedulers import check_schedulers
@@ -14,12 +15,13 @@ from vgpu.units import count
 
 
 def check_rights(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """The rights that components lack."""
+    """The rights that components lack, and those that no admission policy limits."""
     for denied in facts.denied:
         reason = DoctorReason.MISSING_OPTIONAL_RIGHT if denied.need else DoctorReason.MISSING_RIGHT
         need = f", for: {denied.need}" if denied.need else ""
         evidence = f"{denied.account} may not {denied.right.text}{need}"
         yield finding(DoctorCheck.RIGHTS, reason, denied.component, evidence, denied.right.rule)
+    yield from check_accounts(facts)
 
 
 def _check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:

@@ -15,7 +15,14 @@ from vgpu.doctor.components import (
 )
 from vgpu.doctor.model import Unread
 from vgpu.kube.access_review import Right
-from vgpu.kube.installation import AdmissionWebhook, NodeHeartbeat, ReportedNode, Workload
+from vgpu.kube.installation import (
+    AdmissionPolicy,
+    AdmissionWebhook,
+    NodeHeartbeat,
+    PolicyBinding,
+    ReportedNode,
+    Workload,
+)
 from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.volcano.key_set import HAMI
@@ -50,6 +57,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
         as_of: unix seconds of the objects.
         is_dump: whether they are of a dump: then clocks, rights and the server are not known.
         nodes, workloads, webhooks, heartbeats: the objects.
+        policies, policy_bindings: ValidatingAdmissionPolicies and their bindings; None if they are
+            not known.
         configs: configurations of schedulers.
         groups: the API's groups with their versions, such as ``resource.k8s.io/v1``; None if they
             are not known.
@@ -71,6 +80,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
     workloads: tuple[Workload, ...] = ()
     webhooks: tuple[AdmissionWebhook, ...] = ()
     heartbeats: tuple[NodeHeartbeat, ...] = ()
+    policies: tuple[AdmissionPolicy, ...] | None = None
+    policy_bindings: tuple[PolicyBinding, ...] | None = None
     configs: tuple[SchedulerText, ...] = ()
     groups: frozenset[str] | None = None
     custom_kinds: frozenset[str] | None = None

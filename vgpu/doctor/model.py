@@ -4,6 +4,7 @@ from typing import Self
 
 import msgspec
 
+from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
 from vgpu.reasons import Explained
 
 
@@ -26,7 +27,7 @@ class DoctorCheck(Explained):
     RUNTIME = "runtime", "container runtimes and CDI"
     KUBELET = "kubelet", "versions of kubelets"
     CLOCKS = "clocks", "clocks of the API server, of this machine and of the nodes"
-    RIGHTS = "rights", "rights of the components of vgpu"
+    RIGHTS = "rights", "rights of the components of vgpu, and the policy that limits them"
     NODE = "node", "this node: driver, what the exporter reads, sockets, CDI, monitors"
 
 
@@ -293,6 +294,31 @@ class DoctorReason(Explained):
         Severity.WARNING,
         "a component of vgpu lacks a right that a part of its work needs",
         "grant it, or switch that part off",
+    )
+
+    NODE_KEY_ABSENT = (
+        "node_key_absent",
+        Severity.ERROR,
+        "a component requires a token that names its node, and no token of this API server does",
+        f"upgrade Kubernetes, or set {OWN_NODE_VALUE}: false in the chart",
+    )
+    NODE_TOKEN_REQUIRED = (
+        "node_token_required",
+        Severity.WARNING,
+        "pods are not ready, and they are ready only if their token names their node",
+        f"if their log names {NODE_KEY}, set {OWN_NODE_VALUE}: false in the chart",
+    )
+    NODE_TOKEN_UNCHECKED = (
+        "node_token_unchecked",
+        Severity.INFO,
+        "the admission policy refuses tokens that do not name their node, which is not checked",
+        f"add --require-node-token, or set {OWN_NODE_VALUE}: false in the chart",
+    )
+    ACCOUNT_NOT_LIMITED = (
+        "account_not_limited",
+        Severity.WARNING,
+        "no admission policy limits what an account of vgpu writes in the status of all pods",
+        "set accountPolicy.enabled: true in the chart, or apply account-policy.yaml",
     )
 
     # this node

@@ -1,4 +1,4 @@
-"""What is installed in a cluster, for `vgpu doctor`: workloads, webhooks, software of nodes.
+"""What is installed in a cluster, for `vgpu doctor`: workloads, admission, software of nodes.
 
 Pure. Annotations, environment variables and certificates are not declared here, so they are never
 decoded. Only the doctor reads these kinds; the other programs keep nothing of them.
@@ -133,6 +133,54 @@ class WebhooksFields(wire.ObjectFields, frozen=True):
     webhooks: list[WebhookFields] | None = None
 
 
+class PolicyRuleFields(wire.Wire, frozen=True):
+    """A resource rule of a policy, as far as its operations are in it."""
+
+    operations: list[str] | None = None
+
+
+class PolicyMatchFields(wire.Wire, frozen=True):
+    """``matchConstraints`` of a policy."""
+
+    resource_rules: list[PolicyRuleFields] | None = None
+
+
+class PolicyExpression(wire.Wire, frozen=True):
+    """A condition, variable or validation of a policy."""
+
+    expression: str = ""
+
+
+class PolicySpec(wire.Wire, frozen=True):
+    """``spec`` of a ValidatingAdmissionPolicy."""
+
+    match_constraints: PolicyMatchFields = PolicyMatchFields()
+    match_conditions: list[PolicyExpression] | None = None
+    variables: list[PolicyExpression] | None = None
+    validations: list[PolicyExpression] | None = None
+
+
+class PolicyFields(wire.ObjectFields, frozen=True):
+    """A ValidatingAdmissionPolicy."""
+
+    metadata: PlainMeta
+    spec: PolicySpec = PolicySpec()
+
+
+class PolicyBindingSpec(wire.Wire, frozen=True):
+    """``spec`` of a ValidatingAdmissionPolicyBinding."""
+
+    policy_name: str = ""
+    validation_actions: list[str] | None = None
+
+
+class PolicyBindingFields(wire.ObjectFields, frozen=True):
+    """A ValidatingAdmissionPolicyBinding."""
+
+    metadata: PlainMeta
+    spec: PolicyBindingSpec = PolicyBindingSpec()
+
+
 class NodeInfo(wire.Wire, frozen=True):
     """``status.nodeInfo`` of a node."""
 
@@ -223,6 +271,29 @@ class AdmissionWebhook(msgspec.Struct, frozen=True):
     failure_policy: str = ""
     namespace: str = ""
     service: str = ""
+
+
+class AdmissionPolicy(msgspec.Struct, frozen=True):
+    """A ValidatingAdmissionPolicy, with its expressions in CEL.
+
+    Attributes:
+        name: its name.
+        operations: what it looks at, such as ``UPDATE``.
+        conditions: the requests at which it looks.
+        rules: its variables and validations.
+    """
+
+    name: str
+    operations: frozenset[str] = frozenset()
+    conditions: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+
+
+class PolicyBinding(msgspec.Struct, frozen=True):
+    """What puts a policy in force, and whether it then refuses requests."""
+
+    policy: str
+    denies: bool = False
 
 
 class ReportedNode(msgspec.Struct, frozen=True):
@@ -333,6 +404,24 @@ def project_webhooks(configuration: WebhooksFields, _: str) -> tuple[AdmissionWe
         for webhook in configuration.webhooks or ()
         for service in (webhook.client_config.service,)
     )
+
+
+def project_policy(policy: PolicyFields, _: str) -> AdmissionPolicy:
+    """A policy."""
+    spec = policy.spec
+    rules = spec.match_constraints.resource_rules or ()
+    return AdmissionPolicy(
+        policy.metadata.name,
+        frozenset(operation for rule in rules for operation in rule.operations or ()),
+        tuple(each.expression for each in spec.match_conditions or ()),
+        tuple(each.expression for each in (*(spec.variables or ()), *(spec.validations or ()))),
+    )
+
+
+def project_policy_binding(binding: PolicyBindingFields, _: str) -> PolicyBinding:
+    """A binding of a policy."""
+    spec = binding.spec
+    return PolicyBinding(spec.policy_name, "Deny" in (spec.validation_actions or ()))
 
 
 def project_reported_node(node: ReportedNodeFields, object_name: str) -> ReportedNode:

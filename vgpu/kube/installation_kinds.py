@@ -32,10 +32,29 @@ MUTATING_WEBHOOKS: Final = ApiKind(
     namespaced=False,
 )
 
+POLICIES: Final = ApiKind(
+    "ValidatingAdmissionPolicy",
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicies",
+    Decoders.of(installation.PolicyFields),
+    installation.project_policy,
+    namespaced=False,
+)
+POLICY_BINDINGS: Final = ApiKind(
+    "ValidatingAdmissionPolicyBinding",
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicybindings",
+    Decoders.of(installation.PolicyBindingFields),
+    installation.project_policy_binding,
+    namespaced=False,
+)
+
 INSTALLATION_KINDS: Final[tuple[ApiKind[Any], ...]] = (
     DEPLOYMENTS,
     DAEMON_SETS,
     MUTATING_WEBHOOKS,
+    POLICIES,
+    POLICY_BINDINGS,
 )
 """All kinds that no other program reads."""
 

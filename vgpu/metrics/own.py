@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 
@@ -72,7 +73,8 @@ NODE_TOKEN: Final = FamilyTable(
     families=(
         own_family(
             "vgpu_node_token_valid",
-            "1 if the token names this node, 0 if an admission policy refuses all writes.",
+            f"1 if the token names this node ({NODE_KEY}), 0 if not: a policy refuses all"
+            f" writes. {OWN_NODE_VALUE}: false in the chart switches its rule off.",
         ),
     ),
 )

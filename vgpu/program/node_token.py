@@ -14,14 +14,11 @@ import click
 
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.connection import ClusterError
-from vgpu.kube.self_review import NODE_KEY, SELF_REVIEW, SELF_REVIEWS
+from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE, SELF_REVIEW, SELF_REVIEWS
 from vgpu.kube.verbs import CREATE, ApiVerb
 from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
-
-VALUE: Final = "accountPolicy.ownNode"
-"""The chart's value that switches the rule off."""
 
 METRIC: Final = "vgpu_node_token_valid"
 
@@ -93,7 +90,7 @@ class NodeToken:
         except (ClusterError, SourceError) as error:
             self._problem = f"it is unknown which node the token names: {error}"
         if self._problem != before and self._problem:
-            log.error("%s", self._problem, extra={"key": NODE_KEY, "value": VALUE})
+            log.error("%s", self._problem, extra={"key": NODE_KEY, "value": OWN_NODE_VALUE})
 
 
 def _problem(user: str, node: str, own: str) -> str:
@@ -104,5 +101,5 @@ def _problem(user: str, node: str, own: str) -> str:
     return (
         f"the token of {user} {names} ({NODE_KEY}), and this is node {own}: the admission policy"
         f" refuses all writes. Use a token that is bound to the pod, from Kubernetes 1.30 on, or"
-        f" set {VALUE}: false in the chart"
+        f" set {OWN_NODE_VALUE}: false in the chart"
     )

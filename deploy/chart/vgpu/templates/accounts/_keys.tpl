@@ -25,7 +25,8 @@ true
 {{- $parts = append $parts (dict "keys" "reconciler-node" "account" $account "node" true) -}}
 {{- end -}}
 {{- end -}}
-{{- if .Values.reconciler.node.daemonSet -}}
+{{- /* Beside plugins, too: a node's reconciler of its own may be moved there, and the plain manifests have both. */ -}}
+{{- if or .Values.reconciler.node.daemonSet $parts -}}
 {{- $parts = append $parts (dict "keys" "reconciler-node" "account" "reconciler-node" "node" true) -}}
 {{- end -}}
 {{- if ne .Values.reconciler.kind "None" -}}
