@@ -1,7 +1,8 @@
 """The annotations, labels and resources that our programs write, by program; pure.
 
 The chart's admission policy lets an account write these and nothing else. The keys of a sharing
-system are in its row; those that belong to no system are here.
+system are in its row; those that belong to no system are here. Names of Leases and of the
+reconciler's ConfigMap are constants of the programs, with which a test compares them.
 
 A key that ends with ``*`` stands for all keys with its beginning.
 """
@@ -16,7 +17,7 @@ from vgpu.schemes.kubeshare.labels import VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID
 from vgpu.schemes.kubeshare.sharepod import GPUID
 from vgpu.schemes.registry import SchemeRegistry
-from vgpu.schemes.row import SchemeRow, WrittenKeys
+from vgpu.schemes.row import SchemeRow
 
 RETRY: Final = "vgpu.dev/retry"
 """The annotation of a pod that is to be tried again; its value is the time in unix seconds."""
@@ -39,6 +40,7 @@ class ProgramKeys(msgspec.Struct, frozen=True, omit_defaults=True):
         sharepods: annotations of SharePods, beside ``spec.nodeName``.
         sharepod_status: fields in the status of SharePods.
         namespaces: annotations of Namespaces.
+        configmaps, leases: names of the ConfigMaps and Leases that it creates and updates.
     """
 
     pods: tuple[str, ...] = ()
@@ -52,6 +54,8 @@ class ProgramKeys(msgspec.Struct, frozen=True, omit_defaults=True):
     sharepods: tuple[str, ...] = ()
     sharepod_status: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
+    configmaps: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
 
 
 def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
@@ -59,7 +63,10 @@ def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
     rows = registry.rows
     every = [row.written for row in rows]
     adapters = dict.fromkeys(row.adapter for row in rows if row.adapter)
-    plugins = {f"device-plugin-{name}": _plugin(_of_adapter(rows, name)) for name in adapters}
+    plugins = {
+        f"device-plugin-{name}": _plugin([row for row in rows if row.adapter == name])
+        for name in adapters
+    }
     claims = _joined(keys.pods for keys in every)
     return {
         **plugins,
@@ -68,14 +75,19 @@ def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
             nodes=_joined(keys.locks + keys.handshakes for keys in every),
             sharepods=(GPUID,),
             namespaces=(OVER_QUOTA,),
+            configmaps=("vgpu-reconcile-state",),
+            leases=("vgpu-reconciler",),
         ),
         "reconciler-node": ProgramKeys(pods=claims),
         "scheduler": ProgramKeys(
             pods=(RETRY,),
             pod_labels=_joined(keys.pod_labels for keys in every),
             nodes=_joined(keys.locks for keys in every),
+            leases=("vgpu-node-*", "vgpu-scheduler"),
         ),
-        "kubeshare-controller": ProgramKeys(sharepods=(GPUID,), sharepod_status=(ALL,)),
+        "kubeshare-controller": ProgramKeys(
+            sharepods=(GPUID,), sharepod_status=(ALL,), leases=("vgpu-kubeshare-controller",)
+        ),
         "kubeshare-controller-labels": ProgramKeys(
             pods=(VIRTUAL_GPU,), pod_status=("conditions",), conditions=("PodScheduled",)
         ),
@@ -83,7 +95,8 @@ def program_keys(registry: SchemeRegistry) -> Mapping[str, ProgramKeys]:
     }
 
 
-def _plugin(written: list[WrittenKeys]) -> ProgramKeys:
+def _plugin(rows: list[SchemeRow]) -> ProgramKeys:
+    written = [row.written for row in rows]
     resources = _joined(keys.resources for keys in written)
     return ProgramKeys(
         pods=_joined(keys.pods for keys in written),
@@ -91,11 +104,8 @@ def _plugin(written: list[WrittenKeys]) -> ProgramKeys:
         node_labels=_joined(keys.node_labels for keys in written),
         node_status=("allocatable", "capacity") if resources else (),
         resources=resources,
+        configmaps=_joined((row.unhealthy_map.name("*"),) for row in rows if row.unhealthy_map),
     )
-
-
-def _of_adapter(rows: Iterable[SchemeRow], adapter: str) -> list[WrittenKeys]:
-    return [row.written for row in rows if row.adapter == adapter]
 
 
 def _joined(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

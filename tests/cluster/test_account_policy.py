@@ -3,8 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
+import kubeshare.main
 from kubeshare.bodies import HolderOptions, holder_pod
 from kubeshare.model import VirtualGpuName
+from reconciler import session, state_store
+from scheduler import presence
+from scheduler.node_claims import lease_name
 from tests.cluster.accounts import HOME, account, manifest_refusal, refusal
 from tests.cluster.extending import make_node, remove_nodes
 from tests.cluster.kubesharing import CRD, share_pod
@@ -213,11 +217,61 @@ def test_nobody_reads_a_secret_runs_a_command_or_takes_another_lease(stage):
             ("POST", pod_path(part, below="/exec")),
             ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token"),
             ("PUT", lease),
+            ("PUT", pod_path(part)),
+            ("PUT", pod_path(part, below="")),
+            ("PATCH", pod_path(part, below="/ephemeralcontainers")),
+            ("PATCH", pod_path(part, below="/resize")),
+            ("PUT", node_path()),
+            ("GET", node_path(below="/proxy/pods")),
+            ("POST", "/api/v1/namespaces/default/bindings"),
         ):
             assert "403" in refusal(thief, method, path, None if method == "GET" else {}), (
                 part,
                 path,
             )
+
+
+def named(kind, name, namespace):
+    """A new object of ours alone, or one that is not: its path and its body."""
+    group = "v1" if kind == "ConfigMap" else "coordination.k8s.io/v1"
+    root = "/api/v1" if kind == "ConfigMap" else f"/apis/{group}"
+    body = {"apiVersion": group, "kind": kind, "metadata": {"name": name}}
+    return f"{root}/namespaces/{namespace}/{kind.lower()}s", body
+
+
+def test_leases_and_config_maps_are_theirs_only_by_their_names(stage):
+    """The Lease of kube-controller-manager is in the namespace of the scheduler's Leases."""
+    for part, kind, namespace, own, others in (
+        ("scheduler", "Lease", "kube-system", f"vgpu-node-{HERE}", "kube-controller-manager"),
+        ("scheduler", "Lease", "kube-system", "vgpu-scheduler", "vgpu-reconciler"),
+        ("reconciler", "Lease", HOME, "vgpu-reconciler", "vgpu-scheduler"),
+        ("reconciler", "ConfigMap", HOME, "vgpu-reconcile-state", "grafana-dashboards"),
+        ("kubeshare-controller", "Lease", HOME, "vgpu-kubeshare-controller", "vgpu-reconciler"),
+        ("device-plugin-gpushare", "ConfigMap", "kube-system", f"unhealthy-gpu-{HERE}", "coredns"),
+    ):
+        thief = stage.thieves[part]
+        assert not refusal(thief, "POST", *named(kind, own, namespace)), (part, own)
+        why = refusal(thief, "POST", *named(kind, others, namespace))
+        assert f"may not write {others} among the {kind.lower()}s of {namespace}" in why
+    path, body = named("Lease", "kube-controller-manager", "kube-system")
+    lease = stage.client.create(
+        body | {"metadata": body["metadata"] | {"namespace": "kube-system"}}
+    )
+    why = refusal(stage.thieves["scheduler"], "PUT", f"{path}/kube-controller-manager", lease)
+    stage.client.delete(lease)
+    assert "may not write kube-controller-manager" in why
+    plugin = stage.thieves["device-plugin-gpushare"]
+    for name in (f"unhealthy-gpu-{THERE}", f"unhealthy-gpu-x-{HERE}"):
+        assert OTHER_NODE in refusal(plugin, "POST", *named("ConfigMap", name, "kube-system"))
+
+
+def test_the_names_in_the_policy_are_those_of_the_programs():
+    table = program_keys(registry())
+    reconciler, scheduler = table["reconciler"], table["scheduler"]
+    assert reconciler.configmaps == (state_store.CONFIG_MAP,)
+    assert reconciler.leases == (session.LEASE,)
+    assert scheduler.leases == (lease_name("*"), presence.LEASE)
+    assert table["kubeshare-controller"].leases == (kubeshare.main.LEASE,)
 
 
 def pods_of(namespace):
@@ -232,6 +286,14 @@ def holder(**spec):
     pod = holder_pod(VirtualGpuName(HERE, "zxcvb"), HolderOptions(product.REFERENCE))
     pod["spec"] |= spec
     pod["spec"]["containers"][0] |= main
+    return pod
+
+
+def held(**about):
+    """A holder pod with other metadata."""
+    pod = holder()
+    labels = pod["metadata"]["labels"] | about.pop("labels", {})
+    pod["metadata"] |= {"labels": labels, **about}
     return pod
 
 
@@ -252,6 +314,18 @@ HOLDERS = (
     ("env", holder(main={"env": [{"name": "A", "value": "x"}]})),
     ("securityContext", holder(main={"securityContext": {"privileged": True}})),
     ("lifecycle", holder(main={"lifecycle": {"postStart": {"exec": {"command": ["sh"]}}}})),
+    ("shareProcessNamespace", holder(shareProcessNamespace=True)),
+    ("hostAliases", holder(hostAliases=[{"ip": "192.0.2.1", "hostnames": ["api"]}])),
+    ("dnsConfig", holder(dnsConfig={"nameservers": ["192.0.2.1"]})),
+    ("schedulingGates", holder(schedulingGates=[{"name": "example.com/gate"}])),
+    ("terminationGracePeriodSeconds", holder(terminationGracePeriodSeconds=3600)),
+    ("affinity", holder(affinity={"podAntiAffinity": {}})),
+    ("stdin", holder(main={"stdin": True})),
+    ("workingDir", holder(main={"workingDir": "/"})),
+    ("resources", holder(main={"resources": {"limits": {"nvidia.com/gpu": "8"}}})),
+    ("finalizers", held(finalizers=["example.com/held"])),
+    ("the label k8s-app", held(labels={"k8s-app": "kube-dns"})),
+    ("the label app.kubernetes.io/name", held(labels={"app.kubernetes.io/name": "coredns"})),
 )
 """What differs from a holder pod, and the pod."""
 
