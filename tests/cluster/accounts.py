@@ -36,7 +36,7 @@ _REPOSITORY, _, _TAG = product.REFERENCE.partition(":")
 
 EVERYTHING: Final[Object] = {
     "image": {"repository": _REPOSITORY, "tag": _TAG},
-    "exporter": {"enabled": False},
+    "exporter": {"api": True, "dra": True},
     "units": {"volcanoMemoryFactor": 1, "gpushareMemoryUnit": "GiB"},
     "devicePlugin": {
         "schemes": {
@@ -59,7 +59,7 @@ EVERYTHING: Final[Object] = {
     },
     "kubeshare": {"enabled": True, "labels": {"enabled": True, "validate": False}},
 }
-"""The chart's values with which every program that writes is enabled."""
+"""The chart's values with which every program that asks the API server is enabled."""
 
 _numbers = itertools.count(1)
 _installed: WeakKeyDictionary[Cluster, set[str]] = WeakKeyDictionary()

@@ -10,6 +10,7 @@ import sys
 from click.testing import CliRunner
 
 from tests.cluster import sharing_driver
+from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.bed.tools import Tool
 from tests.support.live import parse
@@ -172,11 +173,16 @@ def result_of(client, namespace, resource_claim):
     return result
 
 
+def with_api(control_plane):
+    """The exporter's flags to ask the API server for ResourceClaims, with its account."""
+    kubeconfig = account(control_plane, "exporter").kubeconfig
+    return "--collector.dra", f"--kubeconfig={kubeconfig}"
+
+
 def check_shares(control_plane, driver, results, expected):
     """The API server adds share IDs, sizes and UUIDs; what counts once on a GPU counts once."""
     node = driver.node
-    kubeconfig = f"--kubeconfig={control_plane.kubeconfig}"
-    dra = ("--collector.dra", kubeconfig)
+    dra = with_api(control_plane)
     ids = {resource_claim: result["shareID"] for resource_claim, result in results.items()}
     assert len(set(ids.values())) == len(results)
     assert shown(node, *dra, more=("share_id",)) == [(*one, ids[one[2]]) for one in expected]

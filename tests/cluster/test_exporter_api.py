@@ -3,6 +3,7 @@
 import pytest
 
 from exporter.api import watch as watch_node
+from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.live import LiveExporter
 from tests.support.waiting import wait_until
@@ -14,7 +15,6 @@ from vgpu.sources.pods import PodWatch
 from vgpu.units import MIB
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 NODE = "gpu-node-1"
 """The node of the demo's scenario. Mostly nothing but its name is needed at the API server."""
 
@@ -32,13 +32,18 @@ def bound(name, namespace, node=NODE, **changes):
     return objects.pod(name, namespace, nodeName=node, limits=limits, **changes)
 
 
+def client_of(api, rules):
+    """A client with less rights than the chart's account of the exporter, or that account."""
+    return api.client_for(*rules) if rules else account(api, "exporter")
+
+
 @pytest.fixture
 def follow(api):
-    """Starts a watch as a client with just the given rules."""
+    """Starts a watch with the exporter's account, or as a client with just the given rules."""
     made = []
 
     def start(*rules, node=NODE):
-        server = ApiClient.connect(str(api.client_for(*rules).kubeconfig))
+        server = ApiClient.connect(str(client_of(api, rules).kubeconfig))
         pods = pods_of_node(server, node)
         made.append(PodWatch(pods, pods.object_name))
         return made[-1]
@@ -59,7 +64,7 @@ def seen(watch, namespace):
 
 def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(api, api_namespace, follow):
     first = api.client.create(bound("first", api_namespace))
-    watch = follow(PODS)
+    watch = follow()
     wait_until(lambda: seen(watch, api_namespace).keys() == {"first"}, "the list is seen")
     second = api.client.create(bound("second", api_namespace))
     wait_until(lambda: "second" in seen(watch, api_namespace), "a new pod is seen")
@@ -78,7 +83,7 @@ def test_a_pod_is_seen_when_it_is_made_changed_and_deleted(api, api_namespace, f
 def test_the_pods_of_other_nodes_are_never_sent(api, api_namespace, follow):
     api.client.create(bound("mine", api_namespace))
     api.client.create(bound("theirs", api_namespace, node="gpu-node-2"))
-    watch = follow(PODS)
+    watch = follow()
     wait_until(lambda: seen(watch, api_namespace), "the list is seen")
     assert seen(watch, api_namespace).keys() == {"mine"}
     api.client.create(bound("theirs-too", api_namespace, node="gpu-node-2"))
@@ -89,7 +94,7 @@ def test_the_pods_of_other_nodes_are_never_sent(api, api_namespace, follow):
 
 def test_pods_that_share_no_gpu_are_known_too(api, api_namespace, follow):
     api.client.create(objects.pod("plain", api_namespace, nodeName=NODE))
-    watch = follow(PODS)
+    watch = follow()
     wait_until(lambda: "plain" in seen(watch, api_namespace), "it is seen")
     (status,) = [s for s in watch.sample(0.0).statuses if s.ref.namespace == api_namespace]
     assert not status.wants_gpu
@@ -115,7 +120,7 @@ def test_a_missing_right_is_told_by_name(api, api_namespace, follow, missing):
 
 def test_a_node_that_nobody_knows_is_said_to_be_the_wrong_name(follow):
     with pytest.raises(SourceError, match="--node-name"):
-        follow(PODS, node="no-such-node").sample(0.0)
+        follow(node="no-such-node").sample(0.0)
 
 
 # ---------------------------------------------------------------- the node's own object
@@ -142,7 +147,7 @@ def look(api):
     made = []
 
     def start(*rules):
-        server = ApiClient.connect(str(api.client_for(*rules).kubeconfig))
+        server = ApiClient.connect(str(client_of(api, rules).kubeconfig))
         made.append(watch_node(server, NODE))
         return made[-1]
 
@@ -153,7 +158,7 @@ def look(api):
 
 def test_the_nodes_own_object_comes_with_its_pods(api, api_namespace, oversold, look):
     api.client.create(bound("first", api_namespace))
-    sample = look(PODS, NODES).sample(0.0)
+    sample = look().sample(0.0)
     assert sample.node.name == NODE
     assert sample.node.annotations["hami.io/node-nvidia-register"] == OVERSOLD
     assert sample.rejections == ()
@@ -181,9 +186,9 @@ def test_the_exporter_measures_oversold_gpus_by_what_is_registered(
 
     overcommitted = 'vgpu_allocation_conflicts{type="overcommitted"}'
     rejected = 'vgpu_collector_rejected{collector="api",reason="forbidden"}'
-    for name, rules, refusals in (("blind", (PODS,), 1), ("sees", (PODS, NODES), None)):
+    for name, rules, refusals in (("blind", (PODS,), 1), ("sees", (), None)):
         flags = ("--pods=", "--collector.api", "--sample.interval=250ms")
-        kubeconfig = f"--kubeconfig={api.client_for(*rules).kubeconfig}"
+        kubeconfig = f"--kubeconfig={client_of(api, rules).kubeconfig}"
         with LiveExporter(tmp_path / name, demo(), *flags, kubeconfig) as exporter:
             series = exporter.wait_for(answered, "the API server's word")
         assert series.get(rejected) == refusals
@@ -192,7 +197,7 @@ def test_the_exporter_measures_oversold_gpus_by_what_is_registered(
 
 def test_the_exporter_publishes_what_a_scheduler_has_promised(api, api_namespace, tmp_path):
     api.client.create(bound("waiting", api_namespace, annotations=PROMISED))
-    reader = api.client_for(PODS)
+    reader = account(api, "exporter")
     flags = (
         "--pods=",
         "--collector.api",

@@ -12,6 +12,7 @@ from itertools import cycle, repeat
 import pytest
 
 from deviceplugin.reasons import BindRefusal
+from tests.cluster.accounts import account
 from tests.cluster.originals import VolcanoScheduler
 from tests.cluster.plugin_node import PluginNode
 from tests.cluster.plugin_truth import waits_with
@@ -149,7 +150,7 @@ def test_no_gpu_gives_more_than_it_has_whatever_volcano_promises_and_nobody_wait
     assert given_out
     assert max(given_out.values()) <= GPU_GIB
     waiting = {pod["metadata"]["name"] for pod in now if waits(pod)}
-    assert over_promised(client) == waiting
+    assert over_promised(control_plane) == waiting
 
 
 def settle(client, pods):
@@ -161,9 +162,10 @@ def settle(client, pods):
     return [client.wait_for(pod, is_settled, "settled") for pod in pods]
 
 
-def over_promised(client):
+def over_promised(cluster):
     """The pods that a plan of the reconciler names."""
-    command = ["reconcile", "plan", "--output=json", f"--kubeconfig={client.kubeconfig}"]
+    kubeconfig = account(cluster, "reconciler").kubeconfig
+    command = ["reconcile", "plan", "--output=json", f"--kubeconfig={kubeconfig}"]
     told = subprocess.run(
         [sys.executable, "-m", "vgpu", *command], capture_output=True, check=False, text=True
     )

@@ -184,8 +184,12 @@ def stale(api, node, volcano_pod):
     """A status manager of one bound pod, which it sees as it was when ``seen[0]`` was read."""
     made = volcano_pod("p")
     where = made["metadata"]["namespace"], "p"
-    with ApiClient.connect(str(api.kubeconfig)) as cluster:
-        seen = [cluster.pod(*where)]
+    plugin = account(api, "device-plugin-volcano", node=ON_NODE)
+    with (
+        ApiClient.connect(str(plugin.kubeconfig)) as cluster,
+        ApiClient.connect(str(api.kubeconfig)) as reader,  # stands for the watch
+    ):
+        seen = [reader.pod(*where)]
         uid = seen[0].ref.uid
         devices = VOLCANO.devices(GPUS)
         allocations = VOLCANO.claim(seen[0], ON_NODE, devices, no_capacity(devices))
@@ -194,7 +198,7 @@ def stale(api, node, volcano_pod):
         def look():
             return DesiredState(devices, by_name(devices), tenants, {uid: seen[0]}, None)
 
-        yield made, seen, StatusManager(cluster, VOLCANO, look), lambda: cluster.pod(*where)
+        yield made, seen, StatusManager(cluster, VOLCANO, look), lambda: reader.pod(*where)
 
 
 def test_a_pod_that_has_changed_since_it_was_seen_is_told_when_that_is_seen(api, stale):

@@ -12,7 +12,8 @@ from reconciler.model import NobodyWaitsGuard, OwnerGuard, OwnerState
 from reconciler.reasons import ActionOutcome, Rule
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.session import NoAudit
-from reconciler.state_store import ConfigMapStateStore
+from reconciler.state_store import CONFIG_MAP, ConfigMapStateStore
+from tests.cluster.accounts import HOME, account
 from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
@@ -31,7 +32,7 @@ NOW = 1_790_000_000.0
 
 @pytest.fixture
 def cluster(api):
-    with ApiClient.connect(str(api.kubeconfig)) as connected:
+    with ApiClient.connect(str(account(api, "reconciler").kubeconfig)) as connected:
         yield connected
 
 
@@ -327,30 +328,43 @@ def candidate(cluster, namespace, name):
         leader.stop()
 
 
-def test_one_of_two_leads_and_the_other_follows_it(api, cluster, api_namespace):
-    with candidate(cluster, api_namespace, "first") as first:
+@pytest.fixture
+def home(api, cluster):
+    """The namespace where the account may have its Lease and its ConfigMap; nothing is left."""
+    yield HOME
+    paths = (
+        f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases/{LEASE}",
+        f"/api/v1/namespaces/{HOME}/configmaps/{CONFIG_MAP}",
+    )
+    for path in paths:
+        if api.client.find(path):
+            api.client.delete(path)
+
+
+def test_one_of_two_leads_and_the_other_follows_it(cluster, home):
+    with candidate(cluster, home, "first") as first:
         wait_until(first.leads, "leads")
-        with candidate(cluster, api_namespace, "second") as second:
+        with candidate(cluster, home, "second") as second:
             wait_until(lambda: second.holder == first.identity, "sees who leads")
             assert not second.leads()
             first.stop()
             assert not first.leads()
             wait_until(second.leads, "leads")
-            kept = cluster.lease(api_namespace, LEASE)
+            kept = cluster.lease(home, LEASE)
             assert (kept.holder, kept.duration_seconds) == (second.identity, 15)
-    kept = cluster.lease(api_namespace, LEASE)
+    kept = cluster.lease(home, LEASE)
     assert kept.holder == ""
 
 
-def test_two_who_remember_in_one_place(cluster, api_namespace):
+def test_two_who_remember_in_one_place(cluster, home):
     one, two = (
-        ConfigMapStateStore(cluster, api_namespace),
-        ConfigMapStateStore(cluster, api_namespace),
+        ConfigMapStateStore(cluster, home),
+        ConfigMapStateStore(cluster, home),
     )
     assert one.load() == two.load() == ReconcilerState()
     one.save(ReconcilerState(seen={"a": 10.0, "b": 20.0}))
     assert two.save(ReconcilerState(seen={"a": 30.0})).seen == {"a": 30.0}
-    assert ConfigMapStateStore(cluster, api_namespace).load().seen == {"a": 30.0}
+    assert ConfigMapStateStore(cluster, home).load().seen == {"a": 30.0}
 
 
 def test_who_may_not_remember_goes_on(api, api_namespace, caplog):

@@ -11,6 +11,7 @@ from reconciler.model import Coverage
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.kinds import Watched
 from reconciler.observe.node import NodeObserver
+from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.bed.population import CARD_MIB, card_uuid, node_name
 from tests.support.bed.stages import Life
@@ -36,7 +37,7 @@ def large(fleet, full):
 
 @pytest.fixture(scope="module")
 def cluster(large):
-    with ApiClient.connect(str(large.cluster.kubeconfig)) as connected:
+    with ApiClient.connect(str(account(large.cluster, "reconciler").kubeconfig)) as connected:
         yield connected
 
 

@@ -22,6 +22,7 @@ from tests.cluster.resource_claims import (
     result_of,
     shown,
     user,
+    with_api,
 )
 from tests.support.bed import objects
 from tests.support.bed.cluster import start_cluster
@@ -58,10 +59,6 @@ def driver(control_plane, nodes):
         driver.wait_published()
         yield driver
     client.raw("DELETE", f"{API}/deviceclasses/{name}")
-
-
-def with_api(control_plane):
-    return "--collector.dra", f"--kubeconfig={control_plane.kubeconfig}"
 
 
 def test_an_extended_resource_that_a_resource_claim_supplies(control_plane, driver, namespace):

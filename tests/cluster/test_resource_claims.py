@@ -21,6 +21,7 @@ from tests.cluster.resource_claims import (
     result_of,
     shown,
     user,
+    with_api,
 )
 from tests.support.bed import objects
 from tests.support.dra import driver_checkpoint
@@ -152,7 +153,7 @@ def check_without_state(control_plane, driver, resource_claim, results):
     that HAMi's driver makes for a ResourceClaim.
     """
     node, kind = driver.node, "resource_claim_left"
-    of_api = ("--collector.dra", f"--kubeconfig={control_plane.kubeconfig}")
+    of_api = with_api(control_plane)
     result = results[resource_claim["name"]]
     uuid = {result["device"]: driver.uuids[int(result["device"].removeprefix("gpu-"))]}
     exists = (

@@ -45,7 +45,7 @@ _KUBESHARE: Final = "kubeshare.nthu"
 
 RIGHTS: Final[dict[ComponentRole, tuple[Rights, ...]]] = {
     ComponentRole.DEVICE_PLUGIN: (
-        Rights("pods", ("get", *_READ)),
+        Rights("pods", _READ),
         Rights("nodes", _READ),
         Rights("pods/status", _PATCH),
         Rights("nodes/status", _PATCH),
