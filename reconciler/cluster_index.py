@@ -156,7 +156,7 @@ class ClusterIndex:
         found: dict[str, PodWithoutGpu] = {}
         for name, ledger in self.snapshot.ledgers.items():
             node = self.nodes.get(name)
-            pods = [pod for pod in self.pods_on(name) if other_scheduler(pod) is None]
+            pods = [pod for pod in self._pods_by_node.get(name, ()) if other_scheduler(pod) is None]
             if node is not None and pods:
                 for _, _, lacking in pods_without_gpu(node, ledger, pods, self.codecs):
                     found.update((each.pod.uid, each) for each in lacking)
@@ -182,10 +182,6 @@ class ClusterIndex:
         """The sharing systems whose plugins have GPUs of the node, by the names of their rows."""
         plugins = (registry().row(codec) for codec in self.codecs if codec.advertised)
         return frozenset(row.name for row in plugins if row.has_devices(node))
-
-    def pods_on(self, node: str) -> Sequence[Pod]:
-        """The pods that are bound to the node."""
-        return self._pods_by_node.get(node, ())
 
     # ------------------------------------------------------------ what cannot be read
 

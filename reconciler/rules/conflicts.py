@@ -85,10 +85,11 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
         wrongs = (
             *_conflicts(rule, ledger, pod_index, cluster_index),
             *_waiting(rule, ledger, pod_index, cluster_index),
-            *_report_only(rule, ledger, cluster_index),
         )
         for wrong in wrongs:
             by_object.setdefault((wrong.cause, wrong.object_ref.key), []).append(wrong)
+    for wrong in _report_only(rule, cluster_index):
+        by_object.setdefault((wrong.cause, wrong.object_ref.key), []).append(wrong)
     for (cause, _), wrongs_of_one in by_object.items():
         first = wrongs_of_one[0]
         pod = first.pod if acts else None
@@ -182,29 +183,31 @@ def _waiting(
             yield _Wrong(Cause.NO_CLAIM, object_ref, evidence, pod, objection)
 
 
-def _report_only(rule: Rule, ledger: Ledger, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
+def _report_only(rule: Rule, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
     """Bound pods of which something is kept free, or nothing is counted: they are not evicted.
 
     Pods that request GPUs and wait for them are the rule assumed_expired's.
     """
-    if rule is not Rule.RUNNING_WITHOUT_DEVICE or cluster_index.snapshot.scope is not Scope.CLUSTER:
+    snapshot = cluster_index.snapshot
+    if rule is not Rule.RUNNING_WITHOUT_DEVICE or snapshot.scope is not Scope.CLUSTER:
         return
-    waiting = {wanted.pod.uid for wanted in ledger.waiting}
-
-    def unread(pod: Pod) -> Iterator[str]:
-        for wrong in ledger.malformed:
-            if wrong.pod is not None and wrong.pod.uid == pod.kubelet_uid:
-                yield wrong.detail
-
-    for pod in cluster_index.pods_on(ledger.node):
+    for pod in snapshot.pods:
         without_gpu = cluster_index.without_gpu.get(pod.ref.uid)
         if without_gpu is not None:
-            if pod.phase != PENDING and pod.kubelet_uid not in waiting:
+            ledger = snapshot.ledgers[pod.node]
+            is_waiting = any(wanted.pod.uid == pod.kubelet_uid for wanted in ledger.waiting)
+            if pod.phase != PENDING and not is_waiting:
                 cause = Cause.MALFORMED if without_gpu.is_unread else Cause.NO_CLAIM
-                texts = (*without_claim_text(without_gpu), *unread(pod))
+                texts = (*without_claim_text(without_gpu), *_unread(pod, ledger))
                 yield _Wrong(cause, of_pod(pod), texts)
         elif texts := cluster_index.empty_claim(pod):
             yield _Wrong(Cause.CLAIM_WITHOUT_REQUEST, of_pod(pod), texts)
+
+
+def _unread(pod: Pod, ledger: Ledger) -> Iterator[str]:
+    for wrong in ledger.malformed:
+        if wrong.pod is not None and wrong.pod.uid == pod.kubelet_uid:
+            yield wrong.detail
 
 
 def _objection(
