@@ -269,3 +269,13 @@ def test_a_reservation_holds_no_more_than_its_pod_requests(gated):
     )
     held = [each.share for each in of_node(forged).holdings]
     assert [(share.device, share.memory_bytes) for share in held] == ([] if gated else [(A, GIB)])
+
+
+def test_a_reservation_holds_nothing_on_a_node_of_another_system():
+    """HAMi's claim names a Volcano node; both systems have GPUs by UUID."""
+    told = {"hami.io/vgpu-node": "node-0", "hami.io/vgpu-devices-allocated": f"{A},NVIDIA,1024,0:;"}
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
+    theirs = pod("a", annotations=told, containers=(Container("main", limits),), node="")
+    ledger = cluster([VOLCANO_NODE], [theirs], CODECS).ledgers["node-0"]
+    assert list(ledger.holdings) == []
+    assert [each.kind for each in ledger.conflicts] == [ConflictKind.MALFORMED]

@@ -16,7 +16,7 @@ from tests.scheduler.test_promise import KEYS, NODES, SCHEMES, TEXTS
 from tests.support.web_helpers import fetch
 from vgpu.kube.kinds import NODES as NODE_KIND
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Container, Pod
+from vgpu.kube.objects import Container, Namespace, Pod
 from vgpu.model import PodRef
 from vgpu.placement.node_view import StandingReason, foreign_promise, node_view
 from vgpu.placement.result import PlacementReason
@@ -319,3 +319,80 @@ def test_the_names_that_only_schedulers_count_are_those_of_the_codecs():
         assert {*row.only_counted, *row.unread} <= set(codec.only_counted)
         assert set(row.resources) <= {*codec.advertised, *codec.only_counted}
         assert limits(row.name, 1, 1).keys() & set(codec.advertised)
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "annotations", "held"),
+    [
+        (
+            "hami",
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},
+            {"hami.io/vgpu-devices-allocated": FORGED[1][1]["hami.io/vgpu-devices-allocated"]},
+            [(16384, 1000), (0, 0)],
+        ),
+        (
+            "volcano",
+            {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1024},
+            {"volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,16384,0:GPU-0,NVIDIA,16384,0:"},
+            [(0, 0), (16384, 0)],
+        ),
+        ("gpushare", {"aliyun.com/gpu-mem": 8}, {_ACK: '{"0":{"0":16,"1":16}}'}, [(16384, 0), (0, 0)]),
+        # Parts of what one GPU has, on several: ACK's form.
+        ("gpushare", {"aliyun.com/gpu-mem": 8}, {_ACK: '{"0":{"0":4,"1":4}}'}, [(4096, 0), (4096, 0)]),
+    ],
+    ids=["hami", "volcano", "ACK", "ACK's parts"],
+)
+def test_a_bound_pod_counts_at_most_a_whole_gpu_for_each_that_it_requests(
+    system, asked, annotations, held
+):
+    assigned = {"scheduler.framework.gpushare.assigned": "true"}
+    with Node(system) as served:
+        served.add("forged", asked, {**annotations, **(assigned if _ACK in annotations else {})})
+        gpus = served.cache.view("n1").candidate.gpus
+        assert [(gpu.memory_bytes >> 20, gpu.cores_milli) for gpu in gpus] == held
+
+
+@pytest.mark.parametrize("system", ["hami", "volcano"])
+def test_annotations_of_another_system_hide_no_reservation(system):
+    """A pod may request a resource that no system knows beside its GPUs."""
+    asked = {"hami": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}}.get(
+        system, {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096}
+    )
+    containers = (Container("main", asked, others={"rdma/hca": 1}),)
+    with Node(system) as served:
+        both = RESERVED["hami"](NOW) | RESERVED["volcano"](NOW)
+        served.add("theirs", containers, both, node="")
+        gpus = served.cache.view("n1").candidate.gpus
+        assert [gpu.memory_bytes >> 20 for gpu in gpus] == [0, 4096]
+        assert served.cache.view("n1").standing[0].pod.name == "theirs"
+
+
+def test_a_claim_on_another_node_places_nothing_here():
+    half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+    devices = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,8192,0:;"}
+    with Node("hami") as served:
+        served.add("moved", half, {**devices, "hami.io/vgpu-node": "n2"})
+        view = served.cache.view("n1")
+        assert [gpu.memory_bytes >> 20 for gpu in view.candidate.gpus] == [8192, 8192]
+        assert [each.reason for each in view.standing] == [StandingReason.CLAIM_MISSING]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"hami.io/vgpu-devices-allocated": "x"},
+        {"hami.io/vgpu-devices-allocated": "GPU-9,NVIDIA,4096,0:;"},
+        {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,4096,0:;", "hami.io/vgpu-node": "n2"},
+    ],
+    ids=["missing", "unreadable", "of no GPU of the node", "of another node"],
+)
+def test_a_quota_of_a_model_counts_a_pod_on_an_unknown_gpu_once(annotations):
+    """All GPUs of the node are of this model, so the unknown one is, too."""
+    limit = Namespace("ns", annotations={"vgpu.dev/quota-memory": "Tesla T4=1Ti"})
+    with Node("hami") as served:
+        served.cache.set_namespace("ns", limit)
+        served.add("riddle", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}, annotations)
+        (quota,) = served.cache.limited()
+        assert (quota.used["Tesla T4"]["gpus"], quota.used["Tesla T4"]["memory"]) == (1, 4 << 30)
+        assert "memory" not in quota.used.get("", {})
