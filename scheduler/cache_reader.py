@@ -156,13 +156,17 @@ class CacheReader:
             return nodes
 
     def standing(self) -> list[tuple[str, StandingPod]]:
-        """The nodes' pods that stand in the way of others, of the views that are known."""
+        """The pods that stand in the way of others, by node, of nodes that pods have asked for."""
+        now = self._clock()
         with self._lock:
-            return [
-                (name, each)
-                for name, cached in sorted(self._state.nodes.items())
-                for each in cached.standing
-            ]
+            names = sorted(self._state.nodes)
+        found: list[tuple[str, StandingPod]] = []
+        for name in names:
+            with self._lock:  # one node at a time: filter waits for no other ones
+                cached = self._state.nodes.get(name)
+                standing = () if cached is None else cached.standing(now)
+            found += ((name, each) for each in standing)
+        return found
 
     def all_pods(self) -> list[Pod]:
         """All pods that share GPUs."""

@@ -106,6 +106,7 @@ class CachedNode:
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""
         self._view: CandidateView | None = None
+        self._is_asked_for = False
         self._parts = ViewParts()
         self._on_change = changed
         self._has_ended = False
@@ -200,6 +201,7 @@ class CachedNode:
             self._has_ended = True
             view = None
         if view is None:
+            self._is_asked_for = True
             view = self._view = node_view(
                 self.node,
                 self.scheme,
@@ -216,10 +218,10 @@ class CachedNode:
                 view = self._view = structs.replace(view, reason=reason, detail=detail)
         return view
 
-    @property
-    def standing(self) -> tuple[StandingPod, ...]:
-        """The pods that stand in the way of others, by the last view that was asked for."""
-        return () if self._view is None else self._view.standing
+    def standing(self, now: float) -> tuple[StandingPod, ...]:
+        """The pods that stand in the way of others; none of a node that no pod has asked for."""
+        view = self.view(now) if self._is_asked_for else None
+        return () if view is None else view.standing
 
     def _unbound(self) -> list[PodReservation]:
         """The reservations of pods that are not among the bound ones."""

@@ -249,6 +249,16 @@ def test_a_bound_pod_without_a_readable_claim_costs_its_own_request_and_is_named
         assert standing(served) == []
 
 
+def test_the_metric_names_a_pod_also_after_its_node_has_changed():
+    """No view is asked for between an event and the next request."""
+    half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+    with Node("hami") as served:
+        served.add("riddle", half)
+        assert served.asked(half) == FREE
+        served.add("other", half, {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,8192,0:;"})
+        assert standing(served) == [("n1", "riddle")]
+
+
 def test_the_five_minutes_do_not_begin_anew_with_an_edit():
     half = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
     whole = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}

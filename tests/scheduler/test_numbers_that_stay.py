@@ -8,7 +8,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from scheduler.read_once import ReadObjects, filled_cache
+from tests.scheduler.served import Served
 from tests.support import sample_cluster as sample
 from tests.support.dra import published, resource_claim_json, resource_slice, result
 from tests.support.registers import hami_register
@@ -16,7 +16,6 @@ from tests.support.sample_cluster import NOW
 from vgpu.cli import main
 from vgpu.kube.dump import decode_dump
 from vgpu.kube.objects import Namespace
-from vgpu.placement.dialects import demand_of, scheduler_schemes
 
 A, B = sample.uuid(1), sample.uuid(2)
 DEVICES = "hami.io/vgpu-devices-allocated"
@@ -115,23 +114,24 @@ def test_inspect_has_the_same_numbers(items, devices, groups, also, run):
 def test_the_scheduler_and_fit_have_the_same_numbers_of_a_renamed_hami(also, run):
     items = [*RENAMED, *(forged("hami-1") if also else ())]
     read = decode_dump(json.dumps(sample.dump(items)).encode())
-    schemes = scheduler_schemes({})
     limited = Namespace("ml", annotations={"vgpu.dev/quota-memory": "1Ti"})
-    cache = filled_cache(schemes, ReadObjects(NOW, read.nodes, read.pods, namespaces=[limited]))
-    view = cache.view("hami-1")
-    assert view.reason is None
-    assert [(gpu.memory_bytes >> 20, gpu.cores_milli) for gpu in view.candidate.gpus] == [
-        (6144, 400),
-        (2048, 100),
-    ]
     wanted = sample.pod("new", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 5120})
     (pod,) = decode_dump(json.dumps(sample.dump([wanted])).encode()).pods
-    scheme, demand = demand_of(pod, schemes)
-    assert cache.filter(scheme, demand, ["hami-1"]).nodes == ("hami-1",)
-    assert cache.scores(scheme, demand, ["hami-1"]) == [4]
+    with Served(clock=lambda: NOW) as served:
+        served.cache.set_namespace("ml", limited)
+        served.cache.set_node("hami-1", read.nodes[0])
+        for each in read.pods:
+            served.show(each.ref.name, each)
+        view = served.cache.view("hami-1")
+        assert view.reason is None
+        assert [(gpu.memory_bytes >> 20, gpu.cores_milli) for gpu in view.candidate.gpus] == [
+            (6144, 400),
+            (2048, 100),
+        ]
+        assert served.filter(pod, ["hami-1"]) == (["hami-1"], {})
+        assert served.scores(pod, ["hami-1"]) == {"hami-1": 4}
+        (quota,) = served.cache.limited()
+        assert quota.used["Tesla T4"]["memory"] >> 20 == 8192
     request = ("--request", "nvidia.com/gpu=1", "--request", "nvidia.com/gpumem=5120")
     document = run("fit", items, *request)
     assert document["pods"] == 4
-    (quota,) = cache.limited()
-    one = quota.used["Tesla T4"]
-    assert one["memory"] >> 20 == 8192
