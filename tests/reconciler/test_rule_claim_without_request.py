@@ -59,9 +59,7 @@ def test_explain_names_it_at_the_pod_and_at_its_node_and_the_node_stays_open(ask
     reasons = [reason.code for step in explained.steps for reason in step.reasons]
     assert Cause.CLAIM_WITHOUT_REQUEST in reasons
     (records,) = (
-        step
-        for step in explain_node(known.of_node(NODE)).steps
-        if step.step is WayStep.RECORDS
+        step for step in explain_node(known.of_node(NODE)).steps if step.step is WayStep.RECORDS
     )
     assert records.outcome is ExplainOutcome.PASSED
     name = f"pod {claiming.ref.namespace}/{claiming.ref.name}"
@@ -92,7 +90,12 @@ def test_a_pod_that_requests_a_gpu_by_any_name_is_not_reported(claiming):
         ({"nvidia.com/gpu": 1}, {DEVICES: "x"}, 1, Cause.MALFORMED),
         ({"nvidia.com/gpu": 2}, {DEVICES: READABLE}, 1, Cause.NO_CLAIM),
         ({"nvidia.com/gpu": 1}, {DEVICES: READABLE}, 2, Cause.MALFORMED),
-        ({"nvidia.com/gpu": 1}, {DEVICES: READABLE, "hami.io/vgpu-node": "gpu-2"}, 1, Cause.NO_CLAIM),
+        (
+            {"nvidia.com/gpu": 1},
+            {DEVICES: READABLE, "hami.io/vgpu-node": "gpu-2"},
+            1,
+            Cause.NO_CLAIM,
+        ),
     ],
     ids=["missing", "unreadable", "fewer GPUs", "fewer containers", "another node's"],
 )

@@ -47,9 +47,7 @@ USER = claiming("train")
 DRA = (
     sample.node("gpu-1"),
     USER,
-    resource_claim_json(
-        "train", result(consumed="4Gi"), pods=[("train", USER["metadata"]["uid"])]
-    ),
+    resource_claim_json("train", result(consumed="4Gi"), pods=[("train", USER["metadata"]["uid"])]),
     resource_slice(published("gpu-0", sample.uuid(7))),
 )
 
@@ -60,7 +58,9 @@ def forged(node):
     asked = ({"rdma/hca": 1}, {"cpu": 1})
     return [
         sample.pod(f"forged-{number}", node, limits, {DEVICES: text})
-        for number, (limits, text) in enumerate((limits, text) for limits in asked for text in texts)
+        for number, (limits, text) in enumerate(
+            (limits, text) for limits in asked for text in texts
+        )
     ] + [sample.pod("gpumem-alone", node, {"nvidia.com/gpumem": 4096})]
 
 

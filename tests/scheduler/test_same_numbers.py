@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Snapshot

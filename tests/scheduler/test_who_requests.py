@@ -346,9 +346,19 @@ def test_the_names_that_only_schedulers_count_are_those_of_the_codecs():
             {"volcano.sh/vgpu-ids-new": "GPU-1,NVIDIA,16384,0:GPU-0,NVIDIA,16384,0:"},
             [(0, 0), (16384, 0)],
         ),
-        ("gpushare", {"aliyun.com/gpu-mem": 8}, {_ACK: '{"0":{"0":16,"1":16}}'}, [(16384, 0), (0, 0)]),
+        (
+            "gpushare",
+            {"aliyun.com/gpu-mem": 8},
+            {_ACK: '{"0":{"0":16,"1":16}}'},
+            [(16384, 0), (0, 0)],
+        ),
         # Parts of what one GPU has, on several: ACK's form.
-        ("gpushare", {"aliyun.com/gpu-mem": 8}, {_ACK: '{"0":{"0":4,"1":4}}'}, [(4096, 0), (4096, 0)]),
+        (
+            "gpushare",
+            {"aliyun.com/gpu-mem": 8},
+            {_ACK: '{"0":{"0":4,"1":4}}'},
+            [(4096, 0), (4096, 0)],
+        ),
     ],
     ids=["hami", "volcano", "ACK", "ACK's parts"],
 )

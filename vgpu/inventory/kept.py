@@ -1,4 +1,4 @@
-"""What is kept free of a node's GPUs for bound pods of which no GPU is known, as the scheduler does.
+"""What is kept free of GPUs for bound pods of which no GPU is known, as the scheduler does it.
 
 The scheduler, ``vgpu fit`` and the inventory have one rule (:mod:`vgpu.placement.kept_free`):
 

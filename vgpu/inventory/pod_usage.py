@@ -25,7 +25,6 @@ from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpu.schemes.requesting import unknown_shares
 
-
 _Unknown = tuple[Sequence[Share], Mapping[str, Device]]
 """Shares of GPUs that are not known, and what is known of these GPUs."""
 
@@ -73,17 +72,7 @@ def pod_accounts(
                 holdings.setdefault(uid, {}).setdefault(name, []).append((entry.device, of_pod))
         for uid, of_pod in _by_pod(ledger.unplaced).items():
             holdings.setdefault(uid, {}).setdefault(name, []).append((None, of_pod))
-    bound: dict[str, list[Pod]] = {}
-    for pod in pods:
-        if pod.node in ledgers and pod.node in by_name:
-            bound.setdefault(pod.node, []).append(pod)
-    unknown: dict[str, _Unknown] = {}
-    for name, of_node in bound.items():
-        for codec, own, lacking in pods_without_gpu(by_name[name], ledgers[name], of_node, codecs):
-            devices = [entry.device for entry in own]
-            for each in lacking:
-                shares = unknown_shares(each.requests, devices, codec.unit_bytes)
-                unknown[each.pod.uid] = shares, unknown_devices(shares, devices)
+    unknown = _on_unknown_gpus(by_name, ledgers, pods, codecs)
     accounts = []
     for uid, pod in pods_by_node_uid(pods).items():
         if not holds_devices(pod) or registry().keeps_for_others(pod):
@@ -113,6 +102,27 @@ def usage_by_namespace(accounts: Iterable[PodAccount]) -> dict[str, NamespaceUsa
         if account.phase is not None:
             usage.setdefault(ref.namespace, NamespaceUsage()).set(ref.uid, account.usage)
     return usage
+
+
+def _on_unknown_gpus(
+    nodes: Mapping[str, Node],
+    ledgers: Mapping[str, Ledger],
+    pods: Iterable[Pod],
+    codecs: Sequence[SchemeCodec],
+) -> dict[str, _Unknown]:
+    """What bound pods request of GPUs that are not known, by UID."""
+    bound: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if pod.node in ledgers and pod.node in nodes:
+            bound.setdefault(pod.node, []).append(pod)
+    unknown: dict[str, _Unknown] = {}
+    for name, of_node in bound.items():
+        for codec, own, lacking in pods_without_gpu(nodes[name], ledgers[name], of_node, codecs):
+            devices = [entry.device for entry in own]
+            for each in lacking:
+                shares = unknown_shares(each.requests, devices, codec.unit_bytes)
+                unknown[each.pod.uid] = shares, unknown_devices(shares, devices)
+    return unknown
 
 
 def _by_pod(holdings: Iterable[Holding]) -> dict[str, list[Holding]]:

@@ -166,9 +166,9 @@ def empty_claim(
 ) -> tuple[str, ...]:
     """What a bound pod has of the system although it requests nothing of it, and so claims nothing.
 
-    () if there is nothing. ``advertised`` are as for :func:`basis_of`, and ``is_here`` is whether all
-    GPUs of the node are the system's: on other nodes the system's names show nothing. The resources that only
-    schedulers count bring a bound pod no device.
+    () if there is nothing. ``advertised`` are as for :func:`basis_of`, and ``is_here`` is whether
+    all GPUs of the node are the system's: on other nodes the system's names show nothing. The
+    resources that only schedulers count bring a bound pod no device.
     """
     if not pod.node or basis_of(pod, codec, advertised) is not Basis.NOTHING:
         return ()
