@@ -1,5 +1,8 @@
 """What the thief of a token may write, at a real API server with the chart's policies."""
 
+import sys
+from contextlib import ExitStack
+
 import pytest
 from click.testing import CliRunner
 
@@ -9,17 +12,23 @@ from kubeshare.model import VirtualGpuName
 from reconciler import session, state_store
 from scheduler import presence
 from scheduler.node_claims import lease_name
-from tests.cluster.accounts import HOME, account, manifest_refusal, refusal
-from tests.cluster.extending import make_node, remove_nodes
+from tests.cluster.accounts import HOME, RELEASE, account, manifest_refusal, refusal
+from tests.cluster.extending import free_port, make_node, remove_nodes, request
 from tests.cluster.kubesharing import CRD, share_pod
 from tests.cluster.reconciling import make_default_account
+from tests.support import nvml_fake
 from tests.support.bed import crds, objects, product
 from tests.support.bed.client import Refused
+from tests.support.bed.processes import Daemon
+from tests.support.environment import ROOT
+from tests.support.nvml_fake import FakeDriver
 from tests.support.waiting import wait_until
 from vgpu.cli import main
 from vgpu.kube.client import ApiClient
 from vgpu.program.node_token import NodeToken
 from vgpu.schemes.registry import registry
+from vgpu.simulator.demo import demo
+from vgpu.simulator.node import SimulatedNode
 from vgpu.written_keys import program_keys
 
 PLUGINS = ("device-plugin-volcano", "device-plugin-gpushare", "device-plugin-gaia")
@@ -44,11 +53,16 @@ class Stage:
                 self.client.create(pod)
         sharepods = "/apis/kubeshare.nthu/v1/sharepods"
         wait_until(lambda: self.client.get(sharepods), "SharePods", failures=(Refused,))
-        self.client.create(share_pod("shared", "default"))
+        self.shared = self.client.create(share_pod("shared", "default"))
         self.thieves = {
             part: account(api, part, node=HERE if part in OF_NODES else "")
             for part in (*OF_NODES, *OF_CLUSTER)
         }
+
+    def leave(self):
+        """Nothing is left that other tests would place or count."""
+        self.client.delete(self.shared)
+        remove_nodes(self.api, (HERE, THERE))
 
 
 def pod_path(part, node=HERE, below="/status"):
@@ -59,8 +73,9 @@ def pod_path(part, node=HERE, below="/status"):
 
 @pytest.fixture(scope="module")
 def stage(api):
-    yield Stage(api)
-    remove_nodes(api, (HERE, THERE))  # other tests of this API server count nodes
+    made = Stage(api)
+    yield made
+    made.leave()
 
 
 def node_path(node=HERE, below="/status"):
@@ -314,6 +329,7 @@ HOLDERS = (
     ("env", holder(main={"env": [{"name": "A", "value": "x"}]})),
     ("securityContext", holder(main={"securityContext": {"privileged": True}})),
     ("lifecycle", holder(main={"lifecycle": {"postStart": {"exec": {"command": ["sh"]}}}})),
+    ("priorityClassName", holder(priorityClassName="system-node-critical")),
     ("shareProcessNamespace", holder(shareProcessNamespace=True)),
     ("hostAliases", holder(hostAliases=[{"ip": "192.0.2.1", "hostnames": ["api"]}])),
     ("dnsConfig", holder(dnsConfig={"nameservers": ["192.0.2.1"]})),
@@ -335,7 +351,10 @@ def test_a_holder_pod_has_one_shape(stage):
     for namespace, name in (("kube-system", "default"), ("kube-system", "stolen")):
         about = {"name": name, "namespace": namespace}
         stage.client.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
-    options = HolderOptions(product.REFERENCE, "system-node-critical", ("pull",), may_stay=True)
+    priority = f"{HOME}-{RELEASE}-holder"
+    about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
+    stage.client.apply(about | {"metadata": {"name": priority}})
+    options = HolderOptions(product.REFERENCE, priority, ("pull",), may_stay=True)
     for pod in (holder(), holder_pod(VirtualGpuName(HERE, "zxcvb"), options)):
         assert not refusal(thief, "POST", pods_of("kube-system"), pod)
     for what, pod in HOLDERS:
@@ -418,3 +437,49 @@ def test_a_program_learns_from_the_api_server_which_node_its_token_names(stage, 
         other = NodeToken(api, THERE, is_required=True).complaint()
     assert bool(problem) is not is_bound
     assert ("names node" if is_bound else "names no node") in other
+
+
+def programs(folder):
+    """The program of each DaemonSet that writes, and the part of the chart with its account."""
+    name = f"--node-name={HERE}"
+    sim = SimulatedNode(demo(), folder / "node")
+    sim.write(0)
+    kubelet = folder / "kubelet"
+    kubelet.mkdir()
+    state = [f"--state-dir={folder}", f"--kubelet.dir={kubelet}", f"--cdi.spec-dir={folder}"]
+    paths = [f"--path.procfs={sim.paths.procfs}", f"--path.cgroupfs={sim.paths.cgroupfs}"]
+    node = ["reconcile", "run", "--scope=node", "--no-collector.nvml", *paths]
+    files = [f"--kubeshare-dir={folder}/gemini", f"--library-dir={folder}/library"]
+    return {
+        "device-plugin-gpushare": ["device-plugin", "--scheme=gpushare", name, *state],
+        "reconciler-node": [*node, name],
+        "kubeshare-node": ["kubeshare", "node", name, *files],
+    }
+
+
+def test_no_program_of_a_node_is_ready_with_a_token_that_names_no_node(stage, tmp_path):
+    driver = FakeDriver(tmp_path)
+    driver.write([nvml_fake.Device("GPU-" + "0" * 8, "T4", total=2**34)])
+    started = []
+    with ExitStack() as stack:
+        for part, words in programs(tmp_path).items():
+            port = free_port()
+            command = [
+                *(sys.executable, "-m", "vgpu", *words, "--require-node-token"),
+                f"--kubeconfig={account(stage.api, part).kubeconfig}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ]
+            log = tmp_path / f"{part}.log"
+            daemon = Daemon(part, command, log, env=driver.env(), cwd=ROOT)
+            started.append((stack.enter_context(daemon), port, log))
+        for daemon, port, log in started:
+
+            def refused(port=port):
+                text = request(port, "/-/ready")[1].decode()
+                return text if "authentication.kubernetes.io/node-name" in text else ""
+
+            text = daemon.wait_until(refused, "names the key", failures=(OSError,))
+            assert "accountPolicy.ownNode: false" in text
+            assert request(port, "/-/ready")[0] == 503
+            assert "vgpu_node_token_valid 0" in request(port, "/metrics")[1].decode()
+            assert "authentication.kubernetes.io/node-name" in log.read_text()
