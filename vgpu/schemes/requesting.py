@@ -298,6 +298,13 @@ class _Amounts(msgspec.Struct, frozen=True):
             return Share(share.device, request.memory_bytes, request.cores_milli or None)
         return requested_share(request, device, self.codec.unit_bytes)
 
+    def is_enough(self, request: Request, share: Share) -> bool:
+        """Whether amounts alone show that the share is as large as the request: the usual case."""
+        asked, claimed = request.memory_bytes, share.memory_bytes
+        if asked is None or claimed is None or claimed < asked:
+            return False
+        return (share.cores_milli or 0) >= request.cores_milli
+
     def raised(self, request: Request, share: Share) -> Share:
         """The share, at least as large as the request; a MIG slot has its own size."""
         if mig_slot(share.device):
@@ -382,11 +389,9 @@ def _at_least(
             placed = {physical(each.device) for each in shares if not rule.is_missing(each)}
             if len(placed) < request.count:
                 missing.append(structs.replace(request, count=request.count - len(placed)))
-        allocations.append(
-            allocation
-            if shares is allocation.shares
-            else structs.replace(allocation, shares=shares)
-        )
+        if shares is not allocation.shares:
+            allocation = structs.replace(allocation, shares=shares)  # noqa: PLW2901
+        allocations.append(allocation)
     if asked:
         apps = [request for request in requests if request.kind is not ContainerKind.INIT]
         missing += (
@@ -408,6 +413,11 @@ def _raised(rule: _Amounts, request: Request, shares: tuple[Share, ...]) -> tupl
 
     A claim on more GPUs than requested may have parts of what is requested of one.
     """
+    for share in shares:
+        if not rule.is_enough(request, share):
+            break
+    else:
+        return shares
     raised = tuple([rule.raised(request, share) for share in shares])
     if raised == shares:
         return shares

@@ -134,12 +134,13 @@ class Volcano(BaseCodec, frozen=True):
         Only app containers are served: Volcano's scheduler ignores the others, and HAMi's
         includes them only in new versions. Raises ClaimError.
         """
-        requests = (
-            self._request(pod, container)
-            for container in pod.containers
-            if container.limits or container.broken
-        )
-        return tuple(request for request in requests if request and request.count)
+        requests: list[Request] = []
+        for container in pod.containers:
+            if container.limits or container.broken:
+                request = self._request(pod, container)
+                if request is not None and request.count:
+                    requests.append(request)
+        return tuple(requests)
 
     def claim(self, pod: Pod) -> Claim | None:
         """The claim in the annotations of either plugin, of any age. Raises ClaimError."""
@@ -219,7 +220,7 @@ class Volcano(BaseCodec, frozen=True):
         """Of a request with both memory and percentage, one counts. Raises ClaimError."""
         keys = self.key_set
         requested = _amounts(pod, container, keys.quantities)
-        if not requested.keys() & {keys.number, *keys.implied_by}:
+        if keys.number not in requested and requested.keys().isdisjoint(keys.implied_by):
             return self._legacy_request(pod, container)
         memory: int | None = requested.get(keys.memory) or None
         percentage: int | None = requested.get(keys.percentage, PERCENT_UNSET)
