@@ -186,7 +186,8 @@ def _waiting(
 def _report_only(rule: Rule, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
     """Bound pods of which something is kept free, or nothing is counted: they are not evicted.
 
-    Pods that request GPUs and wait for them are the rule assumed_expired's.
+    Pods that request GPUs and wait for them are the rule assumed_expired's; pods that hold a GPU
+    which the node does not have are the rule lost_device's.
     """
     snapshot = cluster_index.snapshot
     if rule is not Rule.RUNNING_WITHOUT_DEVICE or snapshot.scope is not Scope.CLUSTER:
@@ -196,12 +197,22 @@ def _report_only(rule: Rule, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
         if without_gpu is not None:
             ledger = snapshot.ledgers[pod.node]
             is_waiting = any(wanted.pod.uid == pod.kubelet_uid for wanted in ledger.waiting)
-            if pod.phase != PENDING and not is_waiting:
+            if pod.phase != PENDING and not is_waiting and not _lost(pod, ledger):
                 cause = Cause.MALFORMED if without_gpu.is_unread else Cause.NO_CLAIM
                 texts = (*without_claim_text(without_gpu), *_unread(pod, ledger))
                 yield _Wrong(cause, of_pod(pod), texts)
         elif texts := cluster_index.empty_claim(pod):
             yield _Wrong(Cause.CLAIM_WITHOUT_REQUEST, of_pod(pod), texts)
+
+
+def _lost(pod: Pod, ledger: Ledger) -> bool:
+    """Whether the pod holds a GPU that the node does not have."""
+    return any(
+        conflict.kind is ConflictKind.DEVICE_MISSING
+        and conflict.pod is not None
+        and conflict.pod.uid == pod.kubelet_uid
+        for conflict in ledger.conflicts
+    )
 
 
 def _unread(pod: Pod, ledger: Ledger) -> Iterator[str]:

@@ -5,7 +5,9 @@ the node. Each query of each panel, variable, record and alert is asked of a rea
 """
 
 import re
+import time
 from collections import Counter
+from datetime import datetime
 from functools import cache
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from tests.grafana.two_targets import ALONE, NEW, OLD, TWICE, clusters
 from tests.support.bed.monitoring import Prometheus
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
+from tests.support.waiting import wait_until
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
 
@@ -76,9 +79,22 @@ def server(tmp_path_factory):
             last = "cluster_team:vgpu_gpus_allocated:sum"
             known = f"count(count by (cluster) (count_over_time({last}[1m]) > 1))"
             running.wait_for(f"{known} == {len((*ALONE, *TWICE))}")
+            for _ in range(3):  # records of records, and a second of all of them for subqueries
+                wait_until(evaluated_since(running, time.time()), "each group is evaluated again")
             yield running
     finally:
         page.stop()
+
+
+def evaluated_since(server, since):
+    """Whether each group of rules has been evaluated since then: they have clocks of their own."""
+
+    def evaluated():
+        groups = server.api("/api/v1/rules")["data"]["groups"]
+        ends = [datetime.fromisoformat(group["lastEvaluation"]).timestamp() for group in groups]
+        return bool(ends) and min(ends) > since
+
+    return evaluated
 
 
 @pytest.fixture(scope="module")
