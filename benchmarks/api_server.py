@@ -17,8 +17,8 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from benchmarks.real_node import RealNode
+from simulator import tree
 from tests.support.bed.pki import Authority
-from vgpu.simulator import tree
 
 EVENT_SECONDS = 5.0
 """Interval between two events of a watch, in seconds."""

@@ -24,9 +24,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from budgets import Budgets  # noqa: E402
 from decode import pages  # noqa: E402
 
+from simulator.apiserver import ApiServer  # noqa: E402
+from simulator.store import ObjectStore  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
-from vgpu.simulator.apiserver import ApiServer  # noqa: E402
-from vgpu.simulator.store import ObjectStore  # noqa: E402
 
 BUDGET_PERCENT = 1.0
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -26,11 +26,11 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.inspection import node, pods, write  # noqa: E402
 from benchmarks.paged_api import PagedApi  # noqa: E402
-from vgpu.commands.explain_read import dumped, for_node, for_pod  # noqa: E402
-from vgpu.explain.evidence import ClusterEvidence  # noqa: E402
-from vgpu.explain.node import explain_node  # noqa: E402
-from vgpu.explain.pod import explain_pod  # noqa: E402
-from vgpu.kube.flags import connected  # noqa: E402
+from vgpu.program.kube_flags import connected  # noqa: E402
+from vgpucli.explain.evidence import ClusterEvidence  # noqa: E402
+from vgpucli.explain.node import explain_node  # noqa: E402
+from vgpucli.explain.pod import explain_pod  # noqa: E402
+from vgpucli.explain.read import dumped, for_node, for_pod  # noqa: E402
 
 READ_SECONDS, API_SECONDS = 2.0, 6.0
 BOUND = "team-1", "model-server-5d4f6c7b8-000001"

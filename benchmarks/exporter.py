@@ -27,12 +27,12 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.exporter_minutes import LIKE_PROMETHEUS, memory_mib, report, run  # noqa: E402
 from benchmarks.real_node import GPUS  # noqa: E402
+from simulator.scheme_objects import grants  # noqa: E402
 from tests.support import nvml_fake  # noqa: E402
 from tests.support.fleet_node import fleet_node, of_nvidias_plugin  # noqa: E402
 from tests.support.kubelet_server import Kubelet, one_entry_per_device  # noqa: E402
 from tests.support.live import LiveExporter, fake_devices, fake_processes  # noqa: E402
 from vgpu.schemes.nvidia.grant import NVIDIA  # noqa: E402
-from vgpu.simulator.scheme_objects import grants  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
 

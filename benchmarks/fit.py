@@ -24,15 +24,15 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.scheduler import GPUS, MEMORY_MIB, node, pod  # noqa: E402
 from scheduler.read_once import filled_cache  # noqa: E402
 from scheduler.simulation import SchedulingSimulation  # noqa: E402
-from vgpu.commands.fit import objects_of, schemes_in_units  # noqa: E402
-from vgpu.commands.fit_answer import answer, exclusions, move  # noqa: E402
-from vgpu.commands.fit_defragment import defragment  # noqa: E402
-from vgpu.commands.fit_manifest import pod_of_requests  # noqa: E402
-from vgpu.commands.fit_model import Budgets as DisruptionBudgets  # noqa: E402
-from vgpu.commands.inspect_read import Read  # noqa: E402
 from vgpu.inventory import Objects, Units  # noqa: E402
-from vgpu.kube.objects import Container, OwnerReference  # noqa: E402
+from vgpu.model.objects import Container, OwnerReference  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402
+from vgpucli.fit.answer import answer, exclusions, move  # noqa: E402
+from vgpucli.fit.command import objects_of, schemes_in_units  # noqa: E402
+from vgpucli.fit.defragment import defragment  # noqa: E402
+from vgpucli.fit.manifest import pod_of_requests  # noqa: E402
+from vgpucli.fit.model import Budgets as DisruptionBudgets  # noqa: E402
+from vgpucli.inspect.read import Read  # noqa: E402
 
 MOST_SECONDS = 2.0
 MOST_PLAN_SECONDS = 10.0

@@ -28,11 +28,12 @@ sys.path[:0] = [str(ROOT)]
 from msgspec import structs  # noqa: E402
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from vgpu.model import Device, PodRef, Request  # noqa: E402
+from vgpu.model.allocation import Device, Request  # noqa: E402
+from vgpu.model.names import PodRef  # noqa: E402
+from vgpu.model.units import MIB  # noqa: E402
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu, with_shares  # noqa: E402
 from vgpu.placement.dialects import scheduler_schemes  # noqa: E402
 from vgpu.placement.result import Placement  # noqa: E402
-from vgpu.units import MIB  # noqa: E402
 
 GPUS, SLOTS, GIB = 8, 10, 1024 * MIB
 GPU_BYTES = 16 * GIB

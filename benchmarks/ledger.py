@@ -31,7 +31,14 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 import msgspec  # noqa: E402
 
 from benchmarks.budgets import Budgets  # noqa: E402
-from vgpu.facts import (  # noqa: E402
+from vgpu.ledger import Statement, merge  # noqa: E402
+from vgpu.ledger.cluster import cluster  # noqa: E402
+from vgpu.ledger.index import LedgerIndex  # noqa: E402
+from vgpu.ledger.node import NodeSamples, node_evidence  # noqa: E402
+from vgpu.ledger.node_usage import node_usage  # noqa: E402
+from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
+from vgpu.model.allocation import Share  # noqa: E402
+from vgpu.model.facts import (  # noqa: E402
     ContainerName,
     Gpu,
     GpuProcess,
@@ -49,18 +56,12 @@ from vgpu.facts import (  # noqa: E402
     RegionUse,
     ShimSample,
 )
-from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status  # noqa: E402
-from vgpu.ledger import Statement, merge  # noqa: E402
-from vgpu.ledger.cluster import cluster  # noqa: E402
-from vgpu.ledger.index import LedgerIndex  # noqa: E402
-from vgpu.ledger.node import NodeSamples, node_evidence  # noqa: E402
-from vgpu.ledger.node_usage import node_usage  # noqa: E402
-from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
-from vgpu.model import PodRef, Scheme, Share, Source  # noqa: E402
+from vgpu.model.names import PodRef, Scheme, Source  # noqa: E402
+from vgpu.model.objects import Container, ContainerState, Node, Pod, Status  # noqa: E402
+from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB  # noqa: E402
 from vgpu.schemes.gaia.codec import Gaia  # noqa: E402
 from vgpu.schemes.gpushare.codec import Gpushare  # noqa: E402
 from vgpu.schemes.volcano.codec import Volcano  # noqa: E402
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB  # noqa: E402
 
 NODE_BUDGET_MS, CLUSTER_BUDGET_MS = 5, 2000
 

@@ -26,11 +26,11 @@ from scheduler.wire import (  # noqa: E402
     write_filter,
     write_scores,
 )
-from vgpu.kube import bodies  # noqa: E402
-from vgpu.kube.flags import connected  # noqa: E402
+from vgpu.apiserver import bodies  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
 from vgpu.kube.verbs import BIND  # noqa: E402
-from vgpu.model import PodRef  # noqa: E402
+from vgpu.model.names import PodRef  # noqa: E402
+from vgpu.program.kube_flags import connected  # noqa: E402
 from vgpu.web.message import HttpResponse  # noqa: E402
 from vgpu.web.routes import Route  # noqa: E402
 from vgpu.web.server import WebServer  # noqa: E402

@@ -30,12 +30,12 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from deviceplugin.kubelet.container_devices import read_assignments  # noqa: E402
 from deviceplugin.kubelet.device_lists import AdvertisedList, TooLong, offered  # noqa: E402
 from deviceplugin.kubelet.responses import answer  # noqa: E402
-from vgpu.model import Device  # noqa: E402
-from vgpu.reasons import Reason, SourceError  # noqa: E402
+from vgpu.model.allocation import Device  # noqa: E402
+from vgpu.model.reasons import Reason, SourceError  # noqa: E402
+from vgpu.model.units import GIB, MIB  # noqa: E402
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits  # noqa: E402
 from vgpu.schemes.volcano.codec import Volcano  # noqa: E402
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint  # noqa: E402
-from vgpu.units import GIB, MIB  # noqa: E402
 
 LIST_BUDGET_MS, REFUSAL_BUDGET_MS, ASSIGNMENTS_BUDGET_MS = 500, 2000, 50
 LIST_BUDGET_MIB = 16

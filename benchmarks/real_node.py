@@ -22,12 +22,12 @@ from typing import Self
 
 import msgspec
 
+from simulator import tree
+from simulator.node import SimulatedNode
+from simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
 from tests.support import nvml_fake
 from tests.support.fleet_node import Fleet, fleet_node
 from tests.support.live import fake_devices
-from vgpu.simulator import tree
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import Scenario, SimulatedContainer, SimulatedPod, identity
 
 GPUS = 8
 """Number of GPUs of the node."""

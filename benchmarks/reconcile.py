@@ -35,7 +35,7 @@ from reconciler.policy import Policy  # noqa: E402
 from reconciler.reconciler_state import ReconcilerState  # noqa: E402
 from vgpu.inventory import Objects, Units, detect_schemes  # noqa: E402
 from vgpu.kube.kinds import NODES, PODS  # noqa: E402
-from vgpu.kube.objects import Node, Pod  # noqa: E402
+from vgpu.model.objects import Node, Pod  # noqa: E402
 
 PODS_A_NODE = 20
 SICK_EVERY = 100

@@ -39,8 +39,8 @@ from scheduler.extender import Extender  # noqa: E402
 from scheduler.metrics import SchedulerMetrics  # noqa: E402
 from scheduler.preemption import Preemptor  # noqa: E402
 from scheduler.service import extender_routes  # noqa: E402
-from vgpu.kube.objects import Container, Namespace, Node, Pod  # noqa: E402
-from vgpu.model import PodRef  # noqa: E402
+from vgpu.model.names import PodRef  # noqa: E402
+from vgpu.model.objects import Container, Namespace, Node, Pod  # noqa: E402
 from vgpu.placement.dialects import scheduler_schemes  # noqa: E402
 from vgpu.web.server import WebServer  # noqa: E402
 

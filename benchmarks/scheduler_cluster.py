@@ -43,11 +43,11 @@ from tests.support.bed.population import CARD_MIB, Population  # noqa: E402
 from tests.support.bed.tools import ToolsMissing, ensure  # noqa: E402
 from tests.support.bed.workplace import Workplace  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
-from vgpu.kube import bodies  # noqa: E402
-from vgpu.kube.flags import connected  # noqa: E402
+from vgpu.apiserver import bodies  # noqa: E402
 from vgpu.kube.kinds import PODS  # noqa: E402
 from vgpu.kube.verbs import BIND  # noqa: E402
-from vgpu.model import PodRef  # noqa: E402
+from vgpu.model.names import PodRef  # noqa: E402
+from vgpu.program.kube_flags import connected  # noqa: E402
 
 NAMESPACE = "team-0"
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"

@@ -31,14 +31,11 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from tests.support.live import LiveExporter  # noqa: E402
-from tests.support.regions import write as write_region  # noqa: E402
-from vgpu.model import PodRef, Scheme, Share  # noqa: E402
-from vgpu.simulator import tree  # noqa: E402
-from vgpu.simulator.demo import demo  # noqa: E402
-from vgpu.simulator.driver import SimulatedDriver  # noqa: E402
-from vgpu.simulator.node import region_path  # noqa: E402
-from vgpu.simulator.scenario import (  # noqa: E402
+from simulator import tree  # noqa: E402
+from simulator.demo import demo  # noqa: E402
+from simulator.driver import SimulatedDriver  # noqa: E402
+from simulator.node import region_path  # noqa: E402
+from simulator.scenario import (  # noqa: E402
     HAMI_ROOT,
     Process,
     Shim,
@@ -47,9 +44,13 @@ from vgpu.simulator.scenario import (  # noqa: E402
     container_id,
     identity,
 )
-from vgpu.simulator.state import alive_at, regions_at  # noqa: E402
-from vgpu.simulator.waveform import constant  # noqa: E402
-from vgpu.units import GIB  # noqa: E402
+from simulator.state import alive_at, regions_at  # noqa: E402
+from simulator.waveform import constant  # noqa: E402
+from tests.support.live import LiveExporter  # noqa: E402
+from tests.support.regions import write as write_region  # noqa: E402
+from vgpu.model.allocation import Share  # noqa: E402
+from vgpu.model.names import PodRef, Scheme  # noqa: E402
+from vgpu.model.units import GIB  # noqa: E402
 
 INTERVAL = "5ms"
 STEP_SECONDS = 15.0

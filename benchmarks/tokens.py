@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from benchmarks.budgets import Budgets, load  # noqa: E402
+from kubeshare.gemini_placement import TokenWindow  # noqa: E402
 from kubeshare.tokens.scheduler import TokenRules  # noqa: E402
 from tests.kubeshare.tokens.gemini_process import compiled, own_address, pod, write  # noqa: E402
 from tests.kubeshare.tokens.simulated_gpu import Behaviour, SimulatedGpu  # noqa: E402
 from tests.support.waiting import wait_until  # noqa: E402
-from vgpu.placement.kubeshare_gemini import TokenWindow  # noqa: E402
 
 CLIENTS = Path(__file__).with_name("token_clients.c")
 GPUS, TENANTS, HOLD_MS = 8, 8, 20

@@ -19,8 +19,8 @@ from deploy.chart_readme import chart_readme
 from deploy.values import table
 from grafana.generate import dashboard_files
 from grafana.runbooks import PUBLISHED, charted
+from vgpu.program.written_keys import program_keys
 from vgpu.schemes.registry import registry
-from vgpu.written_keys import program_keys
 
 ROOT: Final = project.ROOT
 CHART: Final = ROOT / "deploy" / "chart" / "vgpu"

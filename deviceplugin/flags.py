@@ -7,14 +7,14 @@ from typing import Any, Final
 import click
 import msgspec
 
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB
+from vgpu.model.xids import IGNORED
 from vgpu.program.flags import AUTO, ChoiceOf, Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.node_token import node_token_flag
 from vgpu.program.web_flags import web_flags
 from vgpu.schemes.registry import served_names
-from vgpu.units import GIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
-from vgpu.xids import IGNORED
 
 DEFAULT_PORT: Final = 9395
 

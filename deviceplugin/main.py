@@ -14,12 +14,12 @@ from deviceplugin.failpoints import Failpoint, noop
 from deviceplugin.flags import PluginOptions, all_flags, options_from
 from deviceplugin.health.rules import HealthRules, parse_xids, rules
 from deviceplugin.health.watch import TopologyDriver
-from vgpu.cli import version_option
+from vgpu.model.reasons import SourceError
 from vgpu.program import logs
 from vgpu.program.failures import wrong_value
 from vgpu.program.host import ProgramHost
+from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
-from vgpu.reasons import SourceError
 
 SWITCH_SECONDS: Final = 0.0005
 """Interval at which a busy thread yields to the others, in seconds. A call of the kubelet's goes

@@ -9,8 +9,8 @@ gone.
 
 import msgspec
 
-from vgpu.admitted import AdmittedPod, Binding
-from vgpu.model import PodRef
+from vgpu.model.admitted_pod import AdmittedPod, Binding
+from vgpu.model.names import PodRef
 from vgpu.schemes.codec import ContainerEdits
 
 __all__ = ["AdmittedPod", "AllocationConflict", "Binding", "ContainerDevices"]

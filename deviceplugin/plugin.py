@@ -38,12 +38,12 @@ from deviceplugin.wiring import (
     predecessor,
     repair_shim,
 )
-from vgpu.kube import list_watch
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.informer import Informer
-from vgpu.kube.objects import Node
-from vgpu.model import Device
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.informer import Informer
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node
 from vgpu.program.host import ProgramHost
 from vgpu.program.node_token import NodeToken
 from vgpu.sources.own_checkpoint import boot_id

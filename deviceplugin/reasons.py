@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from vgpu.model import PodRef
-from vgpu.reasons import Explained
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Explained
 
 
 class BindRefusal(Explained):

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import msgspec
 
+from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
-from vgpu.capacity import NodeCapacity
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Device, PodRef, Scheme
+from vgpu.model.allocation import Allocation, Device
+from vgpu.model.facts import Gpu
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ContainerEdits, SchemeCodec
 
 AnnotationPatch = Mapping[str, str | None]

@@ -39,9 +39,9 @@ from deviceplugin.recovery.node_probe import NodeProbe, live_pods, pods_with_cgr
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
 from deviceplugin.wiring import unit_of
-from vgpu.kube.client import ApiClient
-from vgpu.kube.informer import Informer
-from vgpu.kube.objects import Node, Pod
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.informer import Informer
+from vgpu.model.objects import Node, Pod
 from vgpu.sources.node_sources import NodePaths
 
 

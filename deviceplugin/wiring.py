@@ -13,9 +13,9 @@ from deviceplugin.injection.files import FileInjector
 from deviceplugin.kubelet.device_lists import IdUnit
 from deviceplugin.ports import Injector, SchemeServices
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.facts import Gpu
+from vgpu.model.objects import Node, Pod
 
 
 def needs_node(options: PluginOptions) -> bool:

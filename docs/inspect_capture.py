@@ -17,9 +17,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from tests.support import sample_cluster  # noqa: E402
-from vgpu.commands.inspect_table import show  # noqa: E402
 from vgpu.inventory import Objects, Units, inventory  # noqa: E402
 from vgpu.kube.dump import decode_dump  # noqa: E402
+from vgpucli.inspect.table import show  # noqa: E402
 
 PICTURE = HERE / "inspect.svg"
 COLUMNS = 120

@@ -22,12 +22,14 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from vgpu.commands import doctor, explain, fit  # noqa: E402
-from vgpu.commands.demo_repair import repair  # noqa: E402
-from vgpu.commands.demo_schedule import schedule  # noqa: E402
-from vgpu.simulator.apiserver import ApiServer  # noqa: E402
-from vgpu.simulator.cluster import SimulatedCluster  # noqa: E402
-from vgpu.simulator.demo_cluster import demo_cluster  # noqa: E402
+from simulator.apiserver import ApiServer  # noqa: E402
+from simulator.cluster import SimulatedCluster  # noqa: E402
+from simulator.demo_cluster import demo_cluster  # noqa: E402
+from vgpucli.demo.repair import repair  # noqa: E402
+from vgpucli.demo.schedule import schedule  # noqa: E402
+from vgpucli.doctor import command as doctor  # noqa: E402
+from vgpucli.explain import command as explain  # noqa: E402
+from vgpucli.fit import command as fit  # noqa: E402
 
 COLUMNS = 100
 TERMINAL = {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}

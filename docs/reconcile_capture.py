@@ -19,12 +19,12 @@ from reconciler.policy import Mode, Policy
 from reconciler.reasons import Rule
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import NoAudit
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster
+from simulator.demo_cluster import demo_cluster
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.cluster import SimulatedCluster
-from vgpu.simulator.demo_cluster import demo_cluster
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 PICTURE = Path(__file__).resolve().parent / "reconcile.svg"
 COLUMNS = 100

@@ -22,20 +22,20 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from exporter.flags import DEFAULTS  # noqa: E402
+from simulator.demo import demo  # noqa: E402
+from simulator.node import SimulatedNode  # noqa: E402
+from simulator.scenario import Scenario  # noqa: E402
 from tests.support.fleet_node import fleet_node  # noqa: E402
-from vgpu.commands.demo import on_node  # noqa: E402
-from vgpu.commands.this_node import LocalSample, ThisNode  # noqa: E402
-from vgpu.commands.top_frame import ScreenState, Size, frame, grown  # noqa: E402
-from vgpu.commands.top_keys import Sort  # noqa: E402
-from vgpu.commands.top_reading import read_page  # noqa: E402
-from vgpu.commands.topology_state import by_links, state_of  # noqa: E402
-from vgpu.display.messages import graph_text  # noqa: E402
-from vgpu.facts import GpuSample  # noqa: E402
 from vgpu.metrics.render import Format  # noqa: E402
-from vgpu.simulator.demo import demo  # noqa: E402
-from vgpu.simulator.node import SimulatedNode  # noqa: E402
-from vgpu.simulator.scenario import Scenario  # noqa: E402
-from vgpu.topology import LinkLevel  # noqa: E402
+from vgpu.model.facts import GpuSample  # noqa: E402
+from vgpu.model.topology import LinkLevel  # noqa: E402
+from vgpucli.demo.command import on_node  # noqa: E402
+from vgpucli.this_node import LocalSample, ThisNode  # noqa: E402
+from vgpucli.top.frame import ScreenState, Size, frame, grown  # noqa: E402
+from vgpucli.top.keys import Sort  # noqa: E402
+from vgpucli.top.reading import read_page  # noqa: E402
+from vgpucli.topology.messages import graph_text  # noqa: E402
+from vgpucli.topology.state import by_links, state_of  # noqa: E402
 
 SIZE = Size(126, 22)
 SECONDS = 58  # the demo's faults of its second minute are not in the picture

@@ -8,7 +8,8 @@ import msgspec
 from vgpu.ledger import ConflictKind, Holding, Ledger
 from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
 from vgpu.ledger.totals import held
-from vgpu.model import Device, Source
+from vgpu.model.allocation import Device
+from vgpu.model.names import Source
 
 _PROCESS_ONLY = (Source.PROCESS,)
 

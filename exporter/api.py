@@ -7,9 +7,9 @@ The only part of the exporter that loads the Kubernetes client; imported when it
 from collections.abc import Callable
 from functools import partial
 
-from vgpu.facts import KubeletSample
-from vgpu.kube.client import ApiClient
-from vgpu.kube.list_watch import pods_of_node, read_node, translate_errors
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.list_watch import pods_of_node, read_node, translate_errors
+from vgpu.model.facts import KubeletSample
 from vgpu.sources.own_node import NodeWatch
 from vgpu.sources.resource_claims import ResourceClaimSource
 

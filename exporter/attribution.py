@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from exporter.view import Attribution, ContainerRow, GpuRow, Orphan, ShareRow, TokenRow
-from vgpu.facts import Gpu, GpuSample, TokenSample
 from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, NodeUsage
 from vgpu.ledger.usage import DeviceUsage
-from vgpu.model import Scheme, Source
+from vgpu.model.facts import Gpu, GpuSample, TokenSample
+from vgpu.model.names import Scheme, Source
 from vgpu.sources.samples import Observation
 
 COLLECTORS: Final[Mapping[Source, str]] = {

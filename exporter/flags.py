@@ -9,12 +9,12 @@ import msgspec
 
 from exporter.compat import CONFLICTING, Compat
 from exporter.families.details import MEANING, Detail
+from vgpu.model.units import MIB
 from vgpu.program.flags import Duration, MemoryUnit, env, field, is_typed, log_flags
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import RESERVED
 from vgpu.program.web_flags import web_flags
 from vgpu.sources.http_access import ClientOptions
-from vgpu.units import MIB
 from vgpu.web.connections import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from vgpu.web.server import MAX_REQUESTS
 

@@ -16,17 +16,17 @@ from exporter.families.devices import DETAIL_READINGS
 from exporter.flags import ExporterOptions, all_flags, options_from
 from exporter.pages import routes
 from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSettings
-from vgpu.cli import version_option
-from vgpu.facts import GpuSource
 from vgpu.metrics.render import Format
-from vgpu.output import hand_over
+from vgpu.model.facts import GpuSource
+from vgpu.model.reasons import SourceError
 from vgpu.program import logs, signals
 from vgpu.program.ending import exit_now
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
+from vgpu.program.output import hand_over
 from vgpu.program.process import build_info, own_numbers
+from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
-from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
 from vgpu.sources.http_access import BadOption

@@ -6,12 +6,13 @@ from enum import IntEnum
 import msgspec
 
 from exporter.view import ContainerRow, ExporterView, Orphan, ShareRow
-from vgpu.facts import Gpu
 from vgpu.ledger import Conflict, ConflictKind, Statement
-from vgpu.model import PodRef, Share, Source
-from vgpu.reasons import Reason
-from vgpu.units import percent
-from vgpu.xids import RECENT_SECONDS, XidSeverity, described, severity_of
+from vgpu.model.allocation import Share
+from vgpu.model.facts import Gpu
+from vgpu.model.names import PodRef, Source
+from vgpu.model.reasons import Reason
+from vgpu.model.units import percent
+from vgpu.model.xids import RECENT_SECONDS, XidSeverity, described, severity_of
 
 SHORT_UUID = len("GPU-") + 8
 """Characters of a UUID that identify a device for people."""

@@ -20,12 +20,12 @@ from exporter.families import Detail, own_tables
 from exporter.rhythm import SamplePlan
 from exporter.units import UnitRow, unit_rows
 from exporter.view import Attribution, ExporterView
-from vgpu.facts import GpuSource
-from vgpu.kube.objects import Node
 from vgpu.ledger import Ledger
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.render import Exposition, Format, Renderer
-from vgpu.reasons import Rejection
+from vgpu.model.facts import GpuSource
+from vgpu.model.objects import Node
+from vgpu.model.reasons import Rejection
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Collectors, observe
 from vgpu.sources.samples import CollectorRow, NodeSample, Observation

@@ -16,8 +16,8 @@ from exporter.allocations import Allocated
 from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
 from exporter.view import ExporterView, GpuRow, ShareRow
 from vgpu.ledger import Holding
-from vgpu.model import Phase
-from vgpu.units import count, percent
+from vgpu.model.names import Phase
+from vgpu.model.units import count, percent
 
 REFRESH_SECONDS = 5
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from vgpu.inventory import NodeDoubt, doubts_of, sizes_by_scheme, unit_doubt
-from vgpu.kube.objects import Node
 from vgpu.ledger import Holding
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.registry import UnitBytes, registry
-from vgpu.units import MIB
 
 
 class UnitRow(msgspec.Struct, frozen=True):

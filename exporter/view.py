@@ -6,11 +6,11 @@ import msgspec
 
 from exporter.allocations import AllocationTotals
 from exporter.units import UnitRow
-from vgpu.facts import CallCost, Gpu, GpuSample, PodSummary, TokenTenant, XidCount
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.model import Phase, Scheme, Source
-from vgpu.reasons import Rejection
+from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, TokenTenant, XidCount
+from vgpu.model.names import Phase, Scheme, Source
+from vgpu.model.reasons import Rejection
 from vgpu.sources.samples import CollectorRow
 
 

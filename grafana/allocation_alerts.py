@@ -32,7 +32,7 @@ from grafana.templates import (
     THE_RESOURCE_CLAIM,
 )
 from vgpu.ledger import ConflictKind
-from vgpu.reasons import Reason
+from vgpu.model.reasons import Reason
 
 CRITICAL, WARNING, INFO = AlertSeverity.CRITICAL, AlertSeverity.WARNING, AlertSeverity.INFO
 

@@ -8,8 +8,8 @@ from reconciler.reasons import ActionOutcome, Rule
 from scheduler.reasons import BindFailure
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT
-from vgpu.reasons import Reason
-from vgpu.xids import RECENT_SECONDS, XIDS, XidSeverity
+from vgpu.model.reasons import Reason
+from vgpu.model.xids import RECENT_SECONDS, XIDS, XidSeverity
 
 EXPORTER: Final = 'job=~"vgpu(-exporter)?"'
 """The exporters' scrape job. Only `up` needs it: our own series are known by their names."""

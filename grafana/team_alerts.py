@@ -9,7 +9,7 @@ from grafana.promql import Alert, AlertSeverity, RuleGroup, named
 from grafana.recording import QUOTA, teams
 from grafana.settings import FLAPS, QUOTA_NEAR_RATIO, UNUSED_GIB, UNUSED_RATIO
 from grafana.templates import COUNT, RATIO
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 _USED: Final = "cluster_namespace_resource_model:vgpu_quota_used:max"
 _LIMIT: Final = "cluster_namespace_resource_model:vgpu_quota_limit:max"

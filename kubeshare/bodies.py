@@ -21,8 +21,9 @@ from kubeshare.model import (
 )
 from kubeshare.reasons import SharePodReason
 from kubeshare.steps import PatchSharePod
-from vgpu.kube.bodies import LABELS, Body, node_name_patch
-from vgpu.model import Allocation, Device, Phase, Share
+from vgpu.apiserver.bodies import LABELS, Body, node_name_patch
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import Phase
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, manager_env
 from vgpu.schemes.kubeshare.labels import GPU_UUID, MANAGER_PORT, PREFIX, VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, KEEP_IDLE, holder_labels, holder_name

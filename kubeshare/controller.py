@@ -21,6 +21,7 @@ from kubeshare.idle_pool import IdlePool
 from kubeshare.labelled_steps import labelled_step
 from kubeshare.metrics import ControllerMetrics, StepOutcome
 from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
+from kubeshare.placement import KubeShareAlgorithm
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import Affected, SharePodCluster, held_gpu
@@ -37,12 +38,11 @@ from kubeshare.steps import (
     refused_patch,
     tenant_step,
 )
-from vgpu.kube.backoff import ItemBackoff
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.objects import MalformedObject
-from vgpu.kube.work_queue import WorkQueue
-from vgpu.placement.kubeshare import KubeShareAlgorithm
-from vgpu.reasons import SourceError
+from vgpu.apiserver.backoff import ItemBackoff
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.apiserver.work_queue import WorkQueue
+from vgpu.model.objects import MalformedObject
+from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

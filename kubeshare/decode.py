@@ -22,24 +22,24 @@ from kubeshare.model import (
     SharePod,
     SharePodCondition,
 )
-from vgpu.effective import effective
 from vgpu.kube import wire
 from vgpu.kube.api_kind import Decoders
 from vgpu.kube.decode import decode, is_too_deep
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import Pod
 from vgpu.kube.pod_projection import project_pod, project_share_pod
 from vgpu.kube.quantities import rounded_up
-from vgpu.kube.taints import parsed_tolerations
-from vgpu.model import ContainerKind
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.effective_shares import effective
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.taints import parsed_tolerations
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, PORT_VARIABLE
 from vgpu.schemes.kubeshare.labels import VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID, holder_name, parse_gpu_info
 from vgpu.schemes.kubeshare.text import is_uuid
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 _POD_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 """Names of pods (RFC 1123 subdomains)."""

@@ -15,7 +15,7 @@ from kubeshare.steps import (
 )
 from vgpu.kube.events import EventNote, NoteType, event_note
 from vgpu.kube.kinds import PODS, SHARE_PODS
-from vgpu.kube.objects import NODE_KIND
+from vgpu.model.objects import NODE_KIND
 
 COMPONENT: Final = "vgpu-kubeshare"
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 from kubeshare.controller import SharePodControllers
 from kubeshare.decode import CLUSTER_NODES, CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import ClusterNode, ClusterPod, SharePod
-from vgpu.kube.informer import Informer
-from vgpu.kube.list_watch import ListWatch
-from vgpu.kube.objects import MalformedObject
-from vgpu.kube.reader import Reader
+from vgpu.apiserver.informer import Informer
+from vgpu.apiserver.list_watch import ListWatch
+from vgpu.apiserver.reader import Reader
+from vgpu.model.objects import MalformedObject
 
 STALE_SECONDS: Final = 180.0
 """Maximum age of the last event while the server fails, in seconds."""

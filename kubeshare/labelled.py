@@ -25,7 +25,7 @@ from kubeshare.model import (
     SharePodCondition,
 )
 from vgpu.kube import wire
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError
 from vgpu.schemes.kubeshare import labels as kubeshare_labels
 from vgpu.schemes.kubeshare.codec import PORT_VARIABLE

@@ -21,17 +21,17 @@ from kubeshare.metrics import (
     NodeComponentView,
 )
 from kubeshare.node_component import NodeComponent, NodeOptions
-from vgpu.documentation import page
-from vgpu.facts import GpuSample
-from vgpu.kube.client import ApiClient
-from vgpu.kube.flags import connected, kubeconfig_flags
-from vgpu.kube.leader_election import LeaderElector
-from vgpu.model import Device
-from vgpu.output import say
-from vgpu.placement.kubeshare import KubeShareAlgorithm
+from kubeshare.placement import KubeShareAlgorithm
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.leader_election import LeaderElector
+from vgpu.model.allocation import Device
+from vgpu.model.documentation import page
+from vgpu.model.facts import GpuSample
 from vgpu.program.flags import Duration
 from vgpu.program.host import ProgramHost, program_flags
+from vgpu.program.kube_flags import connected, kubeconfig_flags
 from vgpu.program.node_token import NodeToken, node_token_flag
+from vgpu.program.output import say
 from vgpu.program.pages import program_routes
 from vgpu.schemes.codec import VISIBLE_DEVICES
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT

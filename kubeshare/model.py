@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kubeshare.reasons import SharePodReason
-from vgpu.kube.objects import Pod
-from vgpu.kube.taints import Taint, Toleration
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.taints import Taint, Toleration
 from vgpu.schemes.kubeshare.sharepod import Locality, is_finished, is_made_up
 
 

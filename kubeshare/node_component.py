@@ -19,14 +19,15 @@ from kubeshare.metrics import StepOutcome
 from kubeshare.model import ClusterPod, SharePod
 from kubeshare.node_files import GeminiFolder, tables_of, with_unread, write_address
 from kubeshare.share_pod_cluster import held_gpu
-from vgpu.facts import Grant
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.informer import Informer, InformerState
-from vgpu.kube.list_watch import ListWatch
-from vgpu.kube.objects import MalformedObject, Node
-from vgpu.kube.reader import Reader
-from vgpu.model import Device, PodRef
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.apiserver.informer import Informer, InformerState
+from vgpu.apiserver.list_watch import ListWatch
+from vgpu.apiserver.reader import Reader
+from vgpu.model.allocation import Device
+from vgpu.model.facts import Grant
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Node
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_NAMESPACE, HOLDER_UUID, format_gpu_info

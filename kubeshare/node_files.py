@@ -23,8 +23,8 @@ from kubeshare.tenant_identity import (
     format_identities,
     parse_identities,
 )
-from vgpu import atomic_files
-from vgpu.reasons import SourceError
+from vgpu.io import atomic_files
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.kubeshare.daemon import TenantPort, format_ports, parse_ports
 from vgpu.schemes.kubeshare.gemini_config import (
     SharedPod,

@@ -10,7 +10,7 @@ from typing import Final
 
 from kubeshare.model import ClusterNode, NodeAmounts, NodeNeeds, NodeRequirement
 from kubeshare.reasons import UnplacedReason
-from vgpu.kube.taints import untolerated
+from vgpu.model.taints import untolerated
 
 NAME_FIELD: Final = "metadata.name"
 """The only field that a node affinity can select."""

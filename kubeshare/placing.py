@@ -8,15 +8,15 @@ import msgspec
 
 from kubeshare.model import ClusterNode, NodeAmounts, SharePod, VirtualGpuName
 from kubeshare.node_fit import node_refusal
-from kubeshare.reasons import UnplacedReason
-from kubeshare.virtual_gpu import VirtualGpuState, memory_of
-from vgpu.placement.kubeshare import (
+from kubeshare.placement import (
     Demand,
     FreeGpus,
     KubeShareAlgorithm,
     VirtualGpuChoice,
     place,
 )
+from kubeshare.reasons import UnplacedReason
+from kubeshare.virtual_gpu import VirtualGpuState, memory_of
 from vgpu.placement.result import PlacementReason
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

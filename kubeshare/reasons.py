@@ -1,6 +1,6 @@
 """Why a SharePod is as it is: reasons of conditions, events and metrics, each with a sentence."""
 
-from vgpu.reasons import Explained
+from vgpu.model.reasons import Explained
 
 
 class UnplacedReason(Explained):

@@ -25,7 +25,7 @@ from kubeshare.model import (
 from kubeshare.placing import PlacementNode
 from kubeshare.steps import TenantView
 from kubeshare.virtual_gpu import GpuUser, VirtualGpuState, next_port, taken_ports
-from vgpu.kube.objects import MalformedObject, holds_devices
+from vgpu.model.objects import MalformedObject, holds_devices
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.node import holder, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID

@@ -17,13 +17,13 @@ from kubeshare.steps import (
     PatchSharePod,
     Step,
 )
+from vgpu.apiserver.bodies import Body
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.bodies import Body
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.events import EventNote
 from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
 
 MOST_EVENTS: Final = 1000

@@ -21,7 +21,7 @@ from kubeshare.model import (
 )
 from kubeshare.reasons import SharePodReason
 from kubeshare.virtual_gpu import VirtualGpuState, memory_of
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 from vgpu.schemes.kubeshare.sharepod import is_made_up
 
 DETAILED: Final = 200

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 TENANTS: Final = "tenants"
 """The folder of these files, beside ``config`` and ``podmanagerport``."""

@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from kubeshare.model import POD_RUNNING, ClusterPod, GpuRequest, SharePod, VirtualGpuName
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
-from vgpu.placement.kubeshare import Demand, VirtualGpu, occupied
+from kubeshare.placement import Demand, VirtualGpu, occupied
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import Locality
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 HOLDER_SECONDS: Final = 60.0
 """Time without a GPU after which a holder pod counts as refused by kube-scheduler, in seconds."""

@@ -12,10 +12,11 @@ from reconciler.reasons import SkipReason
 from vgpu.inventory.kept import pods_without_gpu
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.kube.kept_keys import asks_for_gpus, is_gpu_resource
-from vgpu.kube.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
-from vgpu.model import Claim, Phase
+from vgpu.model.allocation import Claim
+from vgpu.model.names import Phase
+from vgpu.model.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
 from vgpu.placement.kept_free import PodWithoutGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler

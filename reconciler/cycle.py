@@ -18,8 +18,8 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reconciler_state import ReconcilerState, learn
 from reconciler.report.document import succeeded
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import Explained, SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import Explained, SourceError
 from vgpu.schemes.codec import SchemeCodec
 
 

@@ -16,7 +16,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
 
 _BY_LEDGER: Final = frozenset(

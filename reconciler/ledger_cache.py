@@ -11,7 +11,6 @@ import msgspec
 from msgspec import structs
 
 from vgpu.inventory import NodeDoubt, doubts_of, sizes_by_scheme
-from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import Ledger
 from vgpu.ledger.cluster import home, node_ledger
 from vgpu.ledger.from_api import read_pod
@@ -21,6 +20,7 @@ from vgpu.ledger.from_resource_claims import (
     NodeResourceClaims,
     node_resource_claims,
 )
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
 

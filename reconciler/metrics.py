@@ -20,10 +20,10 @@ from reconciler.schedule import Missed
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.check import Overrun
 from vgpu.quota.resources import CORES, GPUS, MEMORY
 from vgpu.schemes.registry import registry
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER
 

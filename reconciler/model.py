@@ -15,7 +15,11 @@ from reconciler.namespace_policy import Labels
 from reconciler.owners.eviction import OwnerId, OwnerSeen
 from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from vgpu.inventory import NodeDoubt, doubt_notes
-from vgpu.kube.objects import (
+from vgpu.ledger import Ledger
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
+from vgpu.ledger.usage import Usage
+from vgpu.model.names import PodRef
+from vgpu.model.objects import (
     NODE_KIND,
     POD_KIND,
     SHARE_POD_KIND,
@@ -25,10 +29,7 @@ from vgpu.kube.objects import (
     Pod,
     ResourceQuota,
 )
-from vgpu.ledger import Ledger
-from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.ledger.usage import Usage
-from vgpu.model import PodRef, ResourceClaim
+from vgpu.model.resource_claims import ResourceClaim
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts

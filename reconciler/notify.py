@@ -11,10 +11,10 @@ from collections import Counter
 from typing import Final, Self
 
 from reconciler.cycle import Cycle
-from vgpu.http_client import BadUrl, HttpClient, HttpError, HttpUrl
-from vgpu.reasons import SourceError
+from vgpu.io.http_client import BadUrl, HttpClient, HttpError, HttpUrl
+from vgpu.model.reasons import SourceError
+from vgpu.model.units import count
 from vgpu.sources.files import read_file
-from vgpu.units import count
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Ledger
-from vgpu.model import Phase, Source
+from vgpu.model.names import Phase, Source
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import SchemeRow

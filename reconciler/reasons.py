@@ -4,7 +4,7 @@ A value is a label of a metric and a field of the JSON output; its explanation s
 and in the runbooks.
 """
 
-from vgpu.reasons import Explained
+from vgpu.model.reasons import Explained
 
 
 class Rule(Explained):

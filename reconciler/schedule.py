@@ -24,7 +24,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from reconciler.config.cron import DAYS, Cron, parse_cron
-from vgpu.reasons import Explained
+from vgpu.model.reasons import Explained
 
 JITTER: Final = 0.1
 """Maximum delay of a cycle, as a part of the interval; so not all reconcilers begin at once."""

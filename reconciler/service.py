@@ -14,8 +14,8 @@ from reconciler.cycle import Cycle, Cycles, Ending
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Plan
 from reconciler.schedule import Missed
+from vgpu.apiserver.leader_election import LeaderElector
 from vgpu.inventory import doubt_notes
-from vgpu.kube.leader_election import LeaderElector
 from vgpu.program.ending import EXIT_FAILURE, exit_now
 from vgpu.program.pages import Complaint, no_complaint, program_routes
 from vgpu.web.metrics import metrics_page

@@ -17,13 +17,13 @@ from reconciler.observe import ClusterView, Observer, folders
 from reconciler.observe.cluster import ListingObserver, WatchingObserver
 from reconciler.observe.node import NodeObserver
 from reconciler.state_store import CONFIG_MAP, ConfigMapStateStore
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.flags import connected
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.reader import Reader
 from vgpu.kube.kinds import LEASES
-from vgpu.kube.reader import Reader
-from vgpu.output import say
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
+from vgpu.program.kube_flags import connected
+from vgpu.program.output import say
 
 LEASE: Final = "vgpu-reconciler"
 """The Lease that the acting reconciler holds; a node's own is named after the node too."""

@@ -12,8 +12,8 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from reconciler.reconciler_state import MOST, Attempt, ReconcilerState, decode, encode
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

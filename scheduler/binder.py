@@ -18,13 +18,13 @@ from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
 from scheduler.promise import promise_annotations
 from scheduler.reasons import BindError, BindFailure
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
-from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from scheduler.rejected import RejectedPod
 from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
 from scheduler.victims import NodePreemption, choose_victims
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import (

@@ -12,7 +12,7 @@ from scheduler.node_cache import PodReservation, pod_key
 from scheduler.node_filter import NodeFilter
 from scheduler.quota_filter import QuotaFilter
 from scheduler.rejected import RejectedPod, RejectedPods
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, StandingPod

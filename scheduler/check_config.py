@@ -7,9 +7,9 @@ import click
 import yaml
 
 from scheduler.config_check import ConfigFinding, config_findings
-from vgpu.output import say
-from vgpu.reasons import SourceError
-from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.model.reasons import SourceError
+from vgpu.program.output import say
 
 MOST_BYTES: Final = 1024 * 1024
 """Maximum size of the file, in bytes."""

@@ -13,8 +13,10 @@ from msgspec import structs
 from scheduler.node_cache import CachedNode, PodReservation, pod_key
 from scheduler.node_claims import Claims
 from scheduler.quota_state import QuotaState
-from vgpu.effective import effective_shares
-from vgpu.kube.objects import (
+from vgpu.model.allocation import Allocation, Device
+from vgpu.model.effective_shares import effective_shares
+from vgpu.model.names import PodRef
+from vgpu.model.objects import (
     MalformedObject,
     Namespace,
     Node,
@@ -22,7 +24,6 @@ from vgpu.kube.objects import (
     ResourceQuota,
     holds_devices,
 )
-from vgpu.model import Allocation, Device, PodRef
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import foreign_promise, scheme_of
 from vgpu.placement.result import PlacementReason

@@ -21,14 +21,14 @@ from scheduler.key_locks import KeyLocks
 from scheduler.node_cache import PodPlacement, PodReservation
 from scheduler.node_claims import Claims, NodeClaim, lease_name, read_claims, write_claims
 from scheduler.reasons import BindError, BindFailure
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import SourceError
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.reasons import SourceError
-from vgpu.written_keys import RETRY
+from vgpu.program.written_keys import RETRY
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from scheduler.kube_scheduler_config import (
     seconds_of,
     unknown_fields,
 )
+from vgpu.model.reasons import Explained
 from vgpu.placement.dialects import ROWS, DialectRow
-from vgpu.reasons import Explained
 
 LEAST_TIMEOUT: Final = 2.0
 """Minimum ``httpTimeout`` that leaves room for a slow write to the API server, in seconds."""

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import msgspec
 
 from scheduler.victims import importance, reprieve
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 
 MOST_COUNTED: Final = 60_000
 """Maximum number of sets of pods of a node without which the pods that fit are counted."""

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from vgpu.kube.event_recorder import EventRecorder, EventWriter
+from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.events import EventNote, NoteType, event_note
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 
 COMPONENT: Final = "vgpu-scheduler"
 

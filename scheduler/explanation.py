@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from scheduler.refused_nodes import RefusedNodes
-from vgpu.model import Request
+from vgpu.model.allocation import Request
+from vgpu.model.units import count, exact_size, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand, UsedGpu
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import OF_QUOTA, OF_STANDING, PlacementReason, PlacementRefusal
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import Amounts, amount_text
-from vgpu.units import count, exact_size, percentage, rounded_size
 
 
 class RejectionSummary(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from scheduler.metrics import SchedulerMetrics
 from scheduler.reasons import BindError
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.wire import FilterAnswer, PlacementQuery
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal

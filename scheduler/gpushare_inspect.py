@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.node import MEMORY

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from scheduler.cache import SchedulerCache
 from scheduler.node_cache import pod_key
-from vgpu.kube import list_watch
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.informer import Informer
+from vgpu.apiserver.list_watch import ListWatch
+from vgpu.apiserver.reader import Reader
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.informer import Informer
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMED_CONFIG_MAPS
-from vgpu.kube.list_watch import ListWatch
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.kube.reader import Reader
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.quota.declared import GPU_QUOTA_KEY, declares_quota
-from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.row import UnhealthyMap
 
 STALE_SECONDS: Final = 60.0

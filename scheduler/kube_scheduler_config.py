@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from vgpu.go_durations import parts_of
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.go_durations import parts_of
+from vgpu.model.reasons import Reason, SourceError
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
 KIND: Final = "KubeSchedulerConfiguration"

@@ -6,11 +6,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Pod, holds_devices
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod, holds_devices
+from vgpu.model.reasons import SourceError
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

@@ -31,19 +31,19 @@ from scheduler.presence import ReplicaPresence
 from scheduler.queue_worker import QueueWorker
 from scheduler.service import extender_routes
 from scheduler.waker import Waker
-from vgpu.documentation import page
-from vgpu.kube.client import ApiClient
-from vgpu.kube.flags import connected, kubeconfig_flags
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.work_queue import WorkQueue
 from vgpu.kube.kept_keys import keep_also
-from vgpu.kube.work_queue import WorkQueue
 from vgpu.metrics.family import FamilyTable
+from vgpu.model.documentation import page
+from vgpu.model.units import MIB
 from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
 from vgpu.program.flags import MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
+from vgpu.program.kube_flags import connected, kubeconfig_flags
 from vgpu.program.nvidia_flag import nvidia_resource_flag
 from vgpu.program.pages import program_routes
 from vgpu.program.web_flags import WebOptions, web_flags
-from vgpu.units import MIB
 from vgpu.web.listen import ListenError, parse_address
 from vgpu.web.message import Handler
 from vgpu.web.routes import Routes, restricted

@@ -11,7 +11,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.placement.result import OF_STANDING, PlacementReason, PlacementRefusal
 from vgpu.quota.usage import PodUsage, node_model, node_pool
 

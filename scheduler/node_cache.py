@@ -12,8 +12,9 @@ from msgspec import structs
 
 from scheduler.node_answers import NodeAnswer
 from scheduler.shapes import DemandShape
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Device, PodRef
+from vgpu.model.allocation import Allocation, Device
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme

@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Allocation, PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Allocation
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
 
 PREFIX: Final = "vgpu-node-"
 """The prefix of a Lease's name; the node's name follows."""

@@ -18,7 +18,7 @@ from scheduler.node_cache import CachedNode
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.shapes import DemandShape
 from scheduler.under_way import UnderWay
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView

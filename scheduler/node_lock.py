@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.reasons import BindError, BindFailure
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import SourceError
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.reasons import SourceError
 from vgpu.schemes.codec import NodeLock
 
 log = logging.getLogger(__name__)

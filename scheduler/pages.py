@@ -10,9 +10,9 @@ from scheduler.explanation import node_lines, quota_lines, rejection_text, reque
 from scheduler.gpushare_inspect import inspect_page
 from scheduler.refused_nodes import RefusedNodes
 from vgpu.kube.closed_nodes import closed_to
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
+from vgpu.model.units import count
 from vgpu.placement.result import PlacementRefusal
-from vgpu.units import count
 from vgpu.web.message import HttpRequest, HttpResponse, plain
 from vgpu.web.routes import Routes
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme, demand_of
 from vgpu.placement.result import PlacementRefusal

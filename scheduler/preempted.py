@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Allocation
+from vgpu.model.allocation import Allocation
 
 CHOICE_SECONDS: Final = 60.0
 """Maximum time between the answer to preempt and the choice of a node, in seconds."""

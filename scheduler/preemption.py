@@ -14,13 +14,13 @@ from scheduler.cache import SchedulerCache
 from scheduler.preempted import HeldShares
 from scheduler.victims import NodePreemption
 from scheduler.wire import NodeVictims, PreemptionQuery
-from vgpu.kube.connection import NOT_FOUND, ClusterError
+from vgpu.apiserver.connection import NOT_FOUND, ClusterError
 from vgpu.kube.disruption import DisruptionBudget
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

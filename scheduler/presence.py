@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from vgpu.kube.leader_election import LeaderElector, Leases
+from vgpu.apiserver.leader_election import LeaderElector, Leases
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from scheduler.node_cache import PodPlacement
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Pod
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError
 

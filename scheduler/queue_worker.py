@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from vgpu.kube.work_queue import WorkQueue
+from vgpu.apiserver.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from scheduler.cluster_state import ClusterState
 from scheduler.node_answers import PlacedUsages
 from scheduler.node_filter import NodeFilter
 from scheduler.shapes import DemandShape
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import Placement, PlacementRefusal

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from vgpu.kube.objects import MalformedObject, Namespace, ResourceQuota
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Namespace, ResourceQuota
 from vgpu.quota.check import QuotaRefusal, check
 from vgpu.quota.declared import (
     NO_CONFIG_MAP,

@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.cache import SchedulerCache
 from scheduler.node_cache import pod_key
-from vgpu.kube.objects import POD_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.objects import POD_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.dialects import SchedulerScheme
 
 

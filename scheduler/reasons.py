@@ -1,7 +1,7 @@
 """Why a pod was not bound, besides the reasons of placements; codes of metrics."""
 
+from vgpu.model.reasons import Explained
 from vgpu.placement.result import PlacementReason
-from vgpu.reasons import Explained
 
 
 class BindFailure(Explained):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from scheduler.shapes import DemandShape
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 from vgpu.placement.candidate import PodDemand
 
 MOST_REJECTED: Final = 20_000

@@ -21,9 +21,9 @@ from scheduler.wire import (
     write_scores,
     write_victims,
 )
-from vgpu.model import PodRef
-from vgpu.reasons import SourceError
-from vgpu.units import MIB
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import SourceError
+from vgpu.model.units import MIB
 from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpu.web.routes import Route, Routes, restricted
 

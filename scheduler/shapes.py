@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Request
+from vgpu.model.allocation import Request
 from vgpu.placement.candidate import NO_WISHES, PlacementWishes, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 

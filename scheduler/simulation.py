@@ -14,7 +14,7 @@ from scheduler.cache import SchedulerCache
 from scheduler.node_cache import PodPlacement, pod_key
 from scheduler.pod_demands import Demanded
 from scheduler.refused_nodes import RefusedNodes
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementRefusal

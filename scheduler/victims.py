@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 from vgpu.placement.result import Placement
 
 

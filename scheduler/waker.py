@@ -15,12 +15,12 @@ from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
 from scheduler.rejected import RejectedPod
-from vgpu.kube.connection import CONFLICT, NOT_FOUND, ClusterError
-from vgpu.kube.objects import Pod
-from vgpu.kube.work_queue import WorkQueue
-from vgpu.model import PodRef
-from vgpu.reasons import SourceError
-from vgpu.written_keys import RETRY
+from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
+from vgpu.apiserver.work_queue import WorkQueue
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
+from vgpu.program.written_keys import RETRY
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import msgspec
 from scheduler.listed_names import ListedNames
 from vgpu.kube import wire
 from vgpu.kube.decode import decode
-from vgpu.kube.objects import Pod
 from vgpu.kube.pod_projection import project_pod
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
 
 OBJECT_NAME: Final = "extender request"
 """The source that errors name."""

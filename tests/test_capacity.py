@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from vgpu.capacity import CapacityError, CapacityRefusal, Free, NodeCapacity
-from vgpu.model import Device, Share
-from vgpu.units import GIB, WHOLE_DEVICE_MILLI, milli
+from deviceplugin.capacity import CapacityError, CapacityRefusal, Free, NodeCapacity
+from vgpu.model.allocation import Device, Share
+from vgpu.model.units import GIB, WHOLE_DEVICE_MILLI, milli
 
 GPU = Device(uuid="GPU-a", index=0, memory_bytes=16 * GIB, slots=3, handles=("zxcvb",))
 OTHER = Device(uuid="GPU-b", index=1, memory_bytes=8 * GIB)

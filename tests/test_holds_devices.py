@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from vgpu.kube.objects import Container, ContainerState, Pod, Status, holds_devices
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, ContainerState, Pod, Status, holds_devices
 
 WAITING, RUNNING, TERMINATED = ContainerState
 

@@ -16,22 +16,22 @@ from reconciler.notify import Webhook
 from tests.commands.test_printed_text import PACKAGES, ROOT
 from tests.reconciler.test_notify import DONE, SERVER, cycle
 from tests.support.hostile_server import answering_all, serving_each
-from vgpu.cli import main
-from vgpu.commands import http_source
-from vgpu.commands.measured_use import Prometheus
-from vgpu.commands.top_reading import PageError, read_page
-from vgpu.commands.top_source import Exporter
-from vgpu.http_client import BadUrl, HttpClient, HttpError, HttpFailure, HttpUrl
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import STREAM_GRACE_SECONDS, ClusterError
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import STREAM_GRACE_SECONDS, ClusterError
+from vgpu.apiserver.retries import ONCE
+from vgpu.apiserver.tls import with_own_connections
+from vgpu.io.http_client import BadUrl, HttpClient, HttpError, HttpFailure, HttpUrl
 from vgpu.kube.kinds import NODES
-from vgpu.kube.retries import ONCE
-from vgpu.kube.tls import with_own_connections
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import token_page
 from vgpu.sources.http_access import NO_CREDENTIALS
 from vgpu.sources.token_page import TokenPage
+from vgpucli import http_source
+from vgpucli.main import main
+from vgpucli.measured_use import Prometheus
+from vgpucli.top.reading import PageError, read_page
+from vgpucli.top.source import Exporter
 
 SECONDS = 0.15
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -182,7 +182,7 @@ MESSAGES = {
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(http_source, "TIMEOUT_SECONDS", SECONDS)
-    monkeypatch.setattr("vgpu.commands.measured_use.PROMETHEUS_SECONDS", SECONDS)
+    monkeypatch.setattr("vgpucli.measured_use.PROMETHEUS_SECONDS", SECONDS)
     monkeypatch.setattr(token_page, "TIMEOUT_SECONDS", SECONDS)
     monkeypatch.setattr("reconciler.notify.SECONDS", SECONDS)
 
@@ -262,7 +262,7 @@ def test_a_command_leaves_an_api_server_that_sends_a_byte_now_and_then(tmp_path)
 
 
 def test_a_page_of_too_many_series_is_not_parsed(monkeypatch):
-    monkeypatch.setattr("vgpu.commands.top_reading.MOST_SERIES", 10)
+    monkeypatch.setattr("vgpucli.top.reading.MOST_SERIES", 10)
     with pytest.raises(PageError, match="more than 10 series"):
         read_page("vgpu_gpus 1\n" * 11)
 
@@ -347,9 +347,9 @@ def test_a_handshake_beyond_a_proxy_is_left_too():
 
 
 SPEAKERS = {
-    "vgpu/http_client.py": {"http.client"},
-    "vgpu/commands/demo_schedule.py": {"urllib.request"},  # to the extender that it has started
-    "vgpu/kube/": {"urllib3"},
+    "vgpu/io/http_client.py": {"http.client"},
+    "vgpucli/demo/schedule.py": {"urllib.request"},  # to the extender that it has started
+    "vgpu/apiserver/": {"urllib3"},
 }
 """Modules of HTTP clients, by the files that may import them."""
 
@@ -371,4 +371,4 @@ def test_no_other_module_speaks_http():
                 continue
             clients = {"http.client", "urllib3", "urllib.request", "requests", "aiohttp"}
             found |= {f"{name}: {each}" for each in modules & clients - allowed}
-    assert not found, "use vgpu.http_client"
+    assert not found, "use vgpu.io.http_client"

@@ -12,8 +12,8 @@ from tests.support.sample_cluster import GIB, HOUR, NOW
 from vgpu.inventory import Objects, Units, WaitingReason, inventory, of_node, only_node, only_scheme
 from vgpu.kube.dump import decode_dump
 from vgpu.ledger import ConflictKind
-from vgpu.model import Phase, Scheme
-from vgpu.units import MIB
+from vgpu.model.names import Phase, Scheme
+from vgpu.model.units import MIB
 
 
 def objects(*items):

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.environment import GOLDEN_FILES
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.legacy_inspect import details, summary
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Node, Pod
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.annotations import ALLOCATION, INDEX
 from vgpu.schemes.gpushare.node import GPUS, MEMORY
+from vgpucli.inspect.legacy import details, summary
 
 
 def node(name, units, gpus, address=""):

@@ -5,8 +5,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
-from vgpu.units import GIB, MIB
+from deviceplugin.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
+from vgpu.model.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 GPUSHARE = len(f"{UUID}-_-")

@@ -5,19 +5,19 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import wait_until
-from vgpu.cli import main
+from vgpu.apiserver.informer import Informer
 from vgpu.kube.decode import pruned
 from vgpu.kube.documents import EventType
 from vgpu.kube.dump import decode_dump
-from vgpu.kube.informer import Informer
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import MalformedObject
-from vgpu.model import PodRef
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
+from vgpucli.main import main
 
 GPUID = {"kubeshare/GPUID": "abcde"}
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from tests.support.descriptors import no_descriptors
 from tests.support.environment import GOLDEN_FILES
-from vgpu.admitted import AdmittedPod, Binding
 from vgpu.ledger import Statement
-from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Scheme, Share, Source
-from vgpu.own_checkpoint import LIMIT, VERSION, Checkpoint, decode, encode, file_name
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.admitted_pod import AdmittedPod, Binding
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.own_checkpoint import LIMIT, VERSION, Checkpoint, decode, encode, file_name
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GIB
 from vgpu.sources import own_checkpoint as source_module
 from vgpu.sources.own_checkpoint import OwnCheckpointSource, boot_id
-from vgpu.units import GIB
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano.json"
 BEFORE_KINDS = GOLDEN_FILES / "device-plugin" / "checkpoint-volcano-before-kinds.json"

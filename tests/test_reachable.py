@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import ROOT
-from vgpu.cli import COMMANDS
-
-PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
+from vgpu.program.own_packages import PACKAGES
+from vgpucli.main import COMMANDS
 
 ENTRY_POINTS = frozenset(
-    {"vgpu.cli", "vgpu.__main__", *(target.split(":")[0] for target, _ in COMMANDS.values())}
+    {"vgpucli.main", "vgpu.__main__", *(target.split(":")[0] for target, _ in COMMANDS.values())}
 )
 
 FOR_RELEASE_2 = "KubeShare 2's scores, for its pods, which the controllers do not place yet"
@@ -69,9 +68,9 @@ def test_every_module_is_reached_by_a_command(trees):
 FOR_TESTS = "a fault of the simulated node, which tests cause"
 
 UNUSED = {
-    "vgpu.kube.access:Access.anonymous": "access to a server that asks for no credentials",
-    "vgpu.placement.kubeshare:guarantee_score": FOR_RELEASE_2,
-    "vgpu.placement.kubeshare:opportunistic_score": FOR_RELEASE_2,
+    "vgpu.apiserver.access:Access.anonymous": "access to a server that asks for no credentials",
+    "kubeshare.placement:guarantee_score": FOR_RELEASE_2,
+    "kubeshare.placement:opportunistic_score": FOR_RELEASE_2,
     **dict.fromkeys(
         (
             f"vgpu.schemes.kubeshare.daemon:{name}"
@@ -80,9 +79,9 @@ UNUSED = {
         "the connection of KubeShare 1's config daemon, for nodes where it runs on",
     ),
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
-    "vgpu.simulator.driver:SimulatedDriver.hang": FOR_TESTS,
-    "vgpu.simulator.driver:SimulatedDriver.lose": FOR_TESTS,
-    "vgpu.written_keys:program_keys": "the chart's admission policy, which is generated",
+    "simulator.driver:SimulatedDriver.hang": FOR_TESTS,
+    "simulator.driver:SimulatedDriver.lose": FOR_TESTS,
+    "vgpu.program.written_keys:program_keys": "the chart's admission policy, which is generated",
 }
 """Public functions that no module of the product names, and why they stay."""
 

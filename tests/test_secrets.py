@@ -14,14 +14,14 @@ from reconciler.notify import NotifyError, Webhook
 from tests.kube.test_unusable_server import KUBECONFIG
 from tests.reconciler.test_notify import DONE, SERVER, cycle
 from tests.support.hostile_server import answering_all
-from vgpu.cli import main
-from vgpu.commands.http_source import HttpSource, Unanswered
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.kinds import NODES
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.sources.token_page import TokenPage
+from vgpucli.http_source import HttpSource, Unanswered
+from vgpucli.main import main
 
 SECRET = "S3cr3t"
 NOBODY = "127.0.0.1:1"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.tabwriter import align
+from vgpucli.tabwriter import align
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.topologies import ONE, TOPO6, WHOLE, tree_of
-from vgpu.model import Share
-from vgpu.reasons import Reason, SourceError
-from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, draw, grow, holding, parse_matrix
+from vgpu.model.allocation import Share
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.topology import (
+    LinkLevel,
+    TopologyGpu,
+    TopologyNode,
+    draw,
+    grow,
+    holding,
+    parse_matrix,
+)
 
 GIB = 2**30
 

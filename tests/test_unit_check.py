@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
-from vgpu.cli import main
+from vgpucli.main import main
 
 FACTOR = "--volcano.memory-factor"
 

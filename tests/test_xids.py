@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.rules import APPLICATION_XIDS, HealthRules
 from grafana.gpu_alerts import DEVICES
-from vgpu.xids import TABLE, XIDS, XidSeverity, described, severity_of
+from vgpu.model.xids import TABLE, XIDS, XidSeverity, described, severity_of
 
 EXPR = {alert.name: alert.expr for alert in DEVICES.rules}
 PATTERN = re.compile(r'xid(=~|!~)"([^"]*)"')

@@ -17,9 +17,13 @@ if is_default:  # else the caller ignores it
 
 def main(prog_name: str | None = None) -> None:
     """Run the command line, and end the process."""
-    from vgpu.cli import main as command_line  # noqa: PLC0415  # Ctrl-C is handled from here on
-
     try:
+        # Ctrl-C is handled from here on; no code of a foreign package runs.
+        from vgpu.program.own_packages import require_own_packages  # noqa: PLC0415
+
+        require_own_packages()
+        from vgpucli.main import main as command_line  # noqa: PLC0415
+
         if is_default:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         command_line(prog_name=prog_name)

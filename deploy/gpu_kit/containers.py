@@ -13,11 +13,8 @@ from typing import Final
 
 from deploy.gpu_kit.answers import GpuAnswers
 from deploy.gpu_kit.processes import KitError
-from vgpu.model import PodRef, Share
-from vgpu.reasons import SourceError
-from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import (
+from simulator.node import SimulatedNode
+from simulator.scenario import (
     Process,
     Scenario,
     SimulatedContainer,
@@ -26,7 +23,11 @@ from vgpu.simulator.scenario import (
     container_id,
     identity,
 )
-from vgpu.simulator.tree import cgroup_of
+from simulator.tree import cgroup_of
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import SourceError
+from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.sources.runtime import (
     V1_CONTROLLERS,
     parse_cgroup,

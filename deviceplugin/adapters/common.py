@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from deviceplugin.scheme_adapter import AnnotationPatch
-from vgpu.facts import Gpu
 from vgpu.ledger.from_node import devices_of
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.facts import Gpu
 
 
 def gpu_devices(gpus: Iterable[Gpu]) -> tuple[Device, ...]:

@@ -15,31 +15,21 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.adapters import common
+from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
-from vgpu.capacity import NodeCapacity
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-    device_node,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.facts import Gpu
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
+from vgpu.model.objects import Node, Pod
+from vgpu.model.topology import LinkLevel, TopologyGpu, TopologyTree, grow
+from vgpu.model.units import count
 from vgpu.placement import gaia as placement
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gaia.codec import PREDICATE_NODE, PREDICATE_TIME, Gaia
 from vgpu.schemes.gaia.node import MODEL_LABEL, model_label
-from vgpu.topology import LinkLevel, TopologyGpu, TopologyTree, grow
-from vgpu.units import count
 
 FOLDER_MODE: Final = 0o755
 """Any user of the pod may read its limits. gpu-manager's 0777 also lets any user write them."""

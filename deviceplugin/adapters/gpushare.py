@@ -12,13 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.adapters import common
+from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
-from vgpu.capacity import NodeCapacity
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.facts import Gpu
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError, ContainerEdits
 from vgpu.schemes.gpushare import annotations as gpushare_annotations
 from vgpu.schemes.gpushare import env as gpushare_env

@@ -8,14 +8,14 @@ one, it takes the smallest unit with which this node's list is not too long.
 from collections.abc import Iterable
 from typing import Final
 
-from vgpu.kube.objects import Node
-from vgpu.list_size import SharedMemory, smallest_unit
-from vgpu.model import Device
+from deviceplugin.list_size import SharedMemory, smallest_unit
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.text import number
 from vgpu.schemes.volcano.codec import VOLCANO
 from vgpu.schemes.volcano.row import PUBLISHED_FACTOR as ANNOTATION
 from vgpu.schemes.volcano.text import MOST
-from vgpu.units import MIB
 
 _NAMED: Final = 8
 """Maximum number of nodes that a message names."""

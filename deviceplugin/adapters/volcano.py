@@ -14,20 +14,21 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.adapters import common, memory_factor, volcano_lock
+from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import AnnotationPatch, Folder, NodePatch
-from vgpu.capacity import NodeCapacity
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Device, Phase, PodRef, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Device, Request, Share
+from vgpu.model.facts import Gpu
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, HandshakeState
 from vgpu.schemes.volcano.claim import ENDED, FAILED, SUCCESS, struck
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.env import LOCK_FOLDER, cache_folder, is_controlled
 from vgpu.schemes.volcano.key_set import SPLIT_COUNT
 from vgpu.schemes.volcano.node import handshake_text
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 HANDSHAKE_SECONDS: Final = 30.0
 """Interval between two heartbeats, in seconds; a scheduler gives a node up after 60."""

@@ -15,7 +15,7 @@ devices and has reservations, made at a time when the lock was in force.
 from collections.abc import Collection
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import NodeLock
 from vgpu.schemes.text import number
 from vgpu.schemes.volcano.codec import Volcano

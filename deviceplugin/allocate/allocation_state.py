@@ -6,7 +6,7 @@ with devices D, admitted pods T, the ``unbooked`` of them U, and every order of 
 starting, restarting and leaving:
 
 - No device is allocated beyond what it has. For d ∈ D and each of memory, cores and slots, with
-  ``held`` a pod's shares at its peak (:mod:`vgpu.effective`):
+  ``held`` a pod's shares at its peak (:mod:`vgpu.model.effective_shares`):
   ``Σ held(t, d) over t ∈ T - U ≤ capacity(d)``, and no pod is admitted to d while some u ∈ U
   holds a share of it.
 - A container has at most one binding, and a name belongs to one binding:
@@ -27,12 +27,12 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.allocate.init_containers import in_start_order, inherited, seen
+from deviceplugin.capacity import CapacityError, CapacityRefusal, NodeCapacity
 from deviceplugin.model import AdmittedPod, AllocationConflict, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.capacity import CapacityError, CapacityRefusal, NodeCapacity
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, Device, Request, Share
-from vgpu.units import count
+from vgpu.model.allocation import Allocation, Device, Request, Share
+from vgpu.model.objects import Pod
+from vgpu.model.units import count
 
 _NAMED: Final = 4
 """Maximum number of holders that a refusal names."""

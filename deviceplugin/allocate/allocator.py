@@ -21,8 +21,8 @@ from deviceplugin.failpoints import Step
 from deviceplugin.metrics import Wait
 from deviceplugin.model import ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.kube.objects import Pod
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import ContainerEdits
 
 log = logging.getLogger(__name__)

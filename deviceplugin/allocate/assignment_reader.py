@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from deviceplugin.allocate.binder_ports import KubeletDevices
 from deviceplugin.allocate.binder_state import BinderState, by_ids
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 log = logging.getLogger(__name__)
 

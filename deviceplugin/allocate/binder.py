@@ -30,8 +30,8 @@ from deviceplugin.allocate.prestart import prestart_check
 from deviceplugin.model import ContainerDevices
 from deviceplugin.ports import CheckpointStore
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.kube.objects import Pod
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Pod
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.model import AdmittedPod, AllocationConflict, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefused
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 
 
 class KubeletDevices(Protocol):

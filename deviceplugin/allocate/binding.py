@@ -13,8 +13,9 @@ from deviceplugin.allocate.binder_state import BinderState, Key
 from deviceplugin.model import Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.kube.objects import Pod, holds_devices
-from vgpu.model import Allocation, Phase
+from vgpu.model.allocation import Allocation
+from vgpu.model.names import Phase
+from vgpu.model.objects import Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, ContainerEdits
 
 

@@ -14,7 +14,7 @@ from deviceplugin.allocate.injection_writer import InjectionWriter
 from deviceplugin.failpoints import Step
 from deviceplugin.model import AdmittedPod, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.units import exact_size, percentage
+from vgpu.model.units import exact_size, percentage
 
 log = logging.getLogger(__name__)
 

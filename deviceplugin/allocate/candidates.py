@@ -12,8 +12,9 @@ import msgspec
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.kube.objects import MIRROR, Container, ContainerState, Pod, holds_devices
-from vgpu.model import Claim, ContainerKind
+from vgpu.model.allocation import Claim
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import MIRROR, Container, ContainerState, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 Key = tuple[str, str]

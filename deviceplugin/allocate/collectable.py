@@ -25,7 +25,7 @@ from typing import Final
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.model import AdmittedPod
-from vgpu.kube.objects import ContainerState, Pod, holds_devices
+from vgpu.model.objects import ContainerState, Pod, holds_devices
 
 GRACE_SECONDS: Final = 60.0
 """Maximum time after its admission for which a pod may be missing in the watch, in seconds."""

@@ -7,7 +7,7 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_ports import BinderEventHandler
 from deviceplugin.allocate.contradictions import of_allocations, of_now
 from deviceplugin.model import AllocationConflict
-from vgpu.kube.objects import Pod, holds_devices
+from vgpu.model.objects import Pod, holds_devices
 
 log = logging.getLogger(__name__)
 

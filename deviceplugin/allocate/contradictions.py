@@ -15,7 +15,8 @@ from deviceplugin.model import AdmittedPod, AllocationConflict
 from vgpu.ledger import ConflictKind, Ledger
 from vgpu.ledger.conflicts import Conflict as Disagreement
 from vgpu.ledger.statements import is_tenants_own
-from vgpu.model import Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme, Source
 
 _NAMED: Final = 4
 """Maximum number of statements that a conflict names."""

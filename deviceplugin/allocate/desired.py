@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder_state import BinderState, Key
 from deviceplugin.apiserver.desired_state import DesiredState
-from vgpu.kube.objects import ContainerState, Node, Pod
+from vgpu.model.objects import ContainerState, Node, Pod
 
 
 def desired_state_of(

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from deviceplugin.model import AdmittedPod
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import Allocation, ContainerKind, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Container, Pod
 
 
 def seen(tenant: AdmittedPod, pod: Pod, booted_at: float) -> AdmittedPod:

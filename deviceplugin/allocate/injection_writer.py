@@ -12,9 +12,9 @@ from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.failpoints import Step
 from deviceplugin.model import AdmittedPod, Binding, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from vgpu.kube.objects import Pod
-from vgpu.plugin_messages import CROSSED
-from vgpu.units import exact_size, percentage
+from vgpu.model.objects import Pod
+from vgpu.model.plugin_messages import CROSSED
+from vgpu.model.units import exact_size, percentage
 
 
 class InjectionWriter:

@@ -11,8 +11,8 @@ import msgspec
 
 from deviceplugin.model import AdmittedPod
 from deviceplugin.scheme_adapter import AnnotationPatch, NodePatch, SchemeAdapter
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node, Pod
 
 
 class DesiredState(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 from vgpu.kube.events import EventNote, NoteType, event_note
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
 
 COMPONENT: Final = "vgpu-device-plugin"
 

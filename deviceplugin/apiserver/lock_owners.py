@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from deviceplugin.apiserver.desired_state import DesiredState
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.client import ApiClient
 from vgpu.kube.documents import Keep
-from vgpu.kube.objects import Node, Pod, holds_devices
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import NodeLock
 
 OWNER_SECONDS: Final = 5.0

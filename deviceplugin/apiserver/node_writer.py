@@ -10,7 +10,7 @@ from deviceplugin.apiserver.write_context import WriteContext
 from deviceplugin.apiserver.writes import WriteKey, WriteTarget, as_text
 from deviceplugin.failpoints import Step
 from deviceplugin.scheme_adapter import AnnotationPatch, NodePatch
-from vgpu.model import Device
+from vgpu.model.allocation import Device
 
 log = logging.getLogger(__name__)
 

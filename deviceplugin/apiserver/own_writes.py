@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.writes import WriteKey, WriteTarget
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 
 
 class _Newer(msgspec.Struct, frozen=True):

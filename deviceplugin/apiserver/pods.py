@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from vgpu.kube import list_watch
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.informer import Informer
 from vgpu.kube.documents import Keep
-from vgpu.kube.informer import Informer
-from vgpu.kube.objects import Pod
-from vgpu.reasons import SourceError
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 
 ASKING_SECONDS: Final = 3.0
 """Maximum time to wait for an answer of the API server, in seconds: the kubelet waits meanwhile."""

@@ -33,13 +33,13 @@ from deviceplugin.apiserver.writes import (
 )
 from deviceplugin.failpoints import Failpoint, noop
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.kube.backoff import ItemBackoff
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.backoff import ItemBackoff
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.event_recorder import EventRecorder
 from vgpu.kube.errors import ClusterError
-from vgpu.kube.event_recorder import EventRecorder
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
-from vgpu.reasons import SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

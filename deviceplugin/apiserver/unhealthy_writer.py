@@ -6,8 +6,8 @@ from typing import Final
 
 from deviceplugin.apiserver.node_writer import NodeWriter
 from deviceplugin.apiserver.write_context import WriteContext
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.registry import registry
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from deviceplugin.apiserver.own_writes import OwnWrites
 from deviceplugin.apiserver.writes import DueTime
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.kube.client import ApiClient
-from vgpu.kube.objects import Node
+from vgpu.apiserver.client import ApiClient
+from vgpu.model.objects import Node
 
 
 class WriteContext(msgspec.Struct, frozen=True):

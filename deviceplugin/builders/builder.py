@@ -11,9 +11,9 @@ from deviceplugin.health.device_health import Health
 from deviceplugin.kubelet.device_lists import IdUnit
 from deviceplugin.ports import SchemeServices
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.facts import Gpu
+from vgpu.model.objects import Node, Pod
 
 LegacyRefusal = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
 """Units that were asked for, the node's devices -> the environment of the original's refusal."""

@@ -10,9 +10,9 @@ from deviceplugin.gaia.migration import Migrated, read_gpu_manager
 from deviceplugin.health.device_health import Health
 from deviceplugin.ports import SchemeServices
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.kube.objects import Pod
-from vgpu.model import Device
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.gaia.codec import Gaia
 
 

@@ -10,7 +10,7 @@ from deviceplugin.builders.builder import AdapterBuilder
 from deviceplugin.builders.gaia import GAIA_BUILDER
 from deviceplugin.builders.gpushare import GPUSHARE_BUILDER
 from deviceplugin.builders.volcano import VOLCANO_BUILDER
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.registry import registry
 
 BUILDERS: Final[Mapping[str, AdapterBuilder]] = {

@@ -13,8 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vgpu import atomic_files
-from vgpu.reasons import SourceError
+from vgpu.io import atomic_files
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.volcano.key_set import VOLCANO, ShimPaths
 from vgpu.sources.files import printable, read_file
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
-from vgpu.reasons import SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 from vgpu.sources.files import Remembered
 from vgpu.sources.kubelet_names import read_container_links
 

@@ -15,7 +15,7 @@ import msgspec
 
 from deviceplugin.gaia import ldcache
 from deviceplugin.gaia.host_root import regular_file, resolved
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.files import list_folder, read_file
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from deviceplugin.gaia.driver_files import CUDA, NVML, HostDriver, HostFile, Library
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 CONTROL: Final = "libcuda-control.so"
 CLIENT: Final = "gpu-client"

@@ -29,7 +29,7 @@ from deviceplugin.gaia.driver_files import (
     survey,
 )
 from deviceplugin.gaia.driver_layout import CLIENT, CONTROL, DriverLayout, Flavour
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ alone or after the older ``ld.so-1.7.0``. Little-endian.
 import struct
 from typing import Final
 
-from vgpu.reasons import Reason, SourceError
-from vgpu.units import MIB
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import MIB
 
 CACHE_LIMIT: Final = 16 * MIB
 """Maximum size of the file in bytes; a large workstation has 200 KiB."""

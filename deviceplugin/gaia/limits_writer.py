@@ -14,10 +14,11 @@ import msgspec
 from deviceplugin.gaia.container_names import Names
 from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
 from deviceplugin.model import AdmittedPod
-from vgpu.kube.objects import Pod
 from vgpu.ledger.owners import with_whole_ids
-from vgpu.model import Allocation, Phase, Request
-from vgpu.reasons import SourceError
+from vgpu.model.allocation import Allocation, Request
+from vgpu.model.names import Phase
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.admitted import AdmittedPod
-from vgpu.model import Allocation, Device, PodRef, Share
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 from vgpu.sources.files import printable, read_file
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.cgroup_processes import container_processes
 from vgpu.sources.files import list_folder
 from vgpu.sources.runtime import ProcessSource, read_containers

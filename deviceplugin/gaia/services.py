@@ -22,9 +22,9 @@ from deviceplugin.gaia.processes import pids_of
 from deviceplugin.gaia.vcuda_files import LimitsFolder
 from deviceplugin.gaia.vcuda_server import VcudaServers
 from deviceplugin.model import AdmittedPod
-from vgpu.kube.objects import Pod
-from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.gaia.pids import PIDS_LIMIT
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.sources.files import read_file

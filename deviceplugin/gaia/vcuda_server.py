@@ -23,9 +23,9 @@ import grpc.aio
 import msgspec
 
 from deviceplugin.gaia.limits_writer import PodFiles
-from vgpu.reasons import SourceError
+from vgpu.io.unix_socket import SocketError, require_short
+from vgpu.model.reasons import SourceError
 from vgpu.rpc import vcuda_pb2 as pb
-from vgpu.unix_socket import SocketError, require_short
 
 log = logging.getLogger(__name__)
 

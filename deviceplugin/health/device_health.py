@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from deviceplugin.health.incident import Incident, Reasons, UnhealthyReason, answered, lost, worse
 from deviceplugin.health.rules import HealthRules
-from vgpu.facts import Gpu, GpuSample, XidCount
-from vgpu.reasons import Reason
+from vgpu.model.facts import Gpu, GpuSample, XidCount
+from vgpu.model.reasons import Reason
 from vgpu.sources.nvml_queries import MEMORY_TOTAL
 
 UNKNOWN_DEVICE: Final = ""

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceplugin.health.rules import HealthRules
-from vgpu.facts import Gpu
-from vgpu.reasons import Explained
+from vgpu.model.facts import Gpu
+from vgpu.model.reasons import Explained
 from vgpu.sources.nvml_queries import (
     ECC_UNCORRECTED,
     MEMORY_TOTAL,

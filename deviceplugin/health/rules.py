@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.xids import IGNORED
+from vgpu.model.xids import IGNORED
 
 DISABLE: Final = "DP_DISABLE_HEALTHCHECKS"
 ENABLE: Final = "DP_ENABLE_HEALTHCHECKS"

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from deviceplugin.health.device_health import UNKNOWN_DEVICE, Health, changes, heard, missed, seen
 from deviceplugin.health.incident import UnhealthyReason
 from deviceplugin.health.rules import HealthRules
-from vgpu.facts import GpuSample, GpuSource, XidCount
+from vgpu.model.facts import GpuSample, GpuSource, XidCount
 from vgpu.sources.collector import Collector
 from vgpu.sources.samples import CollectorRow
 

@@ -23,9 +23,9 @@ from typing import Final
 import msgspec
 
 from deviceplugin.injection.binding_names import KIND, checked
-from vgpu import atomic_files
-from vgpu.model import Scheme
-from vgpu.reasons import Reason, SourceError
+from vgpu.io import atomic_files
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES, ContainerEdits
 from vgpu.schemes.registry import scheme_names
 from vgpu.sources.files import read_file

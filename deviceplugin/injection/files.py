@@ -19,9 +19,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from deviceplugin.injection.binding_names import checked, is_name
-from vgpu import atomic_files
-from vgpu.model import Scheme
-from vgpu.reasons import SourceError
+from vgpu.io import atomic_files
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.sources.files import read_file
 

@@ -14,9 +14,9 @@ from deviceplugin.health.device_health import Health
 from deviceplugin.kubelet.device_lists import IdUnit, TooLong, offered
 from deviceplugin.metrics import GpuStatus, Offer
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
-from vgpu.units import MIB
 
 log = logging.getLogger(__name__)
 

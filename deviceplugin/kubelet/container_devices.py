@@ -14,7 +14,7 @@ import msgspec
 
 from deviceplugin.kubelet import responses
 from deviceplugin.model import ContainerDevices
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import ContainerEdits
 from vgpu.sources.files import printable, read_file
 from vgpu.sources.kubelet_checkpoint import (

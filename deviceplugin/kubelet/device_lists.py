@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from vgpu.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
-from vgpu.model import Device
+from deviceplugin.list_size import KUBELET_LIMIT, Series, SharedMemory, list_bytes, smallest_unit
+from vgpu.model.allocation import Device
+from vgpu.model.units import MIB
 from vgpu.rpc.deviceplugin_pb2 import Device as DeviceMessage
 from vgpu.rpc.deviceplugin_pb2 import ListAndWatchResponse
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.units import MIB
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"

@@ -14,9 +14,9 @@ from typing import Final
 from deviceplugin.kubelet.registration import KUBELET_SOCKET
 from deviceplugin.kubelet.resource_server import ResourceServer, ResourceState, identity
 from deviceplugin.ports import Allocator
-from vgpu.model import Scheme
+from vgpu.io.unix_socket import is_served
+from vgpu.model.names import Scheme
 from vgpu.sources.files import printable
-from vgpu.unix_socket import is_served
 
 log = logging.getLogger(__name__)
 

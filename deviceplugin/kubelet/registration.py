@@ -6,10 +6,10 @@ from typing import Final
 import grpc
 
 from deviceplugin.kubelet.server import options
-from vgpu.reasons import Explained
+from vgpu.io.unix_socket import is_served
+from vgpu.model.reasons import Explained
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.sources.files import printable
-from vgpu.unix_socket import is_served
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 """Name of the kubelet's socket in the folder of all plugins' sockets."""

@@ -28,7 +28,7 @@ from deviceplugin.kubelet.registration import (
 )
 from deviceplugin.kubelet.server import Audience, Endpoint
 from deviceplugin.ports import Allocator
-from vgpu.unix_socket import SocketError
+from vgpu.io.unix_socket import SocketError
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import msgspec
 from deviceplugin.kubelet import responses
 from deviceplugin.ports import Allocator
 from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
-from vgpu.plugin_messages import CHECK_FAILED
+from vgpu.io.unix_socket import SocketError, require_short
+from vgpu.model.plugin_messages import CHECK_FAILED
 from vgpu.rpc import deviceplugin_pb2 as pb
-from vgpu.unix_socket import SocketError, require_short
 
 log = logging.getLogger(__name__)
 

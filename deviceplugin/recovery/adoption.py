@@ -12,10 +12,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.admitted import AdmittedPod
-from vgpu.kube.objects import ContainerState, Pod
 from vgpu.ledger import Holding
-from vgpu.model import Allocation, Device, Phase, Share, Source, is_number
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import Phase, Source, is_number
+from vgpu.model.objects import ContainerState, Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 Claims = Mapping[str, Allocation]

@@ -18,12 +18,12 @@ from typing import Final, Self
 
 import msgspec
 
-from vgpu import atomic_files
-from vgpu.admitted import AdmittedPod
-from vgpu.model import Scheme
-from vgpu.own_checkpoint import LIMIT, decode, encode, file_name
-from vgpu.own_checkpoint import Checkpoint as Content
-from vgpu.reasons import Reason, SourceError
+from vgpu.io import atomic_files
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.names import Scheme
+from vgpu.model.own_checkpoint import LIMIT, decode, encode, file_name
+from vgpu.model.own_checkpoint import Checkpoint as Content
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.files import printable, read_file
 
 log = logging.getLogger(__name__)

@@ -11,15 +11,15 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.admitted import AdmittedPod
-from vgpu.facts import GpuSample
-from vgpu.kube.objects import Pod
 from vgpu.ledger import Ledger, merge
 from vgpu.ledger.from_own import own_statements
 from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.model import Device
-from vgpu.own_checkpoint import Checkpoint
-from vgpu.reasons import SourceError
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Device
+from vgpu.model.facts import GpuSample
+from vgpu.model.objects import Pod
+from vgpu.model.own_checkpoint import Checkpoint
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.sources.node_sources import ALL, PLUGIN, NodePaths, NodeSources
 from vgpu.sources.observation import observe

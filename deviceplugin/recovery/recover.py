@@ -24,10 +24,11 @@ from deviceplugin.allocate.contradictions import disagreements
 from deviceplugin.allocate.init_containers import seen
 from deviceplugin.model import AllocationConflict, ContainerDevices
 from deviceplugin.recovery.adoption import Adoption, adopted, claims_of, is_alive, is_granted
-from vgpu.admitted import AdmittedPod
-from vgpu.kube.objects import Pod
 from vgpu.ledger import Holding, Ledger
-from vgpu.model import Device, Scheme, Share, Source
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import Scheme, Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 
 Holdings = Mapping[str, Sequence[Holding]]

@@ -19,10 +19,10 @@ from deviceplugin.ports import Injector
 from deviceplugin.recovery.node_probe import NodeProbe
 from deviceplugin.recovery.recover import RecoverySources, recover
 from deviceplugin.scheme_adapter import SchemeAdapter
-from vgpu.facts import Gpu, GpuSample
-from vgpu.kube.objects import Pod
-from vgpu.model import Device
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Device
+from vgpu.model.facts import Gpu, GpuSample
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.own_checkpoint import booted_at
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from exporter.compat.legacy import hami_legacy, volcano
 from exporter.compat.scheduler import volcano_scheduler
 from exporter.view import Attribution
 from vgpu.metrics.family import FamilyTable
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 
 
 class Compat(StrEnum):

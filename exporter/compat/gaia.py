@@ -7,8 +7,8 @@ import msgspec
 from exporter.compat.rows import GAUGE
 from exporter.view import ContainerRow, ExporterView, ShareRow
 from vgpu.metrics.family import Family, FamilyTable, Labelled, Number, Value
-from vgpu.model import Scheme
-from vgpu.units import MIB
+from vgpu.model.names import Scheme
+from vgpu.model.units import MIB
 
 
 class GaiaRow(msgspec.Struct, frozen=True, gc=False):

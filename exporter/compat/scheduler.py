@@ -7,8 +7,9 @@ from exporter.view import ExporterView
 from vgpu.ledger import Holding, totals
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.volcano_scheduler import HeldRow, volcano_scheduler_tables
-from vgpu.model import Device, Scheme
-from vgpu.units import MIB
+from vgpu.model.allocation import Device
+from vgpu.model.names import Scheme
+from vgpu.model.units import MIB
 
 
 def gpus(view: ExporterView) -> Iterator[HeldRow]:

@@ -7,7 +7,7 @@ from exporter.view import ExporterView
 from vgpu.ledger import PRECEDENCE, Holding
 from vgpu.ledger.statements import DRA_SOURCES
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 
 GAUGE = MetricType.GAUGE
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exporter.families.details import Detail
-from vgpu.facts import CallCost
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
 from vgpu.metrics.own import BUILD_INFO, own_family
+from vgpu.model.facts import CallCost
 from vgpu.sources.samples import CollectorRow
 
 GAUGE, COUNTER = MetricType.GAUGE, MetricType.COUNTER

@@ -31,7 +31,7 @@ from grafana.dashboards.selecting import (
 )
 from grafana.promql import PLUGIN_TARGET, TARGET, once, once_a_node
 from grafana.settings import EXPORTER, XID_SECONDS
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 NO_RULES: Final = "no exporter is scraped, or the recording rules are not loaded"
 NO_EXPORTER: Final = "no exporter is scraped"

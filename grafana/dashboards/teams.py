@@ -22,7 +22,7 @@ from grafana.dashboards.model import (
 from grafana.dashboards.selecting import CLUSTER, TEAM, hours, largest, or_zero, with_team
 from grafana.recording import QUOTA
 from grafana.settings import QUOTA_NEAR_RATIO
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 NO_TEAMS: Final = (
     "no reconciler of the cluster reads Namespaces, no exporter is scraped, or no recording rules"

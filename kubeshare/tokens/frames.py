@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.reasons import Explained
+from vgpu.model.reasons import Explained
 
 REQUEST_BYTES: Final = 80
 RESPONSE_BYTES: Final = 40

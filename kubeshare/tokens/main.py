@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import click
 
+from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.connections import host_address
 from kubeshare.tokens.handover import HandoverError
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
-from vgpu.documentation import page
-from vgpu.placement.kubeshare_gemini import TokenWindow
+from vgpu.model.documentation import page
 from vgpu.program.flags import Decorator, Duration
 from vgpu.program.host import ProgramHost, program_flags
 from vgpu.program.pages import program_routes

@@ -5,8 +5,8 @@ from typing import Final
 
 from kubeshare.tokens.gpu_tokens import TokenTenantView
 from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER

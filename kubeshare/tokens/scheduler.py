@@ -22,9 +22,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from kubeshare.gemini_placement import Client, TokenWindow, order, quota
 from kubeshare.tokens.spans import Span, Spans
-from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 
 
 class TokenMode(StrEnum):

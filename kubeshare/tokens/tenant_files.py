@@ -19,7 +19,7 @@ from kubeshare.tenant_identity import (
 )
 from kubeshare.tokens.handover_record import FilesRecord
 from kubeshare.tokens.tenant_entry import TenantEntry
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.kubeshare.daemon import parse_ports
 from vgpu.schemes.kubeshare.gemini_config import parse_config
 from vgpu.schemes.kubeshare.text import is_uuid

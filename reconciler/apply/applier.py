@@ -20,7 +20,7 @@ from reconciler.apply.removal import Remover
 from reconciler.judge import Judge
 from reconciler.model import ActionResult, Entry, Plan
 from reconciler.reasons import ActionOutcome
-from vgpu.kube.event_recorder import EventRecorder, EventWriter
+from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
 
 EVENTS_SECONDS: Final = 10.0
 """Minimum time that the end of a plan waits for events that are not written yet, in seconds."""

@@ -23,8 +23,8 @@ import msgspec
 from reconciler.apply.audit_record import AuditError, AuditEvent, AuditRecord
 from reconciler.model import ActionResult, Entry, Plan
 from reconciler.reasons import ActionOutcome
-from vgpu.output import say_text
-from vgpu.printable_text import escaped_json
+from vgpu.model.printable_text import escaped_json
+from vgpu.program.output import say_text
 
 log = logging.getLogger(__name__)
 

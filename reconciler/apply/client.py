@@ -13,8 +13,8 @@ import msgspec
 from reconciler.model import ObjectKind, ObjectRef
 from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.events import EventNote
-from vgpu.kube.objects import Namespace, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Namespace, Node, Pod
 
 Annotations = Mapping[str, str | None]
 """Annotations by key; None where there is none, or where none is to be."""

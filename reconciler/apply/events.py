@@ -13,7 +13,7 @@ from reconciler.model import ActionResult, Edit, Evict, ObjectKind, ObjectRef, R
 from reconciler.reasons import ActionOutcome, Rule
 from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import API_VERSIONS
-from vgpu.kube.objects import OwnerReference, Pod
+from vgpu.model.objects import OwnerReference, Pod
 
 
 class _Wording(msgspec.Struct, frozen=True):

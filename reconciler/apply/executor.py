@@ -21,10 +21,10 @@ from reconciler.apply.writes import send
 from reconciler.judge import Judge
 from reconciler.model import OPT_OUT, Edit, Entry, Evict, RemoveFolder, opted_out
 from reconciler.reasons import ActionOutcome
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import Keep
-from vgpu.kube.objects import MIRROR, MalformedObject, Namespace, Node, Pod
-from vgpu.reasons import SourceError
+from vgpu.model.objects import MIRROR, MalformedObject, Namespace, Node, Pod
+from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

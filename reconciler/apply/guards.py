@@ -27,7 +27,7 @@ from reconciler.reasons import ActionOutcome
 from reconciler.rules.kubeshare import survey
 from vgpu.kube.documents import ObjectPage
 from vgpu.kube.errors import ClusterError
-from vgpu.kube.objects import MalformedObject, Pod
+from vgpu.model.objects import MalformedObject, Pod
 from vgpu.schemes.codec import SchemeCodec
 
 AS_SAFE: Final[Mapping[OwnerState, frozenset[OwnerState]]] = {

@@ -6,7 +6,7 @@ import msgspec
 
 from reconciler.reasons import ActionOutcome
 from vgpu.kube.errors import ClusterError
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 
 PDB_WAIT_SECONDS: Final = 10.0
 """Pause before a disruption budget is asked again, in seconds; the server itself uses 10."""

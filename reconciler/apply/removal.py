@@ -15,7 +15,7 @@ from typing import Final
 from reconciler.apply.refusals import ActionRefused
 from reconciler.model import RemoveFolder
 from reconciler.reasons import ActionOutcome
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import printable
 from vgpu.sources.shim import FOLDER_NAME

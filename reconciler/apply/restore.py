@@ -27,10 +27,10 @@ from reconciler.apply.undo import Restored, Undo
 from reconciler.apply.writes import send
 from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.kept_keys import is_kept
-from vgpu.kube.objects import Pod
-from vgpu.reasons import SourceError
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 from vgpu.sources.files import printable
 
 _REFUSALS: Final[Mapping[ActionOutcome, Undo]] = {

@@ -3,7 +3,7 @@
 import msgspec
 
 from reconciler.apply.audit_record import AuditRecord
-from vgpu.reasons import Explained
+from vgpu.model.reasons import Explained
 
 
 class Undo(Explained):

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from reconciler.apply.refusals import ActionRefused, refused
 from reconciler.reasons import ActionOutcome
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import SourceError
 
 
 def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: bool) -> str:

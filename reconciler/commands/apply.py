@@ -42,11 +42,11 @@ from reconciler.policy import Mode
 from reconciler.report.document import plan_document
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
-from vgpu.document_text import json_text
-from vgpu.output import hand_over, say_text
+from vgpu.model.document_text import json_text
 from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
-from vgpu.terminal import BOLD, DIM, standard_output, write
+from vgpu.program.output import hand_over, say_text
+from vgpu.program.terminal import BOLD, DIM, standard_output, write
 
 FRESH_SECONDS: Final = 60.0
 """Maximum age of a plan at its confirmation, in seconds; for an older plan, we plan again."""

@@ -19,9 +19,9 @@ from reconciler.notify import FLAG, NotifyError, Webhook
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
-from vgpu.output import hand_over
 from vgpu.program import signals
 from vgpu.program.failures import wrong_value
+from vgpu.program.output import hand_over
 from vgpu.program.process import build_info
 
 NOTHING, WANTED, PARTLY = 0, 3, 4

@@ -13,10 +13,10 @@ from reconciler.cycle import Cycles, Made
 from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.report.document import PlanDocument, plan_document
-from vgpu.durations import parse_duration
-from vgpu.kube.flags import not_a_dump, read_dump, reads_dumps
+from vgpu.model.durations import parse_duration
+from vgpu.model.reasons import SourceError
 from vgpu.program.flags import Decorator, composed
-from vgpu.reasons import SourceError
+from vgpu.program.kube_flags import not_a_dump, read_dump, reads_dumps
 
 _SECONDS: Final = re.compile(r"\d{1,11}", re.ASCII)
 

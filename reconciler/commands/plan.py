@@ -32,10 +32,10 @@ from reconciler.report.diff import ComparedPlan, compared, diff_lines
 from reconciler.report.document import plan_document
 from reconciler.report.table import show_plan
 from reconciler.session import session
-from vgpu.document_text import json_text
-from vgpu.output import say, say_text
+from vgpu.model.document_text import json_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.terminal import standard_output
+from vgpu.program.output import say, say_text
+from vgpu.program.terminal import standard_output
 
 
 @click.command(

@@ -31,10 +31,10 @@ from reconciler.policy import Mode
 from reconciler.report.document import Done, done_of, report_document
 from reconciler.report.table import show_report
 from reconciler.session import session
-from vgpu.document_text import json_text
-from vgpu.output import hand_over, say_text
+from vgpu.model.document_text import json_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.terminal import standard_output
+from vgpu.program.output import hand_over, say_text
+from vgpu.program.terminal import standard_output
 
 
 @click.command(

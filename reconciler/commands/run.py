@@ -17,7 +17,7 @@ from reconciler.policy import Mode
 from reconciler.schedule import Schedule
 from reconciler.service import Loop, leave, routes
 from reconciler.session import LEASE, NoAudit, Session, session
-from vgpu.kube.leader_election import LeaderElector
+from vgpu.apiserver.leader_election import LeaderElector
 from vgpu.program.flags import composed, log_flags
 from vgpu.program.host import ProgramHost
 from vgpu.program.node_token import NodeToken

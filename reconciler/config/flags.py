@@ -26,16 +26,16 @@ from reconciler.config.settings import (
     settings,
 )
 from reconciler.model import Scope
-from vgpu.documentation import page
 from vgpu.inventory import Units
-from vgpu.kube.flags import kubeconfig_flags
-from vgpu.output import say_text
+from vgpu.model.documentation import page
+from vgpu.model.reasons import SourceError
 from vgpu.program import logs
 from vgpu.program.failures import wrong_value
 from vgpu.program.flags import AUTO, Decorator, MemoryUnit, composed, field, is_typed
+from vgpu.program.kube_flags import kubeconfig_flags
 from vgpu.program.node_token import node_token_flag
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.reasons import SourceError
+from vgpu.program.output import say_text
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import read_file
 from vgpu.sources.node_sources import NodePaths

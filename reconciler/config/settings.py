@@ -29,7 +29,7 @@ from reconciler.config.value_types import (
 )
 from reconciler.policy import DEFAULT_MODES, OBSERVED, Ages, Backoff, Limits, Mode, Policy
 from reconciler.reasons import Rule
-from vgpu.documentation import page
+from vgpu.model.documentation import page
 
 
 class ReconcilerSettings(msgspec.Struct, frozen=True):

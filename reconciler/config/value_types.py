@@ -10,8 +10,8 @@ from reconciler.config.cron import PATTERN as CRON_PATTERN
 from reconciler.config.cron import parse_cron
 from reconciler.namespace_policy import NamespacePolicy
 from reconciler.policy import Mode
-from vgpu.durations import PATTERN as DURATION_PATTERN
-from vgpu.durations import duration_text, parse_duration
+from vgpu.model.durations import PATTERN as DURATION_PATTERN
+from vgpu.model.durations import duration_text, parse_duration
 
 
 class ValueType(msgspec.Struct, frozen=True):

@@ -21,6 +21,8 @@ from reconciler.observe import ClusterView
 from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
 from reconciler.observe.lock_owners import LockOwnerReader, named_owners
 from reconciler.observe.owners import read_owners
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import (
     DetectedSchemes,
     Objects,
@@ -29,17 +31,15 @@ from vgpu.inventory import (
     doubts_of,
     with_resource_claims,
 )
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.model import ResourceClaim, ResourceSlice
+from vgpu.model.objects import Namespace, Node, Pod, ResourceQuota
+from vgpu.model.reasons import SourceError
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+from vgpu.model.units import count
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.of_cluster import cluster_quotas, has_gpu_admission
-from vgpu.reasons import SourceError
 from vgpu.schemes.registry import registry
-from vgpu.units import count
 
 _OBSERVED: Final = (
     "they are evicted after they have failed; what else is wrong with them is reported"

@@ -20,9 +20,9 @@ from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.quota.of_cluster import cluster_quotas
-from vgpu.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from reconciler.model import ShimFolder
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import list_folder, printable, translated
 from vgpu.sources.runtime import sees_host_processes

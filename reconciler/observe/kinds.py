@@ -14,16 +14,16 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from vgpu.kube import list_watch
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.informer import STALE_SECONDS, Informer
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import Keep, ObjectPage
-from vgpu.kube.informer import STALE_SECONDS, Informer
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_CLAIMS, RESOURCE_QUOTAS, RESOURCE_SLICES
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.model import ResourceClaim, ResourceSlice
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 
 TRIES: Final = 3
 """Maximum number of tries to read a list that expires while it is read."""

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Node, Pod
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.codec import SchemeCodec
 
 MOST_ASKED: Final = 100

@@ -17,7 +17,8 @@ from reconciler.cluster_index import is_holder
 from reconciler.model import Coverage, KernelLaunch, Scope, Snapshot
 from reconciler.observe import ClusterView, folders
 from reconciler.observe.kinds import whole
-from vgpu.facts import GpuSource
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import (
     DetectedSchemes,
     NodeDoubt,
@@ -27,16 +28,15 @@ from vgpu.inventory import (
     doubts_of,
     sizes_by_scheme,
 )
-from vgpu.kube import list_watch
-from vgpu.kube.client import ApiClient
 from vgpu.kube.documents import Keep
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Ledger
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import Usage, certain, unclear_use, usages
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import GpuSource
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector

@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from reconciler.owners.eviction import OwnerId, OwnerSeen, owner_id
 from reconciler.owners.reader import Read, read_owner
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Pod
-from vgpu.reasons import SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import SourceError
 
 MOST: Final = 200
 """Maximum number of owners read at one view: about as many as a cycle can tidy the pods of."""

@@ -16,7 +16,7 @@ from reconciler.owners.kinds import ROWS, OwnerKind
 from reconciler.owners.policies import Reaction, unread
 from reconciler.reasons import SkipReason
 from vgpu.kube.kept_keys import GROUP_NAME, JOB_SET_NAME
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 
 FAILED: Final = "Failed"
 

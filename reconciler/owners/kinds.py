@@ -13,7 +13,7 @@ import msgspec
 from reconciler.owners import policies
 from reconciler.owners.policies import Judge
 from vgpu.kube.kept_keys import GROUP_INDEX, STEP
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 
 TASK: Final = "volcano.sh/task-spec"
 """Volcano's annotation of the task that a pod is of."""

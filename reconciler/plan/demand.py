@@ -6,7 +6,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, NamespaceDemand, Scope
 from reconciler.rules.quota_holders import quota_holders, used_by
 from vgpu.inventory.pod_usage import requested_amounts
-from vgpu.kube.objects import Namespace, Pod, holds_devices
+from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import with_observed

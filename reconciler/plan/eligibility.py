@@ -24,7 +24,7 @@ from reconciler.owners.policies import Reaction
 from reconciler.policy import REPORTED, Mode, Policy
 from reconciler.reasons import Cause, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
-from vgpu.kube.objects import MIRROR, Pod
+from vgpu.model.objects import MIRROR, Pod
 from vgpu.schemes.other_schedulers import other_scheduler
 
 Verdict = tuple[SkipReason, str] | None

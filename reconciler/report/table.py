@@ -19,8 +19,9 @@ from reconciler.model import ActionResult, Edit, Entry, ObjectKind, ObjectRef, P
 from reconciler.reasons import ActionOutcome, Effect, SkipReason
 from reconciler.report.document import AS_BEFORE, Most, ReportDocument, doing, moment
 from reconciler.report.document import GOOD as ACHIEVED
-from vgpu.durations import age
-from vgpu.terminal import (
+from vgpu.model.durations import age
+from vgpu.model.units import count
+from vgpu.program.terminal import (
     BAD,
     BOLD,
     DIM,
@@ -32,7 +33,6 @@ from vgpu.terminal import (
     Piece,
     write,
 )
-from vgpu.units import count
 
 _EFFECTS: Final[Mapping[Effect, Style]] = {
     Effect.RECOVERY: GOOD,

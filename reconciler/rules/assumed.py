@@ -9,8 +9,9 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.evidence_text import without_claim_text
 from reconciler.rules.findings import edit_pod, evict, is_due, latest, of_pod, quoted
-from vgpu.kube.objects import Pod
-from vgpu.model import Claim, Phase
+from vgpu.model.allocation import Claim
+from vgpu.model.names import Phase
+from vgpu.model.objects import Pod
 from vgpu.schemes.registry import registry
 
 _NAMED: Final = 16

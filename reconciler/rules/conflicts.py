@@ -25,10 +25,10 @@ from reconciler.rules.evidence_text import (
 )
 from reconciler.rules.findings import evict, of_pod
 from reconciler.rules.running_devices import TRUSTED
-from vgpu.kube.objects import Pod
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import exceeded
-from vgpu.model import Scheme, Source
+from vgpu.model.names import Scheme, Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.registry import registry
 
 CAUSES: Final[Mapping[ConflictKind, tuple[Rule, Cause]]] = {

@@ -17,17 +17,10 @@ from reconciler.rules.evidence_text import PodIndex, of_holding, of_statements
 from reconciler.rules.findings import edit_pod, of_pod
 from reconciler.rules.rewriting import Rewriter
 from reconciler.rules.running_devices import RunningDevices, is_running
-from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import ConflictKind, DeviceEntry, Holding, Ledger, Statement
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    Request,
-    Share,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.registry import registry
 

@@ -7,11 +7,12 @@ from typing import Final
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import ObjectKind, ObjectRef
 from reconciler.rules.findings import of_pod
-from vgpu.kube.objects import MIRROR, Pod
 from vgpu.ledger import Holding, Statement
-from vgpu.model import Device, PodRef, Share
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MIRROR, Pod
+from vgpu.model.units import count, exact_size, percent
 from vgpu.placement.kept_free import PodWithoutGpu
-from vgpu.units import count, exact_size, percent
 
 MOST_NAMED: Final = 16
 """Maximum number of parties named in the evidence of a finding; the others are counted."""

@@ -6,7 +6,7 @@ from typing import Final
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Edit, Evict, Guard, ObjectKind, ObjectRef
 from reconciler.policy import Policy
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 
 _QUOTED: Final = 300
 """Maximum length of foreign text in evidence, in characters."""

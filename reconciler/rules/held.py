@@ -16,11 +16,12 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.evidence_text import PodIndex, of_holding
 from reconciler.rules.findings import is_due, of_pod, quoted
-from vgpu.durations import age
-from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
-from vgpu.model import Allocation, ContainerKind, Phase, Share
-from vgpu.units import GIB, exact_size
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.durations import age
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import ContainerState, Pod, Status, holds_devices
+from vgpu.model.units import GIB, exact_size
 
 _HOUR: Final = 3600.0
 

@@ -19,7 +19,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.evidence_text import of_share_pod
 from reconciler.rules.findings import evict, of_pod, quoted
-from vgpu.kube.objects import (
+from vgpu.model.objects import (
     BOUND_DEVICE,
     BOUND_REASON,
     COMPLETED,
@@ -31,6 +31,7 @@ from vgpu.kube.objects import (
     Status,
     holds_devices,
 )
+from vgpu.model.units import WHOLE_DEVICE_MILLI, count
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
@@ -44,7 +45,6 @@ from vgpu.schemes.kubeshare.sharepod import (
     is_made_up,
 )
 from vgpu.schemes.kubeshare.text import REQUEST, decimal
-from vgpu.units import WHOLE_DEVICE_MILLI, count
 
 _WHOLE: Final = 1.0
 """Maximum sum of the requests of one GPU for the device manager, in float64."""

@@ -12,7 +12,7 @@ from reconciler.model import Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import edit_pod, ended_at, of_pod, quoted
-from vgpu.kube.objects import ContainerState, Pod
+from vgpu.model.objects import ContainerState, Pod
 from vgpu.schemes.codec import LeftoverClaim
 
 

@@ -10,8 +10,8 @@ from reconciler.model import Finding, Guard, NobodyWaitsGuard, ObjectKind, Owner
 from reconciler.policy import Ages, Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.findings import is_due, of_node, quoted, remove_mark
-from vgpu.kube.objects import Node
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node
 from vgpu.schemes.codec import ClaimError, HandshakeState, NodeLock, SchemeCodec
 from vgpu.schemes.registry import registry
 

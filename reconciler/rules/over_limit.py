@@ -21,7 +21,7 @@ from reconciler.rules.resource_claim_use import more_than_consumed
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.units import exact_size
+from vgpu.model.units import exact_size
 
 
 class _Over(msgspec.Struct, frozen=True):

@@ -16,12 +16,12 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.evidence_text import PodIndex, at_most, of_device, of_holding
 from reconciler.rules.waiting import find_waiting
-from vgpu.kube.objects import Pod
 from vgpu.ledger import Holding
 from vgpu.ledger.entries import DeviceEntry
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.totals import exceeded
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Pod
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import DefectSign
 

@@ -17,10 +17,10 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.evidence_text import at_most
 from reconciler.rules.quota_holders import QuotaHolder, quota_holders
-from vgpu.kube.objects import Pod, ResourceQuota
 from vgpu.kube.quantities import whole
+from vgpu.model.objects import Pod, ResourceQuota
+from vgpu.model.units import count, exact_size
 from vgpu.quota.resources import GPUS, MEMORY
-from vgpu.units import count, exact_size
 
 _REQUESTS = "requests."
 

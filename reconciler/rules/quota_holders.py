@@ -6,8 +6,8 @@ import msgspec
 from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
-from vgpu.kube.objects import Node, Pod, holds_devices
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.quota.counted import counted_usage
 from vgpu.quota.resources import Amounts
 from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model

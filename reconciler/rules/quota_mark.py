@@ -13,7 +13,7 @@ from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.rules.evidence_text import at_most
 from reconciler.rules.findings import quoted
 from reconciler.rules.quota_holders import quota_holders, used_by
-from vgpu.kube.objects import Namespace
+from vgpu.model.objects import Namespace
 from vgpu.quota.check import overruns
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.mark import OVER_QUOTA, mark

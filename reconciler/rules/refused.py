@@ -15,7 +15,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import ended_at, evict, of_pod, quoted
 from vgpu.kube.kept_keys import is_gpu_resource
-from vgpu.kube.objects import ContainerState, Pod, Status
+from vgpu.model.objects import ContainerState, Pod, Status
 
 _ADMISSION: Final[Mapping[str, Cause]] = {
     "UnexpectedAdmissionError": Cause.UNEXPECTED_ADMISSION_ERROR,

@@ -13,7 +13,7 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.evidence_text import at_most
 from vgpu.ledger import ConflictKind
-from vgpu.model import ResourceClaim
+from vgpu.model.resource_claims import ResourceClaim
 
 CAUSES: Final = {
     ConflictKind.RESOURCE_CLAIM_LEFT: Cause.LEFT_PREPARED,

@@ -14,7 +14,7 @@ from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.entries import ResourceClaimShare
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.units import exact_size
+from vgpu.model.units import exact_size
 
 _Users = list[tuple[Holding, int]]
 """The containers that use a share of a device, each with its use in bytes."""

@@ -12,13 +12,14 @@ from functools import cached_property
 from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
-from vgpu.kube.objects import Pod
 from vgpu.ledger import Evidence, HoldingSum, Ledger, merge
 from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.totals import excesses
 from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
-from vgpu.model import Claim, Device, Phase, Source
+from vgpu.model.allocation import Claim, Device
+from vgpu.model.names import Phase, Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 
 _Amount = tuple[str, int | None, int | None]

@@ -6,10 +6,11 @@ from typing import Final
 
 from msgspec import structs
 
-from vgpu.kube.objects import ContainerState, Pod
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.liveness import node_uid
-from vgpu.model import Allocation, Source
+from vgpu.model.allocation import Allocation
+from vgpu.model.names import Source
+from vgpu.model.objects import ContainerState, Pod
 from vgpu.schemes.mig import mig_slot
 
 TRUSTED: Final = frozenset(

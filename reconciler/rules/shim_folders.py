@@ -11,8 +11,8 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Finding, ObjectKind, ObjectRef, RemoveFolder, ShimFolder
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
-from vgpu.kube.objects import Pod
 from vgpu.ledger.liveness import node_uid
+from vgpu.model.objects import Pod
 
 
 def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:

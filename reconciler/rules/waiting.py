@@ -15,9 +15,9 @@ from reconciler.reasons import Cause, Effect, Rule
 from reconciler.rules.findings import evict, of_pod, quoted
 from reconciler.rules.refused import effect_of_eviction
 from vgpu.kube.kept_keys import asks_for_gpus
-from vgpu.kube.objects import ContainerState, Pod, Status
 from vgpu.kube.pod_projection import NEVER_STARTED
-from vgpu.plugin_messages import CHECK_FAILED, CROSSED, NO_ROOM
+from vgpu.model.objects import ContainerState, Pod, Status
+from vgpu.model.plugin_messages import CHECK_FAILED, CROSSED, NO_ROOM
 
 _Patterns = tuple[tuple[Cause, re.Pattern[str]], ...]
 

@@ -11,10 +11,10 @@ import msgspec
 
 from scheduler.compat.rows import ContainerShare
 from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
+from vgpu.model.units import MIB
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.volcano.key_set import HAMI
 from vgpu.schemes.volcano.node import registrations
-from vgpu.units import MIB
 
 GAUGE: Final = MetricType.GAUGE
 

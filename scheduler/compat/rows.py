@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from scheduler.gpushare_inspect import InspectedNode
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind, Device, PodRef, Share
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import peak_shares

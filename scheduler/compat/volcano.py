@@ -6,7 +6,7 @@ from typing import Any
 from scheduler.compat.rows import NodeHoldings
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.volcano_scheduler import HeldRow, volcano_scheduler_tables
-from vgpu.model import Share
+from vgpu.model.allocation import Share
 
 
 def volcano() -> tuple[FamilyTable, ...]:

@@ -11,8 +11,8 @@ from tests.support.bed.fleet import start_fleet
 from tests.support.bed.objects import ready
 from tests.support.bed.population import CARDS, SCHEMES, Population
 from tests.support.bed.stages import LIVES, Life
-from vgpu.kube.client import ApiClient
-from vgpu.model import Phase
+from vgpu.apiserver.client import ApiClient
+from vgpu.model.names import Phase
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import Volcano

@@ -13,7 +13,7 @@ from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER, DevicePlugin, pb
 from tests.support.bed.images import Shown
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint
 from vgpu.sources.podresources import HeldDevices, PodResourcesSource
 

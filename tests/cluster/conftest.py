@@ -5,7 +5,7 @@ import pytest
 from deploy.manifests import NAMESPACE
 from tests.cluster.charting import VALUES, Chart, driver_for_pods
 from tests.support.nvml_fake import Device, uuid
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 
 @pytest.fixture(scope="session")

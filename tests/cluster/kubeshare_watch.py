@@ -22,7 +22,7 @@ import urllib3
 from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.waiting import wait_ended, wait_until
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 SHARE_PODS = "/apis/kubeshare.nthu/v1/sharepods"
 PODS = "/api/v1/pods"

@@ -26,8 +26,8 @@ from tests.support.bed.client import Refused
 from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_ended, wait_until
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
-from vgpu.units import GIB, MIB
 
 CRD = ROOT / "deploy/manifests/kubeshare-crd.yaml"
 CARD = 16 * GIB

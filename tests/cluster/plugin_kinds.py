@@ -18,8 +18,8 @@ from tests.cluster.plugin_node import PORT, PluginNode, gaia_pod, gpushare_pod, 
 from tests.deviceplugin.driver_host import DriverHost, elf
 from tests.support.bed.client import Object
 from tests.support.bed.node import Node
+from vgpu.model.units import GIB
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO, KeySet
-from vgpu.units import GIB
 
 UNIT_MIB = 64
 """Of Volcano's memory here."""

@@ -23,10 +23,10 @@ from tests.support.bed.client import Client, Object
 from tests.support.bed.images import Shown
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
-from vgpu.admitted import AdmittedPod
-from vgpu.model import Scheme
-from vgpu.own_checkpoint import decode, file_name
-from vgpu.units import GIB
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.names import Scheme
+from vgpu.model.own_checkpoint import decode, file_name
+from vgpu.model.units import GIB
 
 STATE = "/var/lib/vgpu"
 CHECKPOINT = f"{KUBELET_DIR}/kubelet_internal_checkpoint"

@@ -9,7 +9,7 @@ import sys
 
 from deviceplugin import main
 from deviceplugin.failpoints import Step
-from vgpu.cli import main as cli
+from vgpucli.main import main as cli
 
 wanted, _, times = sys.argv.pop(1).partition(":")
 STEP, rest = Step(wanted), int(times or 1)

@@ -1,6 +1,6 @@
 """A simulated GPU node whose pods exist on a real API server, under the UIDs that it gave them.
 
-The files are those of :mod:`vgpu.simulator`, in their real formats; the pods are as the simulator
+The files are those of :mod:`simulator`, in their real formats; the pods are as the simulator
 says, and what is wrong with them a test adds.
 """
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from simulator.demo import demo
+from simulator.node import SimulatedNode, region_path
+from simulator.scenario import Scenario
 from tests.cluster.reconciling import Stage
 from tests.reconciler import samples
 from tests.support.bed.client import Object
-from vgpu.model import Device, PodRef
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef
+from vgpu.model.units import GIB
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode, region_path
-from vgpu.simulator.scenario import Scenario
-from vgpu.units import GIB
 
 SECOND = 5.0
 """Of the demo's story."""

@@ -3,7 +3,7 @@
     stage.put(samples.refused(samples.pod("train-0", namespace=namespace)))
     Command(client.kubeconfig, folder).plan().actions
 
-A sample is a value of :mod:`vgpu.kube.objects`; here it becomes an object of the API server, whose
+A sample is a value of :mod:`vgpu.model.objects`; here it becomes an object of the API server, whose
 status is written as a kubelet would. UIDs and versions are the server's own.
 """
 
@@ -24,8 +24,8 @@ from tests.support.bed.client import Client, Object
 from tests.support.bed.cluster import Cluster
 from tests.support.environment import ROOT
 from tests.support.waiting import wait_until
-from vgpu.cli import main
-from vgpu.kube.objects import (
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
     SHARE_POD,
@@ -35,8 +35,8 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.model import ContainerKind
 from vgpu.schemes.kubeshare.sharepod import OWNER
+from vgpucli.main import main
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 NAMESPACE = MANIFESTS / "namespace.yaml"

@@ -14,9 +14,9 @@ from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.bed.tools import Tool
 from tests.support.live import parse
-from vgpu.cli import main
+from vgpu.model.units import GIB
 from vgpu.sources.dra_state import read_dra_state
-from vgpu.units import GIB
+from vgpucli.main import main
 
 API = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.example.com"

@@ -12,6 +12,8 @@ from kubeshare.model import VirtualGpuName
 from reconciler import session, state_store
 from scheduler import presence
 from scheduler.node_claims import lease_name
+from simulator.demo import demo
+from simulator.node import SimulatedNode
 from tests.cluster.accounts import HOME, RELEASE, account, manifest_refusal, refusal
 from tests.cluster.extending import free_port, make_node, remove_nodes, request
 from tests.cluster.kubesharing import CRD, share_pod
@@ -23,13 +25,11 @@ from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.nvml_fake import FakeDriver
 from tests.support.waiting import wait_until
-from vgpu.cli import main
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.client import ApiClient
 from vgpu.program.node_token import NodeToken
+from vgpu.program.written_keys import program_keys
 from vgpu.schemes.registry import registry
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode
-from vgpu.written_keys import program_keys
+from vgpucli.main import main
 
 PLUGINS = ("device-plugin-volcano", "device-plugin-gpushare", "device-plugin-gaia")
 OF_NODES = (*PLUGINS, "reconciler-node", "kubeshare-node")

@@ -12,7 +12,7 @@ from tests.support.live import parse
 from tests.support.nvidia_plugin import SHARED
 from tests.support.nvml_fake import Device, uuid
 from tests.support.waiting import wait_until
-from vgpu.units import MIB
+from vgpu.model.units import MIB
 
 GPU = uuid(0)
 ROOT = "/data/mps"

@@ -11,17 +11,17 @@ from tests.support import sample_cluster as sample
 from tests.support.bed import crds, objects
 from tests.support.bed.cluster import start_cluster
 from tests.support.waiting import wait_until
-from vgpu.cli import main
-from vgpu.kube import list_watch
-from vgpu.kube import reader as reads
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver import list_watch
+from vgpu.apiserver import reader as reads
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.informer import Informer
 from vgpu.kube.documents import EventType
 from vgpu.kube.events import EventNote, NoteType
-from vgpu.kube.informer import Informer
 from vgpu.kube.kinds import NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import Lease
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Lease
+from vgpucli.main import main
 
 GPUSHARE = {"aliyun.com/gpu-mem": "8"}
 NOW = datetime(2025, 1, 1, tzinfo=UTC).timestamp()

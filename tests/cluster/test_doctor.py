@@ -15,9 +15,9 @@ from tests.support.environment import ROOT
 from tests.support.installed import ours
 from tests.support.nvml_fake import Device, FakeDriver
 from tests.support.waiting import wait_until
-from vgpu.cli import main
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.client import ApiClient
 from vgpu.kube.installation_kinds import NODE_HEARTBEATS
+from vgpucli.main import main
 
 SCHEDULER = "Deployment vgpu-system/vgpu-scheduler"
 RIGHTS = (MANIFESTS / "namespace.yaml", MANIFESTS / "scheduler-rbac.yaml")
@@ -190,7 +190,7 @@ def hook(event, arguments):
         opened.add(os.fsdecode(place))
 
 from click.testing import CliRunner
-from vgpu.commands.doctor_node import command
+from vgpucli.doctor.local_node import command
 
 sys.addaudithook(hook)
 result = CliRunner().invoke(command, sys.argv[1:], catch_exceptions=False)

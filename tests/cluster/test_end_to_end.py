@@ -23,8 +23,8 @@ from tests.support.bed import crds, objects
 from tests.support.bed.monitoring import Alertmanager, Prometheus
 from tests.support.nvml_fake import Device, Process, uuid
 from tests.support.waiting import wait_until
+from vgpu.model.units import GIB
 from vgpu.schemes.volcano.node import lock_text
-from vgpu.units import GIB
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tests.cluster.reconciling import staged
 from tests.reconciler.samples import node, pod
 from tests.support.bed import crds
 from tests.support.environment import ROOT
-from vgpu.cli import main
+from vgpucli.main import main
 
 OUTPUT = ("-o", "json", "--gpushare.memory-unit", "GiB")
 MEMORY = {"vgpu.dev/quota-memory": "100Gi"}

@@ -3,16 +3,16 @@
 import pytest
 
 from exporter.api import watch as watch_node
+from simulator.demo import demo
 from tests.cluster.accounts import account
 from tests.support.bed import objects
 from tests.support.live import LiveExporter
 from tests.support.waiting import wait_until
-from vgpu.kube.client import ApiClient
-from vgpu.kube.list_watch import pods_of_node
-from vgpu.reasons import Reason, SourceError
-from vgpu.simulator.demo import demo
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.list_watch import pods_of_node
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import MIB
 from vgpu.sources.pods import PodWatch
-from vgpu.units import MIB
 
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
 NODE = "gpu-node-1"

@@ -18,8 +18,8 @@ from tests.support.bed.cluster import start_cluster
 from tests.support.bed.fleet import FLAGS, Fleet, create
 from tests.support.bed.population import CARDS, Population
 from tests.support.waiting import wait_ended, wait_until
+from vgpu.model.units import MIB
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, ROLE
-from vgpu.units import MIB
 
 pytestmark = pytest.mark.thorough("fleets")
 

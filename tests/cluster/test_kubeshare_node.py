@@ -21,8 +21,8 @@ from tests.support.bed.deviceplugin import DevicePlugin
 from tests.support.bed.images import Shown
 from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
+from vgpu.model.units import GIB
 from vgpu.rpc import deviceplugin_pb2 as pb
-from vgpu.units import GIB
 
 UUIDS = ("GPU-real-0", "GPU-real-1")
 SHARED = "zxcvb"

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.environment import ROOT
-from vgpu.cli import main
-from vgpu.commands.node_resource import operations
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpucli.main import main
+from vgpucli.node_resource import operations
 
 NAME = "example.com/fpga"
 

@@ -15,8 +15,8 @@ from tests.support.nvidia_plugin import GPU as TIME_SLICED
 from tests.support.nvidia_plugin import M0 as M
 from tests.support.nvidia_plugin import SHARED as MPS
 from tests.support.waiting import wait_until
-from vgpu.facts import Gpu, GpuSample
-from vgpu.model import Sharing, Source
+from vgpu.model.facts import Gpu, GpuSample
+from vgpu.model.names import Sharing, Source
 from vgpu.schemes.own_devices import OwnGrant
 from vgpu.schemes.registry import registry
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource

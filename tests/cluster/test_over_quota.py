@@ -13,8 +13,8 @@ from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
-from vgpu.cli import main
 from vgpu.quota.mark import OVER_QUOTA
+from vgpucli.main import main
 
 RULES = {
     "over_quota": {"mode": "off"},

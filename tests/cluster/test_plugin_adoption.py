@@ -10,7 +10,7 @@ from tests.cluster.plugin_originals import GPU_MANAGERS, original_of, served
 from tests.cluster.plugin_truth import CHECKPOINT, delete, is_untouched
 from tests.cluster.plugin_view import OVERRIDE, Sight, first_process, late_env
 from tests.support.bed import objects
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 from vgpu.schemes.volcano.node import lock_text
 
 FULL, ASK = Ask(0, GPU_GIB), Ask(1, 3)

@@ -6,16 +6,17 @@ from deviceplugin.kubelet.container_devices import read_assignments
 from deviceplugin.kubelet.device_lists import offered
 from deviceplugin.kubelet.registrar import Registrar
 from deviceplugin.kubelet.registration import RegistrationOutcome
+from deviceplugin.list_size import KUBELET_LIMIT
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.scripted_allocator import ScriptedAllocator, raises
 from tests.support.bed import objects
 from tests.support.bed.deviceplugin import FOLDER
 from tests.support.waiting import wait_until
-from vgpu.list_size import KUBELET_LIMIT
-from vgpu.model import Device, Scheme
+from vgpu.model.allocation import Device
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB
 from vgpu.schemes.codec import ContainerEdits
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.units import GIB
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 NAME = "0123456789abcdef01234567"

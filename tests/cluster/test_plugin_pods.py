@@ -24,12 +24,12 @@ from tests.deviceplugin.gaia_host import register
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
 from tests.support.waiting import wait_until
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.units import GIB
 from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 from vgpu.schemes.volcano.node import lock_text
-from vgpu.units import GIB
 
 GPUS = 4
 ENDED = "18446744073709551615"

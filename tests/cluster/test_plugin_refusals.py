@@ -11,7 +11,7 @@ from tests.cluster.plugin_scheduler import deaf
 from tests.cluster.plugin_view import Sight
 from tests.support.bed import objects
 from tests.support.waiting import wait_until
-from vgpu.plugin_messages import CHECK_FAILED
+from vgpu.model.plugin_messages import CHECK_FAILED
 
 KIND = KINDS["volcano"]
 DEVICES, TO_ALLOCATE = "volcano.sh/vgpu-ids-new", "volcano.sh/devices-to-allocate"

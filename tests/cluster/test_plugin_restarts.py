@@ -28,9 +28,9 @@ from tests.cluster.plugin_truth import (
 )
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
-from vgpu.model import Scheme
-from vgpu.own_checkpoint import file_name
-from vgpu.reasons import Reason
+from vgpu.model.names import Scheme
+from vgpu.model.own_checkpoint import file_name
+from vgpu.model.reasons import Reason
 
 KIND = "volcano"
 OWN = f"{STATE}/{file_name(Scheme.VOLCANO)}"

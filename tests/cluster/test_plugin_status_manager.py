@@ -17,9 +17,9 @@ from tests.support import sample_cluster as sample
 from tests.support.bed import objects
 from tests.support.plugin_pods import by_name, gpu, no_capacity, tenant_of
 from tests.support.waiting import wait_until
-from vgpu.kube import list_watch
-from vgpu.kube.client import ApiClient
-from vgpu.kube.informer import Informer
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.informer import Informer
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.schemes.volcano.node import lock_text
 

@@ -13,7 +13,7 @@ from tests.cluster.reconciling import AT_ONCE, CLUSTER_RIGHTS, Command, forget_s
 from tests.support.bed import objects
 from tests.support.bed.node import Node
 from tests.support.waiting import wait_until
-from vgpu.plugin_messages import CHECK_FAILED, CROSSED
+from vgpu.model.plugin_messages import CHECK_FAILED, CROSSED
 
 GPUS = 3
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -19,8 +19,8 @@ from tests.support.bed import crds, objects
 from tests.support.bed.client import Refused
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import wait_until
-from vgpu.kube.client import ApiClient
-from vgpu.kube.leader_election import LeaderElector
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.leader_election import LeaderElector
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.schemes.volcano.node import lock_text
 

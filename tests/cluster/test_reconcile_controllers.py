@@ -36,9 +36,9 @@ from tests.support.bed.cluster import start_cluster
 from tests.support.bed.deviceplugin import DevicePlugin, in_the_environment
 from tests.support.bed.processes import Daemon
 from tests.support.waiting import WAIT_SECONDS, wait_until
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.model import Phase, PodRef
+from vgpu.model.names import Phase, PodRef
 
 VGPU = "volcano.sh/vgpu-number"
 EAGER = Policy(ages=Ages(*[0.0] * len(Ages.__struct_fields__)))

@@ -11,6 +11,7 @@ from reconciler.cycle import Cycles
 from reconciler.observe.node import NodeObserver
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
+from simulator.demo import A10, L40S, demo
 from tests.cluster.reconcile_node import SECOND, NodeOnStage
 from tests.cluster.reconciling import (
     CLUSTER_RIGHTS,
@@ -22,11 +23,10 @@ from tests.cluster.reconciling import (
     with_rights,
 )
 from tests.support.bed.processes import Daemon
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.simulator.demo import A10, L40S, demo
+from vgpu.model.units import GIB
 from vgpu.sources.node_sources import NodePaths
-from vgpu.units import GIB
 
 EAGER = Policy(ages=Ages(*[0.0] * len(Ages.__struct_fields__)))
 

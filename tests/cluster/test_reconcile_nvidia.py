@@ -13,6 +13,8 @@ from reconciler.cycle import Cycles
 from reconciler.observe.node import NodeObserver
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
+from simulator.demo import A10, L40S, make_pod
+from simulator.scenario import Process, Scenario
 from tests.cluster.reconcile_node import SECOND, NodeOnStage
 from tests.cluster.reconciling import (
     AT_ONCE,
@@ -24,15 +26,13 @@ from tests.cluster.reconciling import (
     with_rights,
 )
 from tests.reconciler import samples
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.kube.objects import Container
-from vgpu.model import Share
+from vgpu.model.allocation import Share
+from vgpu.model.objects import Container
+from vgpu.model.units import GIB
 from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.simulator.demo import A10, L40S, make_pod
-from vgpu.simulator.scenario import Process, Scenario
 from vgpu.sources.node_sources import NodePaths
-from vgpu.units import GIB
 
 NODE = "gpu-nvidia-1"
 HOUR = 3600.0

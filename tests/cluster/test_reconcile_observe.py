@@ -16,9 +16,9 @@ from tests.support.bed import objects
 from tests.support.bed.population import CARD_MIB, card_uuid, node_name
 from tests.support.bed.stages import Life
 from tests.support.waiting import wait_until
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
 from vgpu.ledger import ConflictKind
 from vgpu.sources.node_sources import NodePaths
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from reconciler.owners.kinds import ROWS
+from simulator.demo import demo
 from tests.cluster.reconcile_node import NodeOnStage
 from tests.cluster.reconciling import (
     AT_ONCE,
@@ -29,7 +30,6 @@ from tests.support.bed.client import Refused
 from tests.support.bed.cluster import start_cluster
 from tests.support.bed.processes import Daemon
 from vgpu.kube.kept_keys import GROUP_NAME
-from vgpu.simulator.demo import demo
 
 KUBESHARE = AT_ONCE | {"rules": {"kubeshare": {"mode": "apply"}}}
 

@@ -25,11 +25,11 @@ from tests.cluster.reconciling import (
 from tests.reconciler import samples
 from tests.reconciler.samples import replace, uuid
 from tests.support.bed import crds
-from vgpu.kube.objects import ContainerState, Node, Status
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import ContainerState, Node, Status
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
-from vgpu.units import GIB
 
 NODE = "gpu-1"
 STYLES = ("volcano", "hami", "gpushare", "gaia")

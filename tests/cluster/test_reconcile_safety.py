@@ -34,9 +34,9 @@ from tests.support.bed import crds
 from tests.support.reconcile_plans import unmoved
 from tests.support.waiting import WAIT_SECONDS, wait_ended
 from tests.test_malformed_objects import TENANTS, share_pod
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.client import ApiClient
-from vgpu.kube.objects import MIRROR
+from vgpu.model.objects import MIRROR
 
 NODE = "gpu-1"
 LOCK = samples.CODECS["hami"].key_set.locks[0]

@@ -17,7 +17,7 @@ from tests.cluster.extending import Extender, ExtenderProxy, Fault, bound, kube_
 from tests.cluster.placing import NODES_OF, Replay, all_that_fit, check, labelled, random_pods
 from tests.cluster.scheduler_bed import LOST_REQUEST, bed, bind_body, placing
 from tests.support.waiting import wait_until
-from vgpu.units import MIB
+from vgpu.model.units import MIB
 
 __all__ = ["bed", "placing"]
 

@@ -10,7 +10,7 @@ from tests.cluster.placing import Placing, check
 from tests.cluster.scheduler_bed import bed
 from tests.cluster.test_reconcile_apply import budget
 from tests.support.bed.client import Refused
-from vgpu.cli import main
+from vgpucli.main import main
 
 __all__ = ["bed"]
 

@@ -21,8 +21,8 @@ from tests.cluster.scheduled import GIB, SYSTEM, asking, promised, require_no_ov
 from tests.support.bed import objects
 from tests.support.bed.images import Shown
 from tests.support.waiting import wait_ended, wait_until
-from vgpu.model import Scheme
-from vgpu.own_checkpoint import decode, file_name
+from vgpu.model.names import Scheme
+from vgpu.model.own_checkpoint import decode, file_name
 
 pytestmark = pytest.mark.thorough("schedulers")
 

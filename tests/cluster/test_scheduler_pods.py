@@ -19,8 +19,8 @@ from tests.support.bed.client import Refused
 from tests.support.registers import HAMI, hami_gpu
 from tests.support.waiting import wait_until
 from vgpu.kube.kinds import NODES
+from vgpu.model.units import MIB
 from vgpu.placement.node_view import held_shares, scheme_of
-from vgpu.units import MIB
 
 __all__ = ["bed", "placing"]
 

@@ -10,7 +10,7 @@ from tests.cluster.scheduler_bed import LOST_REQUEST, bed, placing
 from tests.support.bed import objects
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from tests.support.web_helpers import Pki, fetch
-from vgpu.written_keys import RETRY
+from vgpu.program.written_keys import RETRY
 
 __all__ = ["bed", "placing"]
 

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
+from simulator.apiserver import ALL_KINDS, ApiServer
+from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
-from vgpu.simulator.apiserver import ALL_KINDS, ApiServer
-from vgpu.simulator.store import ObjectStore
 
 KINDS = {kind.name: kind for kind in ALL_KINDS}
 

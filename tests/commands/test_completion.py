@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.environment import ROOT, required_tool
-from vgpu.cli import COMMANDS, main
+from vgpucli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

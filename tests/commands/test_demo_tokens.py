@@ -3,10 +3,10 @@
 import pytest
 
 from kubeshare.node_files import CONFIG
-from vgpu.commands.demo_tokens import SECOND, WARM_UP_SECONDS, TokenSimulation
+from simulator.demo_tenants import NOTEBOOK, PERIOD_SECONDS, T4, TRAINER
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
-from vgpu.simulator.demo_tenants import NOTEBOOK, PERIOD_SECONDS, T4, TRAINER
-from vgpu.units import GIB
+from vgpucli.demo.tokens import SECOND, WARM_UP_SECONDS, TokenSimulation
 
 SHARES = {"trainer-0": (500, 800), "notebook-0": (200, 1000)}
 

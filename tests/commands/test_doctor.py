@@ -16,8 +16,8 @@ from tests.support.installed import (
     our_scheduler,
     with_software,
 )
-from vgpu.cli import main
-from vgpu.commands.doctor_document import DiagnosisDocument
+from vgpucli.doctor.document import DiagnosisDocument
+from vgpucli.main import main
 
 ITEMS = [
     with_software(

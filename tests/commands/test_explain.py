@@ -6,10 +6,10 @@ from click.testing import CliRunner
 
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
-from vgpu.cli import main
-from vgpu.commands import explain_read
-from vgpu.commands.explain_document import ExplanationDocument
-from vgpu.kube.connection import ApiConnection
+from vgpu.apiserver.connection import ApiConnection
+from vgpucli.explain import read as explain_read
+from vgpucli.explain.document import ExplanationDocument
+from vgpucli.main import main
 
 ITEMS = [
     sample.volcano_node("gpu-1", 1),

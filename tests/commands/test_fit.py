@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
-from vgpu.cli import main
-from vgpu.kube.reader import Reader
+from vgpu.apiserver.reader import Reader
+from vgpucli.main import main
 
 
 def quota(namespace, **hard):

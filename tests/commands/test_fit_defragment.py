@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tests.commands.conftest import dumped
 from tests.support import sample_cluster as sample
-from vgpu.cli import main
+from vgpucli.main import main
 
 
 def owner(kind, name, group="apps/v1"):

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from vgpu.cli import COMMANDS, main
+from vgpucli.main import COMMANDS, main
 
 SUBCOMMANDS = (
     ("topology", "serve"),

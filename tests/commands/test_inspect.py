@@ -15,14 +15,14 @@ from rich.console import Console
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
-from vgpu.cli import main
-from vgpu.commands.inspect_document import InventoryDocument
-from vgpu.commands.inspect_table import layout_for, show
-from vgpu.durations import age
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.kube.dump import decode_dump
-from vgpu.legacy_inspect import details, summary
-from vgpu.units import GIB, MIB, count, rounded_size
+from vgpu.model.durations import age
+from vgpu.model.units import GIB, MIB, count, rounded_size
+from vgpucli.inspect.document import InventoryDocument
+from vgpucli.inspect.legacy import details, summary
+from vgpucli.inspect.table import layout_for, show
+from vgpucli.main import main
 
 NODES = (
     sample.volcano_node("gpu-1", 1, healthy=(True, False)),
@@ -503,7 +503,9 @@ def test_a_reader_that_leaves_early_is_no_error(dump):
 
 
 def test_as_kubectls_plugin_it_calls_itself_so():
-    script = "import sys; sys.argv[0] = '/usr/bin/kubectl-vgpu'; from vgpu.cli import main; main()"
+    script = (
+        "import sys; sys.argv[0] = '/usr/bin/kubectl-vgpu'; from vgpucli.main import main; main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "inspect", "--help"],
         check=True,

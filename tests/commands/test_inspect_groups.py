@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
-from vgpu.cli import main
+from vgpucli.main import main
 
 MIB = 1024**2
 

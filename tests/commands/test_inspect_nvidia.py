@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW, nvidia_node
-from vgpu.cli import main
-from vgpu.kube.objects import Node
-from vgpu.model import Sharing
+from vgpu.model.names import Sharing
+from vgpu.model.objects import Node
 from vgpu.schemes.nvidia.node import advertised
+from vgpucli.main import main
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW, nvidia_node
-from vgpu.cli import main
+from vgpucli.main import main
 
 GPU = "nvidia.com/gpu"
 ITEMS = (

@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from reconciler.commands import apply as apply_module
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import NOW
-from vgpu.cli import main
-from vgpu.commands import inspect as inspect_module
 from vgpu.kube.kinds import NODES, PODS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
+from vgpucli.inspect import command as inspect_module
+from vgpucli.main import main
 
 ITEMS = (
     sample.volcano_node("gpu-1", 1),

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from tests.support import sample_cluster as sample
 from tests.support.answering_server import answer, serving, status
 from tests.support.dra import published, resource_claim_json, resource_slice, result
-from vgpu.cli import main
-from vgpu.commands.inspect_read import from_cluster
+from vgpucli.inspect.read import from_cluster
+from vgpucli.main import main
 
 UUID = sample.uuid(7)
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from tests.grafana.promtool import inputs, passes, renamed
 from tests.support import sample_cluster as sample
-from vgpu.cli import main
-from vgpu.commands.measured_use import queries
+from vgpu.model.units import GIB
 from vgpu.quota.resources import CORES, MEMORY
-from vgpu.units import GIB
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
+from vgpucli.main import main
+from vgpucli.measured_use import queries
 
 ITEMS = (
     sample.volcano_node("gpu-1", 1),

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.cli import main
-from vgpu.commands.node_resource import name_error, operations
+from vgpucli.main import main
+from vgpucli.node_resource import name_error, operations
 
 PATH = "/status/capacity/example.com~1fpga"
 

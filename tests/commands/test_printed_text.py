@@ -22,18 +22,20 @@ from tests.support import sample_cluster as sample
 from tests.support.hostile_server import answering_all
 from tests.support.installed import our_plugin, our_scheduler, workload
 from tests.support.sample_cluster import NOW
-from vgpu import output
-from vgpu.cli import main
-from vgpu.document_text import json_text, yaml_text
-from vgpu.program import failures, logs
+from vgpu.model.document_text import json_text, yaml_text
+from vgpu.program import failures, logs, output
+from vgpu.program.own_packages import PACKAGES
+from vgpucli.main import main
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
 PRINTERS = {
-    "vgpu/output.py": {"click.echo"},
+    "vgpu/program/output.py": {"click.echo"},
     "vgpu/program/failures.py": {"error.show"},  # into a text
-    "vgpu/terminal.py": {"Console", "console.print"},  # of segments without control characters
-    "vgpu/commands/top_screen.py": {"Console", "console.print"},
+    "vgpu/program/terminal.py": {
+        "Console",
+        "console.print",
+    },  # of segments without control characters
+    "vgpucli/top/screen.py": {"Console", "console.print"},
 }
 """The calls that write to a terminal, by the only file that may have them."""
 
@@ -333,4 +335,4 @@ def test_no_module_prints_but_through_the_one_function():
             name = called(node)
             if is_printing(name) and name not in allowed:
                 found.add(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
-    assert not found, "print with vgpu.output or vgpu.terminal"
+    assert not found, "print with vgpu.program.output or vgpu.program.terminal"

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tests.commands.test_inspect_groups import ITEMS, run
-from vgpu.commands.quota import _comment
+from vgpucli.quota.command import _comment
 
 __all__ = ["ITEMS"]
 

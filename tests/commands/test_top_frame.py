@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from vgpu.commands.top import Live
-from vgpu.commands.top_frame import (
+from vgpucli.top.command import Live
+from vgpucli.top.frame import (
     HELP,
     LONGEST_TREND,
     ColumnLayout,
@@ -23,8 +23,8 @@ from vgpu.commands.top_frame import (
     short,
     spark,
 )
-from vgpu.commands.top_keys import Command, Move, Sort
-from vgpu.commands.top_reading import PageDevice, PageProcess, PageReading, PageShare, PageToken
+from vgpucli.top.keys import Command, Move, Sort
+from vgpucli.top.reading import PageDevice, PageProcess, PageReading, PageShare, PageToken
 
 GIB = 2**30
 GPU = PageDevice("GPU-aaaaaaaa-1", 0, "NVIDIA A10", up=True, used=6 * GIB, total=24 * GIB,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.commands.top_keys import (
+from vgpucli.top.keys import (
     KEYS,
     LONGEST,
     Command,

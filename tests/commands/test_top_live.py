@@ -14,10 +14,14 @@ from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.environment import own_loopback
 from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
 from tests.support.terminal import Terminal
-from vgpu.commands.top import command
 from vgpu.program.signals import USER_DEFINED
+from vgpucli.top.command import command
 
-TOP = (sys.executable, "-c", "from vgpu.commands.top import command; command(prog_name='vgpu top')")
+TOP = (
+    sys.executable,
+    "-c",
+    "from vgpucli.top.command import command; command(prog_name='vgpu top')",
+)
 HERE = (*TOP, "--simulate", "--interval=100ms")
 LEAVE = b"\x1b[0m\x1b[?25h\x1b[?1049l"
 
@@ -155,7 +159,7 @@ def test_a_signal_that_asks_for_nothing_does_nothing(top, number):
 
 def test_a_defect_leaves_the_terminal_as_it_was_before_its_traceback():
     crash = (
-        "import vgpu.commands.top as top\n"
+        "import vgpucli.top.command as top\n"
         "top.frame = lambda *_, **__: 1 / 0\n"
         "top.command(['--simulate'])"
     )
@@ -188,7 +192,7 @@ def test_a_driver_that_hangs_holds_back_neither_the_keys_nor_the_end(tmp_path):
     driver = FakeDriver(tmp_path)
     hang = Fault("nvmlDeviceGetCount_v2", delay_ms=600_000)
     driver.write(devices=[Device(uuid(0))], faults=[hang])
-    alone = "import vgpu.commands.top as top; top.LOCAL = 'http://127.0.0.1:9'; top.command()"
+    alone = "import vgpucli.top.command as top; top.LOCAL = 'http://127.0.0.1:9'; top.command()"
     arguments = [sys.executable, "-c", alone, "--sample.timeout=300ms", "--interval=200ms"]
     with Terminal(arguments, **driver.env()) as terminal:
         terminal.wait_for("nvml (timeout)")
@@ -242,7 +246,7 @@ def test_one_frame_in_a_pipe_has_no_escape_codes(tmp_path):
 @pytest.mark.slow
 def test_the_exporter_on_this_node_is_asked_before_the_node_itself(tmp_path):
     with RunningDemo(tmp_path) as demo:
-        local = f"import vgpu.commands.top as top; top.LOCAL = {demo.url!r}; top.command()"
+        local = f"import vgpucli.top.command as top; top.LOCAL = {demo.url!r}; top.command()"
         arguments = [sys.executable, "-c", local, "--once"]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith(f" vgpu top  {demo.url} ")

@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from tests.commands.test_top_frame import GIB, GPU, share, state, text
-from vgpu.commands.top_frame import ScreenState, grown
-from vgpu.commands.top_nodes import SeveralExporters, merged
-from vgpu.commands.top_reading import PageProcess, PageReading
 from vgpu.inventory import unit_doubt
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.volcano.row import VOLCANO_ROW
-from vgpu.units import MIB
+from vgpucli.top.frame import ScreenState, grown
+from vgpucli.top.nodes import SeveralExporters, merged
+from vgpucli.top.reading import PageProcess, PageReading
 
 
 def page(*shares, **known):

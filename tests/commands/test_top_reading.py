@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.commands.top_reading import (
+from vgpu.inventory import short_notes
+from vgpucli.top.reading import (
     PageDevice,
     PageError,
     PageShare,
@@ -15,7 +16,6 @@ from vgpu.commands.top_reading import (
     read_page,
     read_processes,
 )
-from vgpu.inventory import short_notes
 
 GPU = "GPU-a"
 WHO = 'namespace="ml",pod="train-0",container="main",pod_uid="u1"'

@@ -5,8 +5,8 @@ import os
 import pytest
 from rich.text import Text
 
-from vgpu.commands.top_frame import Size
-from vgpu.commands.top_screen import CLEAR, ENTER, LEAVE, Screen
+from vgpucli.top.frame import Size
+from vgpucli.top.screen import CLEAR, ENTER, LEAVE, Screen
 
 SIZE = Size(10, 3)
 

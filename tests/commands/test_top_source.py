@@ -9,13 +9,13 @@ import pytest
 from tests.support.environment import own_loopback
 from tests.support.waiting import wait_ended
 from tests.support.web_helpers import Pki, hashed
-from vgpu.commands import http_source
-from vgpu.commands.http_source import Unanswered
-from vgpu.commands.top_source import Exporter
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.web.config import WebConfigFile
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
+from vgpucli import http_source
+from vgpucli.http_source import Unanswered
+from vgpucli.top.source import Exporter
 
 PAGE = "vgpu_snapshot_timestamp_seconds 1\n"
 

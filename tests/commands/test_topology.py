@@ -24,18 +24,10 @@ from exporter.view import Attribution, ExporterView, ShareRow
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.commands.topology import Display, command
-from vgpu.commands.topology_state import (
-    by_links,
-    by_matrix,
-    state_of,
-    unknown,
-    unknown_nvlinks,
-    whole_gpus,
-    with_nvlink,
-)
-from vgpu.display.messages import graph_text, usages, usages_text
-from vgpu.facts import (
+from vgpu.ledger import Evidence, Statement, merge
+from vgpu.ledger.from_node import devices_of
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -44,23 +36,32 @@ from vgpu.facts import (
     ProcessOwner,
     ProcessSample,
 )
-from vgpu.kube.objects import Container, Pod
-from vgpu.ledger import Evidence, Statement, merge
-from vgpu.ledger.from_node import devices_of
-from vgpu.model import PodRef, Scheme, Share, Source
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.objects import Container, Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.topology import LinkLevel, parse_matrix
+from vgpu.model.units import GIB
 from vgpu.rpc import display_pb2 as pb
 from vgpu.sources.collector import CollectorRow
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation
 from vgpu.sources.pods import pod_sample
-from vgpu.topology import LinkLevel, parse_matrix
-from vgpu.units import GIB
+from vgpucli.topology.command import Display, command
+from vgpucli.topology.messages import graph_text, usages, usages_text
+from vgpucli.topology.state import (
+    by_links,
+    by_matrix,
+    state_of,
+    unknown,
+    unknown_nvlinks,
+    whole_gpus,
+    with_nvlink,
+)
 
 PROGRAM = (
     sys.executable,
     "-c",
-    "from vgpu.commands.topology import command; command(prog_name='vgpu topology')",
+    "from vgpucli.topology.command import command; command(prog_name='vgpu topology')",
 )
 NEAR = """\
         GPU0    GPU1    NIC0    CPU Affinity

@@ -14,7 +14,7 @@ import exporter.flags
 import kubeshare.main
 import kubeshare.tokens.main
 import scheduler.main
-import vgpu.commands.feedback
+import vgpucli.feedback.command
 from deploy.manifests import FOLDER, MANIFESTS, NAMESPACE, PLACEHOLDER, unpublished
 from grafana.settings import EXPORTER, RECONCILER
 from tests.cluster.extending import MAP_RIGHTS, RIGHTS
@@ -172,7 +172,7 @@ def test_probes_and_port_are_the_programs(name, spec, container):
         "device-plugin": deviceplugin.flags.DEFAULT_PORT,
         "reconcile": 9396,
         "tokens": int(kubeshare.tokens.main.DEFAULT_ADDRESS.rpartition(":")[2]),
-        "feedback": int(vgpu.commands.feedback.DEFAULT_ADDRESS.rpartition(":")[2]),
+        "feedback": int(vgpucli.feedback.command.DEFAULT_ADDRESS.rpartition(":")[2]),
         "scheduler": int(scheduler.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "controller": int(kubeshare.main.DEFAULT_ADDRESS.rpartition(":")[2]),
         "node": int(kubeshare.main.NODE_ADDRESS.rpartition(":")[2]),

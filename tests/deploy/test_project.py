@@ -16,8 +16,8 @@ from grafana.generate import dashboard_files, rule_files
 from grafana.runbooks import charted, published
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
-from vgpu import documentation
-from vgpu.cli import main as cli
+from vgpu.model import documentation
+from vgpucli.main import main as cli
 
 NOWHERE = Project()
 SOMEWHERE = Project(

@@ -3,11 +3,12 @@
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.model import ContainerDevices
-from vgpu.kube.objects import Container, ContainerState, Pod, Status
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import Container, ContainerState, Pod, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import VISIBLE_DEVICES, ContainerEdits
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.units import GIB, MIB
 
 NODE = "node-1"
 NUMBER, MEMORY, CORES = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"

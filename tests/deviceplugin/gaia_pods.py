@@ -8,7 +8,7 @@ from itertools import combinations
 from deviceplugin.adapters.gaia import GaiaAdapter
 from tests.support.plugin_pods import NODE, container, gpu, pod
 from tests.support.topologies import TOPO6
-from vgpu.topology import parse_matrix
+from vgpu.model.topology import parse_matrix
 
 CORE, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 INDEX, ASSIGNED = "tencent.com/predicate-gpu-idx-", "tencent.com/gpu-assigned"

@@ -2,8 +2,8 @@
 
 import sys
 
-from vgpu.cli import main
-from vgpu.kube import service_account
+from vgpu.apiserver import service_account
+from vgpucli.main import main
 
 service_account.ACCOUNT = sys.argv.pop(1)
 main()

@@ -21,6 +21,8 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.deviceplugin.admitting_kubelet import AdmittingKubelet
 from tests.support.bed.pki import Authority
 from tests.support.bed.processes import Daemon
@@ -29,8 +31,6 @@ from tests.support.live import parse, port_in
 from tests.support.nvml_fake import Device, FakeDriver, uuid
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube.kinds import NODES, PODS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
 IN_A_POD = Path(__file__).with_name("in_a_pod.py")

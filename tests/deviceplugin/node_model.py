@@ -15,7 +15,8 @@ from deviceplugin.allocate.prestart import prestart_check
 from deviceplugin.recovery.node_probe import ledger_of
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import NODE, NUMBER, ROLE, assignment, made, replace
-from vgpu.facts import (
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -30,8 +31,8 @@ from vgpu.facts import (
     RegionProcess,
     ShimSample,
 )
-from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
-from vgpu.model import ContainerKind, Phase, PodRef, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.objects import ContainerState, Pod, Status, holds_devices
 from vgpu.schemes.codec import VISIBLE_DEVICES
 from vgpu.sources.observation import Observation
 

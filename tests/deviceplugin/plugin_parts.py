@@ -32,7 +32,7 @@ from deviceplugin.recovery.checkpoint import CheckpointFile
 from tests.deviceplugin.admitting_kubelet import content
 from tests.deviceplugin.allocation_values import GPUS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.key_set import VOLCANO
 

@@ -12,10 +12,10 @@ from deviceplugin.kubelet.advertised import Offers, gpu_statuses
 from deviceplugin.wiring import unit_of
 from tests.deviceplugin.allocation_values import NUMBER
 from tests.support.plugin_pods import A, B, gpu
+from vgpu.model.units import GIB, MIB
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.units import GIB, MIB
 
 MEMORY = "volcano.sh/vgpu-memory"
 

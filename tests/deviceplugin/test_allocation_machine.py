@@ -23,8 +23,8 @@ from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.collectable import GRACE_SECONDS
 from tests.deviceplugin.allocation_values import GPUS, INIT, A, B, C, replace, share
 from tests.deviceplugin.node_model import NodeModel
-from vgpu.kube.objects import holds_devices
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import holds_devices
 
 APP = ContainerKind.APP
 NAMES = ("web-0", "web-1", "")

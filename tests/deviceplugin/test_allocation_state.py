@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.capacity import CapacityError
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
     GPUS,
@@ -23,11 +24,11 @@ from tests.deviceplugin.allocation_values import (
     replace,
     share,
 )
-from vgpu.admitted import AdmittedPod
-from vgpu.capacity import CapacityError
-from vgpu.kube.objects import MIRROR, ContainerState, Status
-from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
-from vgpu.units import GIB
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.objects import MIRROR, ContainerState, Status
+from vgpu.model.units import GIB
 
 APP = ContainerKind.APP
 UIDS = "pqrstuvw"

@@ -22,8 +22,8 @@ from tests.deviceplugin.allocation_values import A, B, claimed, made, running, s
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
 from tests.support.waiting import result_of, wait_ended, wait_until
-from vgpu.kube.objects import ContainerState, Status
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import ContainerState, Status
 from vgpu.schemes.codec import ContainerEdits
 
 BOTH = pytest.mark.parametrize("injector", [CdiInjector, FileInjector], ids=["cdi", "files"])

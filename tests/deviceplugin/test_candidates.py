@@ -22,8 +22,8 @@ from tests.deviceplugin.allocation_values import (
     running,
     share,
 )
-from vgpu.kube.objects import MIRROR, Container, ContainerState, Pod, Status
-from vgpu.model import ContainerKind, Phase, PodRef
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.objects import MIRROR, Container, ContainerState, Pod, Status
 from vgpu.schemes.gpushare.annotations import ASSIGNED, CHANGED_AT, INDEX
 from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
 

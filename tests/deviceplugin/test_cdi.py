@@ -12,7 +12,7 @@ from deviceplugin.injection import cdi
 from deviceplugin.injection.cdi import CdiInjector
 from tests.support.broken_disk import BrokenDisk
 from tests.support.environment import GOLDEN_FILES
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.codec import ContainerEdits, Mount
 
 GOLDEN = GOLDEN_FILES / "device-plugin" / "vgpu-0123456789abcdef01234567.json"

@@ -13,11 +13,12 @@ import pytest
 from deviceplugin.recovery.checkpoint import MOST_DAMAGED, CheckpointFile, LockHeld
 from tests.support.broken_disk import BrokenDisk
 from tests.support.waiting import WAIT_SECONDS, result_of, wait_until
-from vgpu.admitted import AdmittedPod, Binding
-from vgpu.model import Allocation, Phase, PodRef, Scheme, Share
-from vgpu.own_checkpoint import LIMIT
-from vgpu.reasons import Reason
-from vgpu.units import GIB
+from vgpu.model.admitted_pod import AdmittedPod, Binding
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.own_checkpoint import LIMIT
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 GPU = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
@@ -221,8 +222,8 @@ def test_a_killed_process_leaves_a_state_that_can_be_loaded(tmp_path):
     code = (
         "import sys\n"
         "from deviceplugin.recovery.checkpoint import CheckpointFile\n"
-        "from vgpu.model import PodRef, Scheme\n"
-        "from vgpu.admitted import AdmittedPod\n"
+        "from vgpu.model.names import PodRef, Scheme\n"
+        "from vgpu.model.admitted_pod import AdmittedPod\n"
         f"store = CheckpointFile(sys.argv[1], Scheme.VOLCANO, 'node-1', {BOOT!r}).open()\n"
         "for number in range(10**9):\n"
         "    store.save([AdmittedPod(PodRef(uid, '', ''), ()) for uid in (str(number), 'x')])\n"

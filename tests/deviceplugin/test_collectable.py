@@ -26,7 +26,7 @@ from tests.deviceplugin.allocation_values import (
     running,
     share,
 )
-from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
+from vgpu.model.objects import MIRROR, Container, ContainerState, Status
 
 NOW = 1000.0
 P = frozenset({"p"})

@@ -13,7 +13,7 @@ from deviceplugin.kubelet.container_devices import read_assignments, stamp
 from deviceplugin.kubelet.responses import answer
 from deviceplugin.model import ContainerDevices
 from tests.support.environment import GOLDEN_FILES
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import ContainerEdits
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint
 

@@ -17,7 +17,7 @@ from tests.deviceplugin.allocation_values import (
     running,
     share,
 )
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
 
 APP = ContainerKind.APP
 TWO = made("p", [("x", APP, (share(A, 2),)), ("y", APP, (share(A, 2),))])

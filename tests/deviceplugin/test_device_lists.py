@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.kubelet.device_lists import AdvertisedList, IdUnit, TooLong, offered
-from vgpu.list_size import KUBELET_LIMIT
-from vgpu.model import Device
-from vgpu.reasons import SourceError
+from deviceplugin.list_size import KUBELET_LIMIT
+from vgpu.model.allocation import Device
+from vgpu.model.reasons import SourceError
+from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 VOLCANO, GPUSHARE, GAIA = Volcano(memory_factor=1), Gpushare(memory_unit=MIB), Gaia()
 FACTOR = IdUnit(MIB, "--volcano.memory-factor")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.injection.files import FileInjector
 from tests.support.broken_disk import BrokenDisk
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.codec import ContainerEdits, Mount
 
 NAME, OTHER = "0123456789abcdef01234567", "1" * 24

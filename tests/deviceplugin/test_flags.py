@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin import main
-from vgpu.cli import main as cli
-from vgpu.model import Scheme
-from vgpu.units import GIB, MIB
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB, MIB
+from vgpucli.main import main as cli
 
 
 @pytest.fixture

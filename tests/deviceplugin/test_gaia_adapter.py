@@ -40,11 +40,12 @@ from tests.support.plugin_pods import (
     tenant_of,
     told,
 )
-from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Share
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.codec import ContainerEdits, Mount
 from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 from vgpu.schemes.gaia.codec import Gaia
-from vgpu.units import GAIA_MEMORY_BLOCK
 
 SPEAKS: SchemeAdapter = ROLE
 

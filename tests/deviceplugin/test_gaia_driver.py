@@ -21,7 +21,7 @@ from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, 
 from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking
 from tests.support.environment import missing
 from tests.support.plugin_pods import NODE, no_capacity, tenant_of
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 SHARED, ORIGIN = Flavour.SHARED, Flavour.ORIGIN
 

@@ -34,8 +34,8 @@ from tests.deviceplugin.gaia_host import Host, register
 from tests.deviceplugin.gaia_pods import CORE_LIMIT, DEVICES, ROLE, asking
 from tests.support.plugin_pods import NODE, no_capacity, tenant_of
 from tests.support.waiting import WAIT_SECONDS, wait_ended
-from vgpu.kube.objects import ContainerState, Status
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.objects import ContainerState, Status
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.rpc import vcuda_pb2 as pb
 from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config

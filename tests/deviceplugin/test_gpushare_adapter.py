@@ -23,10 +23,11 @@ from tests.support.plugin_pods import (
     tenant_of,
     told,
 )
-from vgpu.facts import GpuSample
-from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Share
+from vgpu.model.facts import GpuSample
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.units import GIB, MIB
 
 ROLE = GpushareAdapter()
 DEVICES = ROLE.devices([gpu(A, 0, 15 * 1024 + 500), gpu(B, 1, 44 * 1024)])

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from deviceplugin.health.device_health import Health, changes, heard, missed, seen
 from deviceplugin.health.incident import LONGEST_RECOVERY, UnhealthyReason
 from deviceplugin.health.rules import HealthRules
-from vgpu.facts import Gpu, GpuSample, XidCount
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.facts import Gpu, GpuSample, XidCount
+from vgpu.model.reasons import Reason, Rejection
 
 RULES = HealthRules(recovery=300, patience=4)
 INTERVAL = 15

@@ -22,10 +22,11 @@ from tests.support.plugin_pods import (
     pod,
     tenant_of,
 )
-from vgpu.model import Allocation, Phase, Share
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import Phase
+from vgpu.model.units import GIB
 from vgpu.schemes.gpushare.codec import ANNOTATIONS
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
-from vgpu.units import GIB
 
 ROLES = {
     "volcano": VolcanoAdapter(Volcano(), handshake=HandshakeMode.ON),

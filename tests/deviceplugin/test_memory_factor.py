@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from deviceplugin.adapters.memory_factor import ANNOTATION, FactorError, automatic, published
 from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.list_size import KUBELET_LIMIT, Series, list_bytes
 from tests.support.plugin_pods import gpu, node
-from vgpu.list_size import KUBELET_LIMIT, Series, list_bytes
 from vgpu.schemes.volcano.codec import Volcano
 
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b7{}"

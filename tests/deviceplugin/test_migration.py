@@ -5,10 +5,11 @@ import json
 import pytest
 
 from deviceplugin.gaia.migration import read_gpu_manager
-from vgpu.admitted import AdmittedPod
-from vgpu.model import Allocation, Device, Phase, PodRef, Share
-from vgpu.reasons import Reason
-from vgpu.units import GIB
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"

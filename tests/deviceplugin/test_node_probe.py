@@ -10,17 +10,18 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.contradictions import of_allocations
 from deviceplugin.recovery.node_probe import NodeProbe, live_pods
 from deviceplugin.recovery.recover import RecoverySources, recover
+from simulator.demo import A10, L40S, demo
+from simulator.node import SimulatedNode
 from tests.deviceplugin.allocation_values import replace
-from vgpu.admitted import AdmittedPod
 from vgpu.kube.documents import Keep
 from vgpu.kube.kinds import PODS
-from vgpu.model import Allocation, Phase, Scheme, Share
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import Phase, Scheme
+from vgpu.model.units import GIB
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.simulator.demo import A10, L40S, demo
-from vgpu.simulator.node import SimulatedNode
 from vgpu.sources import runtime
 from vgpu.sources.node_sources import NodePaths
-from vgpu.units import GIB
 
 VOLCANO = VolcanoAdapter(Volcano(memory_factor=1024))
 GPUSHARE = GpushareAdapter()

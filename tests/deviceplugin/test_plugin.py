@@ -18,7 +18,7 @@ from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube.kinds import EVENTS, NODES, PODS
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.program.signals import IGNORED
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"

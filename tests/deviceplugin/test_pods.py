@@ -6,14 +6,14 @@ import time
 import pytest
 
 from deviceplugin.apiserver.pods import Pods
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.deviceplugin.live_plugin import NODE, volcano_pod
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
 from vgpu.kube.kinds import PODS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
 
 UUID = "GPU-aaaa"
 

@@ -27,26 +27,19 @@ from tests.deviceplugin.allocation_values import (
     share,
 )
 from tests.deviceplugin.node_model import NodeModel, _region
-from vgpu.admitted import AdmittedPod, Binding
-from vgpu.facts import RegionDevice
-from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import ConflictKind, Evidence, Ledger, Malformed, Statement, merge
 from vgpu.ledger.conflicts import Conflict as Disagreement
 from vgpu.ledger.from_api import claim_statements
-from vgpu.model import (
-    Allocation,
-    ContainerKind,
-    Phase,
-    PodRef,
-    Scheme,
-    Share,
-    Source,
-)
+from vgpu.model.admitted_pod import AdmittedPod, Binding
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.facts import RegionDevice
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import GIB
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import GPUS as GPU_COUNT
 from vgpu.schemes.gpushare.node import MEMORY as GPU_MEM
-from vgpu.units import GIB
 
 APP = ContainerKind.APP
 LATE = 1000.0 + 2 * GRACE_SECONDS

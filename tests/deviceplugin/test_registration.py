@@ -29,7 +29,7 @@ from deviceplugin.kubelet.server import Endpoint
 from tests.deviceplugin.scripted_allocator import ScriptedAllocator
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_for_tick, wait_until
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.codec import ContainerEdits
 

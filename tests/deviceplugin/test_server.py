@@ -14,10 +14,10 @@ from deviceplugin.reasons import FINAL, BindRefusal, BindRefused
 from tests.deviceplugin.scripted_allocator import ScriptedAllocator, raises
 from tests.deviceplugin.stub_kubelet import Plugin
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.model import PodRef
+from vgpu.io.unix_socket import SocketError
+from vgpu.model.names import PodRef
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.codec import ContainerEdits
-from vgpu.unix_socket import SocketError
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 NAME = "0123456789abcdef01234567"

@@ -19,9 +19,9 @@ from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod
 from tests.support.waiting import wait_until
 from vgpu.kube.events import NoteType
-from vgpu.kube.objects import ContainerState, MalformedObject, Status
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import ContainerState, MalformedObject, Status
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 VOLCANO = VolcanoAdapter(Volcano())

@@ -21,9 +21,10 @@ from tests.support.plugin_pods import (
     tenant_of,
     told,
 )
-from vgpu.model import Allocation, Claim, ContainerKind, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import GIB, MIB
 
 ENDED = "18446744073709551615"
 ROLE = VolcanoAdapter(Volcano(memory_factor=10))

@@ -34,7 +34,7 @@ from tests.deviceplugin.allocation_values import (
     share,
 )
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.key_set import VOLCANO
 

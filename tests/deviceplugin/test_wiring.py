@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from deviceplugin.flags import PluginOptions
 from deviceplugin.wiring import make_adapter, repair_shim
-from vgpu.model import Allocation, Device, Phase, PodRef, Share
-from vgpu.units import MIB
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.units import MIB
 
 POD = PodRef("uid-1", "ns", "pod")
 GPU = Device("GPU-0")

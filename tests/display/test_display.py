@@ -15,7 +15,14 @@ from google.protobuf.json_format import MessageToDict
 from tests.support.environment import ROOT
 from tests.support.topologies import ONE, TOPO6, tree_of
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.display.messages import (
+from vgpu.io.unix_socket import SocketError
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.topology import LinkLevel, TopologyGpu, grow
+from vgpu.rpc import display_pb2 as pb
+from vgpu.web.server import WebServer
+from vgpucli.topology.messages import (
     ContainerUse,
     DisplayState,
     GpuUse,
@@ -23,14 +30,8 @@ from vgpu.display.messages import (
     graph_text,
     usages_text,
 )
-from vgpu.display.pages import routes
-from vgpu.display.service import DisplayServer
-from vgpu.model import PodRef, Share
-from vgpu.reasons import Reason, SourceError
-from vgpu.rpc import display_pb2 as pb
-from vgpu.topology import LinkLevel, TopologyGpu, grow
-from vgpu.unix_socket import SocketError
-from vgpu.web.server import WebServer
+from vgpucli.topology.pages import routes
+from vgpucli.topology.service import DisplayServer
 
 GIB = 2**30
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.environment import ROOT
+from vgpu.program.own_packages import PACKAGES as OWN_PACKAGES
 
 EXCEPTIONS: Final = Path(__file__).with_name("language_exceptions.toml")
 
 PACKAGES: Final = (
-    *("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare"),
+    *OWN_PACKAGES,
     *("grafana", "deploy"),
 )
 PAGES: Final = ("docs/**/*.md", "deploy/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")

@@ -23,14 +23,14 @@ from tests.support.installed import (
     with_software,
     workload,
 )
-from vgpu.commands.doctor_read import from_dumps
-from vgpu.doctor.check_nodes import CdiSupport, cdi_support, version
-from vgpu.doctor.components import COMPONENTS, image_parts
-from vgpu.doctor.diagnose import cluster_findings
-from vgpu.doctor.facts import ClusterFacts, DeniedRight
-from vgpu.doctor.model import DoctorCheck, DoctorReason, Severity, diagnosis
 from vgpu.kube.access_review import Right
-from vgpu.units import MIB
+from vgpu.model.units import MIB
+from vgpucli.doctor.check_nodes import CdiSupport, cdi_support, version
+from vgpucli.doctor.components import COMPONENTS, image_parts
+from vgpucli.doctor.diagnose import cluster_findings
+from vgpucli.doctor.facts import ClusterFacts, DeniedRight
+from vgpucli.doctor.model import DoctorCheck, DoctorReason, Severity, diagnosis
+from vgpucli.doctor.read import from_dumps
 
 GPU_ON = {"gpu": "on"}
 BAD = (Severity.ERROR, Severity.WARNING)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from vgpu.doctor.check_node import ContainerdConfig, NodeFacts, node_findings, parse_containerd
-from vgpu.doctor.model import Severity
-from vgpu.facts import Gpu
-from vgpu.reasons import Reason
+from vgpu.model.facts import Gpu
+from vgpu.model.reasons import Reason
 from vgpu.sources.samples import CollectorRow
+from vgpucli.doctor.check_node import ContainerdConfig, NodeFacts, node_findings, parse_containerd
+from vgpucli.doctor.model import Severity
 
 GPU = Gpu("GPU-1", 0, {"driver_version": "580.95.05", "name": "NVIDIA L40S"}, {})
 SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from tests.support.installed import our_plugin, our_scheduler, ours
-from vgpu.doctor.components import ComponentRole, components
-from vgpu.doctor.rights import needed
 from vgpu.kube.access_review import Right
 from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
+from vgpucli.doctor.components import ComponentRole, components
+from vgpucli.doctor.rights import needed
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 HOME = "vgpu-system"

@@ -5,15 +5,15 @@ import os
 
 import pytest
 
+from simulator.apiserver import ALL_KINDS, ApiServer
+from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.installed import NOW, bare_pod, hami_plugin, ours, workload
-from vgpu.commands.doctor_read import from_dumps, from_server
-from vgpu.doctor.custom_kinds import CUSTOM_KINDS
-from vgpu.doctor.diagnose import cluster_findings
-from vgpu.doctor.model import Severity
-from vgpu.kube.client import ApiClient
-from vgpu.simulator.apiserver import ALL_KINDS, ApiServer
-from vgpu.simulator.store import ObjectStore
+from vgpu.apiserver.client import ApiClient
+from vgpucli.doctor.custom_kinds import CUSTOM_KINDS
+from vgpucli.doctor.diagnose import cluster_findings
+from vgpucli.doctor.model import Severity
+from vgpucli.doctor.read import from_dumps, from_server
 
 KUBE_SCHEDULER = ("kube-scheduler", "registry.k8s.io/kube-scheduler:v1.34.4", "kube-scheduler")
 KUBESHARE = ("scheduler", "ncy9371/kubeshare-scheduler:v1.0", "/kubeshare-scheduler")
@@ -144,7 +144,7 @@ def test_a_check_that_crashes_costs_itself_only(facts, monkeypatch):
 
     diagnosed = facts(NODE, hami_plugin("v1"), definition("sharepods.kubeshare.nthu"))
     before = set(cluster_findings(diagnosed))
-    monkeypatch.setattr("vgpu.doctor.check_installed._versions", crash)
+    monkeypatch.setattr("vgpucli.doctor.check_installed._versions", crash)
     findings = set(cluster_findings(diagnosed))
     (failed,) = (each for each in findings if each.reason == "check_failed")
     assert (failed.severity, failed.about) == (Severity.WARNING, "systems")

@@ -4,9 +4,9 @@ import gzip
 import json
 from pathlib import Path
 
+from simulator.scenario import Scenario
 from tests.support import nvml_fake
 from tests.support.environment import GOLDEN_FILES
-from vgpu.simulator.scenario import Scenario
 
 ERAS = ("v0-2024-01", "v0-2024-04", "v1.1", "v1.1-2026-03", "v1.2")
 PODS = {

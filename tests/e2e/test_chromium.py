@@ -4,10 +4,10 @@ import pytest
 
 from exporter.problems import Problem, ProblemSeverity, conflict_text
 from exporter.statuspage import PAGE, problem_list
+from simulator.demo import demo
 from tests.e2e.chromium import Chromium, pixels
 from tests.e2e.running_demo import RunningDemo
 from tests.support.long_conflicts import long_conflicts
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

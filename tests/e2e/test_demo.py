@@ -9,10 +9,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from simulator.demo_cluster import demo_cluster
 from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.simulator.demo_cluster import demo_cluster
 
 pytestmark = pytest.mark.slow
 

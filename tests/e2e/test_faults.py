@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.demo import demo
 from tests.support import nvml_fake
 from tests.support.live import TAKEN, LiveExporter, fake_devices, parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.demo import demo
 from tests.e2e.running_demo import LISTEN, RunningDemo
 from tests.support.environment import ROOT, required_tool
 from tests.support.live import parse
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from simulator.demo import A10, L40S, demo
 from tests.support.live import LiveExporter
-from vgpu.simulator.demo import A10, L40S, demo
 
 
 def conflicts(series, type_):

@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
+from simulator.demo import demo
 from tests.support.bed.monitoring import Alertmanager, Prometheus
 from tests.support.environment import required_tool
 from tests.support.live import LiveExporter
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

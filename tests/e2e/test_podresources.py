@@ -3,10 +3,10 @@
 import grpc
 import pytest
 
+from simulator.demo import demo
+from simulator.scheme_objects import grants
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.live import LiveExporter
-from vgpu.simulator.demo import demo
-from vgpu.simulator.scheme_objects import grants
 
 pytestmark = pytest.mark.slow
 

@@ -5,12 +5,12 @@ import subprocess
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
+from simulator.demo import demo
 from tests.e2e import golden_node
 from tests.e2e.golden_node import PODS, UUIDS, golden
 from tests.support.bed.monitoring import Prometheus
 from tests.support.environment import required_tool
 from tests.support.live import LiveExporter, parse
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

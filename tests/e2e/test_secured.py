@@ -4,10 +4,10 @@ import ssl
 
 import pytest
 
+from simulator.demo import demo
 from tests.support.bed.monitoring import Prometheus
 from tests.support.live import LiveExporter
 from tests.support.web_helpers import Pki, basic, hashed
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,22 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from simulator.demo import demo
 from tests.support.environment import ROOT
 from tests.support.live import LiveExporter, parse
-from vgpu.simulator.demo import demo
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("deviceplugin", "exporter", "kubeshare", "reconciler", "scheduler", "vgpu")
+PACKAGES = (
+    "deviceplugin",
+    "exporter",
+    "kubeshare",
+    "reconciler",
+    "scheduler",
+    "simulator",
+    "vgpu",
+    "vgpucli",
+)
 ELSEWHERE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 

@@ -3,17 +3,17 @@
 from msgspec import structs
 
 from tests.reconciler.samples import NOW, handshake, lock, node, pod, uuid
-from vgpu.explain.evidence import ClusterEvidence, ClusterObjects
-from vgpu.explain.model import ExplainOutcome, WayStep
-from vgpu.explain.node import (
+from vgpu.inventory import Objects
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Node
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.explain.node import (
     explain_gpu,
     explain_node,
     explain_unreadable_node,
     gpu_entry,
 )
-from vgpu.inventory import Objects
-from vgpu.kube.objects import MalformedObject, Node
-from vgpu.model import PodRef
 
 
 def of_node(one, *pods, **objects):

@@ -14,14 +14,14 @@ from tests.reconciler.samples import (
     refused,
     waiting,
 )
-from vgpu.explain.evidence import ClusterEvidence, ClusterObjects
-from vgpu.explain.model import ExplainOutcome, WayStep
-from vgpu.explain.pod import explain_pod, explain_unreadable_pod
 from vgpu.inventory import Objects
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.kube.taints import CORDON, Taint, Toleration
-from vgpu.model import PodRef
-from vgpu.units import GIB
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.taints import CORDON, Taint, Toleration
+from vgpu.model.units import GIB
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.explain.pod import explain_pod, explain_unreadable_pod
 
 STALE = "0/1 nodes are available: 1 Insufficient aliyun.com/gpu-mem."
 

@@ -24,11 +24,16 @@ from tests.reconciler.test_invariants import clusters
 from tests.scheduler.served import FILTER, NOW, Served
 from tests.scheduler.test_differential import NAMES, QUARTERS, filled, limits
 from tests.scheduler.test_promise import NODES, SCHEMES
-from vgpu.explain.evidence import EVERY_RULE, ClusterEvidence, ClusterObjects
-from vgpu.explain.model import ExplainedStep, ExplainOutcome, WayStep
-from vgpu.explain.node import explain_gpu, explain_node, gpu_entry
-from vgpu.explain.pod import explain_pod
-from vgpu.explain.rule_steps import (
+from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.kube.kinds import PODS
+from vgpu.model.objects import Namespace
+from vgpu.placement.dialects import demand_of
+from vgpu.placement.result import PlacementRefusal
+from vgpucli.explain.evidence import EVERY_RULE, ClusterEvidence, ClusterObjects
+from vgpucli.explain.model import ExplainedStep, ExplainOutcome, WayStep
+from vgpucli.explain.node import explain_gpu, explain_node, gpu_entry
+from vgpucli.explain.pod import explain_pod
+from vgpucli.explain.rule_steps import (
     GPU_STEPS,
     NODE_STEPS,
     POD_STEPS,
@@ -36,11 +41,6 @@ from vgpu.explain.rule_steps import (
     step_of,
     with_findings,
 )
-from vgpu.inventory import Objects, Units, detect_schemes
-from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Namespace
-from vgpu.placement.dialects import demand_of
-from vgpu.placement.result import PlacementRefusal
 
 
 def lock_owners(objects, schemes):

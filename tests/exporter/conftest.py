@@ -5,10 +5,10 @@ import pytest
 
 from exporter.flags import ExporterOptions
 from exporter.main import make_sampler
+from simulator.demo import demo
+from simulator.node import SimulatedNode
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.commands.demo import on_node
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode
+from vgpucli.demo.command import on_node
 
 
 class Bench:

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from exporter.attribution import Attributor
 from exporter.codecs import codecs
-from vgpu.facts import (
+from vgpu.ledger import Statement
+from vgpu.ledger.from_node import bus_id
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -26,17 +29,15 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.kube.objects import Pod
-from vgpu.ledger import Statement
-from vgpu.ledger.from_node import bus_id
-from vgpu.model import Phase, PodRef, Scheme, Share, Sharing, Source
-from vgpu.reasons import Reason
+from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
+from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import PodSample, pod_sample
-from vgpu.units import GIB, MIB
 
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"

@@ -5,8 +5,8 @@ import threading
 import time
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
-from vgpu.facts import ShimSample
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import ShimSample
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.collector import MAX_EXAMPLES, Collector
 
 

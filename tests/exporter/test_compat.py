@@ -8,12 +8,13 @@ from exporter import compat
 from exporter.allocations import allocation_totals
 from exporter.compat import Compat
 from exporter.view import Attribution, ContainerRow, ExporterView, GpuRow, ShareRow
-from vgpu.facts import Gpu
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
 from vgpu.ledger.slots import Accounted
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
-from vgpu.units import GIB, MIB
+from vgpu.model.allocation import Device, Share
+from vgpu.model.facts import Gpu
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.units import GIB, MIB
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 MIG = "MIG-bbbbbbbb-0000-0000-0000-000000000000"

@@ -14,11 +14,11 @@ from exporter import main as exporter_main
 from exporter.compat import Compat
 from exporter.families.details import Detail
 from exporter.flags import DEFAULTS, FLAGS, ExporterOptions, all_flags, options_from
-from vgpu.cli import main as vgpu
+from vgpu.model.units import GIB, MIB
 from vgpu.program.flags import Duration
 from vgpu.schemes.nvidia.resources import others
 from vgpu.sources import nvml
-from vgpu.units import GIB, MIB
+from vgpucli.main import main as vgpu
 
 
 def parsed(*arguments, env=None):
@@ -130,7 +130,7 @@ def test_a_cluster_that_is_not_configured_is_said_at_the_start(tmp_path):
 def test_neither_the_kubernetes_client_nor_rich_nor_tls_is_loaded_unless_asked_for():
     program = (
         "import sys\n"
-        "from vgpu.cli import main\n"
+        "from vgpucli.main import main\n"
         "try:\n"
         "    main(['exporter', '--once', '--no-collector.nvml', '--no-collector.xid'])\n"
         "except SystemExit as end:\n"
@@ -204,11 +204,11 @@ def modules_after(code):
 
 
 def test_help_imports_no_subcommand():
-    code = "from click.testing import CliRunner\nfrom vgpu.cli import main\n"
+    code = "from click.testing import CliRunner\nfrom vgpucli.main import main\n"
     code += "assert 'exporter' in CliRunner().invoke(main, ['--help']).output"
     loaded = modules_after(code)
-    assert "vgpu.cli" in loaded
-    assert not loaded & {"exporter", "msgspec", "pynvml", "prometheus_client", "vgpu.simulator"}
+    assert "vgpucli.main" in loaded
+    assert not loaded & {"exporter", "msgspec", "pynvml", "prometheus_client", "simulator"}
 
 
 def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
@@ -225,7 +225,7 @@ def test_the_exporter_imports_neither_kubernetes_nor_grpc_nor_yaml_unasked():
         "google.protobuf",
         "yaml",
         "bcrypt",
-        "vgpu.simulator",
+        "simulator",
     }
 
 

@@ -9,7 +9,7 @@ from exporter.attribution import Attributor
 from exporter.codecs import codecs
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
-from vgpu.facts import (
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -27,14 +27,14 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef, Scheme
-from vgpu.reasons import Reason
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB, MIB, TIB
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_node import with_node
 from vgpu.sources.pods import pod_sample
-from vgpu.units import GIB, MIB, TIB
 
 NOW = 1_790_000_000.0
 TOMORROW = int(NOW) + 86_400

@@ -13,7 +13,10 @@ from exporter.view import Attribution, ExporterView
 from tests.support.live import parse
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
-from vgpu.facts import (
+from vgpu.ledger import ConflictKind
+from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -28,11 +31,9 @@ from vgpu.facts import (
     RegionFile,
     ShimSample,
 )
-from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
-from vgpu.ledger import ConflictKind
-from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
-from vgpu.metrics.render import Format, Renderer
-from vgpu.model import ContainerKind, Phase, PodRef, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Source
+from vgpu.model.objects import Container, ContainerState, Node, Pod, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import Volcano
@@ -40,7 +41,6 @@ from vgpu.sources.ledger_builder import LedgerBuilder, possibly_running
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_node import NodeSample
 from vgpu.sources.pods import pod_sample
-from vgpu.units import GIB, MIB
 
 NODE = "node-1"
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

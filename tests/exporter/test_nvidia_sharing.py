@@ -14,7 +14,11 @@ from exporter.families.sharing import REPLICAS, SHARING
 from exporter.view import Attribution, ExporterView
 from tests.support import sample_cluster as sample
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.facts import (
+from vgpu.kube.kinds import PODS
+from vgpu.ledger.conflicts import ConflictKind
+from vgpu.ledger.usage import MEMORY_USED
+from vgpu.metrics.render import Format, Renderer
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -27,12 +31,9 @@ from vgpu.facts import (
     ProcessOwner,
     ProcessSample,
 )
-from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.ledger.conflicts import ConflictKind
-from vgpu.ledger.usage import MEMORY_USED
-from vgpu.metrics.render import Format, Renderer
-from vgpu.model import PodRef, Source
+from vgpu.model.names import PodRef, Source
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import GIB
 from vgpu.schemes import registry as registry_module
 from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.nvidia.resources import other_names
@@ -42,7 +43,6 @@ from vgpu.schemes.volcano.key_set import HAMI as HAMI_KEYS
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
 from vgpu.sources.samples import Observation, pod_sample, with_node
-from vgpu.units import GIB
 
 G0 = "GPU-11111111-2222-3333-4444-555555555555"
 G1 = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"

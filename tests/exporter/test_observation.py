@@ -4,8 +4,8 @@ import threading
 import time
 
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.facts import LimitSample, ProcessSample, ShimSample
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import LimitSample, ProcessSample, ShimSample
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors, observe
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.kube.documents import EventType, Expired, WatchEvent
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.own_node import NodeWatch
 
 END = object()

@@ -17,9 +17,9 @@ from tests.support.live import parse
 from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import certain, unclear_use, usages
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB, MIB
 from vgpu.sources.ledger_builder import LedgerBuilder
-from vgpu.units import GIB, MIB
 
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 PLACE = ("pod_uid", "container", "uuid")

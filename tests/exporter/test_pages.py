@@ -14,7 +14,7 @@ from exporter.pages import routes
 from exporter.problems import problems, short_size
 from exporter.view import Attribution, ExporterView, ShareRow
 from vgpu.metrics.render import Format
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import wanted_format
 

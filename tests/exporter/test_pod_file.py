@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName, PodSummary
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import ContainerName, PodSummary
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, Rejection, SourceError
+from vgpu.model.units import MIB
 from vgpu.sources import pods as pods_module
 from vgpu.sources.pods import PodFile
-from vgpu.units import MIB
 
 NOW = 1000.0
 

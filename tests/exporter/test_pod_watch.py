@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_until
+from vgpu.apiserver.informer import STALE_SECONDS
 from vgpu.kube.documents import EventType, Expired
-from vgpu.kube.informer import STALE_SECONDS
-from vgpu.kube.objects import Container, ContainerState, MalformedObject, Pod, Status
-from vgpu.model import ContainerKind, PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, ContainerState, MalformedObject, Pod, Status
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.pods import PodWatch, pod_sample
 
 

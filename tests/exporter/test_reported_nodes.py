@@ -18,11 +18,11 @@ from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Mig, Process, mig_uuid, uuid
 from tests.support.regions import a_process, a_region, write
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
+from vgpu.model.facts import RegionDevice
+from vgpu.model.units import GIB, MIB
 from vgpu.sources.nvml import NvmlSource
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
-from vgpu.units import GIB, MIB
 
 GPU, OTHER = uuid(0), uuid(1)
 

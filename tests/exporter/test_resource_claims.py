@@ -1,9 +1,9 @@
 """ResourceClaims on the exporter's page, and the page of a node that has none."""
 
 from tests.exporter.test_ledger import GPUS, NODE, WEB, kernel, named, observation, series
-from vgpu.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim
 from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
-from vgpu.model import ResourceClaimDevice
+from vgpu.model.facts import HeldResourceClaim, KubeletSample, PreparedResourceClaim
+from vgpu.model.resource_claims import ResourceClaimDevice
 
 INFO = "vgpu_container_resource_claim_info"
 READ = 'vgpu_allocation_source_read{source="dra-manager-state"}'

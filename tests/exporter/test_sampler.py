@@ -16,10 +16,10 @@ from tests.support import own_state
 from tests.support.descriptors import no_descriptors
 from tests.support.live import parse
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.facts import RegionDevice
 from vgpu.metrics.render import Format
-from vgpu.model import Scheme, Source
-from vgpu.reasons import Reason
+from vgpu.model.facts import RegionDevice
+from vgpu.model.names import Scheme, Source
+from vgpu.model.reasons import Reason
 from vgpu.schemes.volcano import hami_core
 
 HANG_SECONDS = 3600.0

@@ -11,11 +11,12 @@ from exporter.allocations import AllocationTotals
 from exporter.problems import Problem, ProblemSeverity, conflict_text, problems
 from exporter.view import Attribution, ExporterView, GpuRow, ShareRow
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
-from vgpu.facts import Gpu, XidCount
 from vgpu.ledger import ConflictKind, Holding, Ledger
-from vgpu.model import Phase, PodRef, Scheme, Share, Source
-from vgpu.units import GIB
-from vgpu.xids import RECENT_SECONDS
+from vgpu.model.allocation import Share
+from vgpu.model.facts import Gpu, XidCount
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.units import GIB
+from vgpu.model.xids import RECENT_SECONDS
 
 SHARES = (
     ("anna", "GPU-0"),

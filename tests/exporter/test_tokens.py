@@ -21,18 +21,18 @@ from tests.grafana.pretended_scheduler import PretendedScheduler
 from tests.grafana.pretended_tokens import UUID, sharing
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, hashed
-from vgpu.facts import TokenSample, TokenTenant
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import PodRef, Scheme, Source
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import TokenSample, TokenTenant
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GIB
 from vgpu.sources import token_page
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
 from vgpu.sources.samples import Observation
 from vgpu.sources.token_page import FIELDS, MAX_TENANTS, TokenPage, parse_token_page
-from vgpu.units import GIB
 from vgpu.web.config import WebConfigFile
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer

@@ -2,16 +2,17 @@
 
 from exporter.units import fitting, unit_rows
 from tests.support.registers import volcano_register
-from vgpu.commands.top_reading import read_page
 from vgpu.inventory import short_notes
-from vgpu.kube.objects import Node
 from vgpu.ledger import Holding
 from vgpu.metrics.render import Format
-from vgpu.model import Phase, PodRef, Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.sources.collector import Collector
 from vgpu.sources.pods import pod_sample
 from vgpu.sources.samples import with_node
-from vgpu.units import MIB
+from vgpucli.top.reading import read_page
 
 UNITS = {"volcano": MIB, "gpushare": None}
 

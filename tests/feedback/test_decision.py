@@ -4,7 +4,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vgpu.feedback.decision import (
+from vgpu.schemes.volcano.hami_core import FeedbackWords
+from vgpucli.feedback.decision import (
     BLOCKED,
     LIFTED,
     LIMITED,
@@ -14,7 +15,6 @@ from vgpu.feedback.decision import (
     recent_kernel_to_write,
     released,
 )
-from vgpu.schemes.volcano.hami_core import FeedbackWords
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 WORDS = st.builds(FeedbackWords, st.integers(-1, 2) | INT32, st.integers(0, 1) | INT32)

@@ -9,8 +9,10 @@ import pytest
 
 from tests.support.descriptors import no_descriptors
 from tests.support.waiting import wait_until
-from vgpu.feedback import other_monitor
-from vgpu.feedback.other_monitor import (
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.sources.runtime import HOST_PID_NAMESPACE
+from vgpucli.feedback import other_monitor
+from vgpucli.feedback.other_monitor import (
     KernelMount,
     Place,
     parse_mounts,
@@ -18,8 +20,6 @@ from vgpu.feedback.other_monitor import (
     reaches,
     running_monitor,
 )
-from vgpu.reasons import Reason, SourceError
-from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
 OVERLAY = "900 800 0:77 / / rw,relatime - overlay overlay rw"
 REGIONS = "/usr/local/vgpu/containers"

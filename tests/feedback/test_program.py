@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from simulator.tree import allocate_response
 from tests.feedback.test_other_monitor import FakeProc
 from tests.kubelet.test_checkpoint import checkpoint, entry
 from tests.support import regions
@@ -21,17 +22,17 @@ from tests.support.environment import (
 from tests.support.live import parse, port_in
 from tests.support.waiting import wait_until
 from tests.support.web_helpers import fetch
-from vgpu.facts import Grant
-from vgpu.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
-from vgpu.feedback.feedback_loop import FeedbackLoop
-from vgpu.feedback.metrics import FeedbackState
-from vgpu.feedback.writer_lock import WriterLockHeld, writer_lock
 from vgpu.ledger.statements import Statement
-from vgpu.model import PodRef, Share, Source
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Share
+from vgpu.model.facts import Grant
+from vgpu.model.names import PodRef, Source
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
-from vgpu.simulator.tree import allocate_response
 from vgpu.sources.regions import read_region
+from vgpucli.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
+from vgpucli.feedback.feedback_loop import FeedbackLoop
+from vgpucli.feedback.metrics import FeedbackState
+from vgpucli.feedback.writer_lock import WriterLockHeld, writer_lock
 
 FRAME = hami_core.LAYOUTS["v1.2"].frame
 LAYOUTS = ("v1.2", "v1.1c", "v0", "p0")
@@ -301,7 +302,7 @@ def test_a_checkpoint_that_cannot_be_read_is_a_complaint(node):
 
 
 def test_when_the_original_monitor_appears_it_ends_and_leaves_the_words_to_it(node, monkeypatch):
-    monkeypatch.setattr("vgpu.feedback.feedback_loop.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("vgpucli.feedback.feedback_loop.CHECK_SECONDS", 0.0)
     node.place(0)
     node.place(1)
     loop(node, holding(0, 1)).round()
@@ -316,8 +317,8 @@ def test_when_the_original_monitor_appears_it_ends_and_leaves_the_words_to_it(no
 def test_while_it_is_unknown_whether_the_monitor_runs_it_writes_nothing_and_goes_on(
     node, monkeypatch
 ):
-    monkeypatch.setattr("vgpu.feedback.feedback_loop.CHECK_SECONDS", 0.0)
-    monkeypatch.setattr("vgpu.feedback.feedback_loop.ROUND_SECONDS", 0.01)
+    monkeypatch.setattr("vgpucli.feedback.feedback_loop.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("vgpucli.feedback.feedback_loop.ROUND_SECONDS", 0.01)
     node.place(0)
     node.place(1)
     problems, reasons = [SourceError(Reason.EXHAUSTED, "/proc")], []

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from tests.shim import test_golden as golden
 from tests.support import regions
 from tests.support.environment import descriptors
-from vgpu.feedback.region_words import (
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.schemes.volcano import hami_core
+from vgpu.schemes.volcano.hami_core import FeedbackWords
+from vgpu.sources.regions import read_region
+from vgpucli.feedback.region_words import (
     RECENT_KERNEL,
     UTILIZATION_SWITCH,
     read_only_problem,
     read_regions,
     write_words,
 )
-from vgpu.reasons import Reason, SourceError
-from vgpu.schemes.volcano import hami_core
-from vgpu.schemes.volcano.hami_core import FeedbackWords
-from vgpu.sources.regions import read_region
 
 LAYOUTS = sorted(hami_core.LAYOUTS)
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports():
-    from vgpu.reasons import SourceError
+    from vgpu.model.reasons import SourceError
     from vgpu.sources.allocate_response import WireError, environment
     from vgpu.sources.kubelet_checkpoint import parse_checkpoint
 

@@ -17,8 +17,8 @@ import atheris
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 with atheris.instrument_imports(include=["vgpu.schemes.volcano.hami_core", "vgpu.sources.regions"]):
-    from vgpu.facts import Region
-    from vgpu.reasons import SourceError
+    from vgpu.model.facts import Region
+    from vgpu.model.reasons import SourceError
     from vgpu.schemes.volcano import hami_core
     from vgpu.sources import regions
 

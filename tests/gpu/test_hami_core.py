@@ -14,7 +14,7 @@ from deploy.gpu_kit.result import Verdict
 from tests.support.environment import required_tool
 from tests.support.fake_cuda.build import build as build_cuda
 from tests.support.nvml_fake import uuid
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes.volcano.hami_core import LAYOUTS, creation
 
 MIB = 1024 * 1024

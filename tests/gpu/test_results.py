@@ -32,7 +32,7 @@ from deploy.gpu_kit.result import (
     not_run,
     status,
 )
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.sources.nvml_calls import Code
 
 GPU = "GPU-4f1dbd7c-12e9-4a6b-9d2f-0123456789ab"

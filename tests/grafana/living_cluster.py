@@ -18,6 +18,10 @@ from typing import Any, NamedTuple, Self
 
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster
+from simulator.demo import demo
+from simulator.demo_cluster import demo_cluster
 from tests.grafana.living_node import NODES, LivingNode, running, well
 from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
 from tests.grafana.pretended_kubeshare import working
@@ -29,10 +33,6 @@ from tests.grafana.pretended_tokens import sharing
 from tests.grafana.promtool import RULES
 from tests.grafana.sick_cluster import RunningReconciler
 from tests.support.bed.monitoring import Prometheus
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.cluster import SimulatedCluster
-from vgpu.simulator.demo import demo
-from vgpu.simulator.demo_cluster import demo_cluster
 
 CLUSTER = "north"
 EXPORTERS_POD = {"namespace": "monitoring", "pod": "vgpu-exporter-x7k2p", "container": "exporter"}

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from msgspec import structs
 
+from simulator.scenario import Scenario, SimulatedContainer
 from tests.support import nvml_fake
 from tests.support.fleet_node import fleet_node, of_nvidias_plugin
 from tests.support.live import LiveExporter
-from vgpu.model import Scheme, Share
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB
 from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.simulator.scenario import Scenario, SimulatedContainer
-from vgpu.units import GIB
 
 NODES = 20
 """So many has a cluster: two of its own, and what is well."""

@@ -1,6 +1,6 @@
 """The page of a `vgpu feedback` that cannot read a checkpoint."""
 
-from vgpu.feedback.metrics import FeedbackState, FeedbackView
+from vgpucli.feedback.metrics import FeedbackState, FeedbackView
 
 JOB = "vgpu-feedback"
 

@@ -13,9 +13,9 @@ from kubeshare.model import (
 )
 from kubeshare.reasons import UnplacedReason
 from kubeshare.virtual_gpu import VirtualGpuState
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
-from vgpu.units import GIB
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.units import GIB
 
 JOB = "vgpu-kubeshare-controller"
 NODE_JOB = "vgpu-kubeshare-node"

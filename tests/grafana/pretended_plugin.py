@@ -19,7 +19,7 @@ from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
 from deviceplugin.wiring import unit_of
-from vgpu.facts import GpuSample, XidCount
+from vgpu.model.facts import GpuSample, XidCount
 from vgpu.program.process import build_info, own_numbers
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.web.server import WebServer

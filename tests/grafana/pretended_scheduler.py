@@ -11,11 +11,11 @@ from scheduler.cache_reader import QuotaView
 from scheduler.metrics import BOUNDS, TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import FamilyTable, Histogram, HistogramCounts
+from vgpu.model.units import GIB
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.declared import DeclaredLimit, UnreadableLimit
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
 from vgpu.quota.resources import GPUS, MEMORY
-from vgpu.units import GIB
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 

@@ -6,8 +6,8 @@ from kubeshare.tokens.handover_record import TenantCounts
 from kubeshare.tokens.server import ServerView
 from kubeshare.tokens.tally import no_handovers, no_lags, no_waits
 from kubeshare.tokens.tenant_entry import TenantEntry
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
-from vgpu.units import GIB
 
 JOB = "vgpu-tokens"
 

@@ -21,6 +21,12 @@ from msgspec import structs
 from kubeshare.metrics import NODE_TABLES
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster
+from simulator.demo import demo
+from simulator.demo_cluster import demo_cluster
+from simulator.scenario import Process
+from simulator.waveform import constant
 from tests.grafana.living_node import LivingNode, running
 from tests.grafana.pretended_feedback import JOB as FEEDBACK
 from tests.grafana.pretended_feedback import unready
@@ -38,14 +44,8 @@ from tests.support.bed.monitoring import Prometheus
 from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.live import LiveExporter, fake_devices, fake_processes
-from vgpu.feedback.metrics import TABLES as FEEDBACK_TABLES
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.cluster import SimulatedCluster
-from vgpu.simulator.demo import demo
-from vgpu.simulator.demo_cluster import demo_cluster
-from vgpu.simulator.scenario import Process
-from vgpu.simulator.waveform import constant
-from vgpu.units import GIB
+from vgpu.model.units import GIB
+from vgpucli.feedback.metrics import TABLES as FEEDBACK_TABLES
 
 NOBODY = "127.0.0.1:1"
 """Nothing listens there."""

@@ -1,7 +1,7 @@
 """When the alerts of namespaces fire, and when they must not."""
 
 from tests.grafana.alert_case import Case, Quiet
-from vgpu.units import GIB
+from vgpu.model.units import GIB
 
 SCHEDULER, RECONCILER = "vgpu-scheduler", "vgpu-reconciler"
 QUOTA = {"namespace": "ml", "resource": "memory"}

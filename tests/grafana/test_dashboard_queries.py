@@ -22,7 +22,7 @@ from tests.grafana.asking import first_answers, wait_for_none
 from tests.grafana.living_cluster import CLUSTER, EXPORTERS_POD, SUCCESSOR, LivingCluster
 from tests.grafana.promtool import OURS
 from tests.support.defects import no_defects
-from vgpu.cli import main
+from vgpucli.main import main
 
 pytestmark = pytest.mark.slow
 

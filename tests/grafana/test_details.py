@@ -7,7 +7,7 @@ import pytest
 
 from exporter.families import OWN_TABLES, Detail, own_tables
 from tests.support.environment import ROOT
-from vgpu.commands import top_reading
+from vgpucli.top import reading as top_reading
 
 NAME = re.compile(r"\b(?:vgpu|process)_[a-z0-9_]+")
 

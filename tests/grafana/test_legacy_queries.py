@@ -7,16 +7,17 @@ from msgspec import structs
 
 from exporter.compat import SETS, Compat
 from exporter.families import OWN_TABLES
+from simulator.demo import A10, demo, make_pod, make_shim
+from simulator.scenario import HAMI_ROOT, Scenario
 from tests.grafana.asking import first_answers
 from tests.support import nvml_fake
 from tests.support.bed.monitoring import Prometheus
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
 from tests.support.live import LiveExporter
-from vgpu.model import Scheme, Share
-from vgpu.simulator.demo import A10, demo, make_pod, make_shim
-from vgpu.simulator.scenario import HAMI_ROOT, Scenario
-from vgpu.units import GIB
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme
+from vgpu.model.units import GIB
 
 PAGE = (ROOT / "docs" / "legacy-queries.md").read_text()
 SECTION = re.compile(r"^## `--compat ([\w-]+)`\n\n```promql\n(.*?)```", re.MULTILINE | re.DOTALL)

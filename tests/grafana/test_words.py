@@ -26,13 +26,13 @@ from scheduler.metrics import Outcome, Verb
 from scheduler.reasons import BindFailure
 from tests.support.defects import no_defects
 from tests.support.environment import ROOT
-from vgpu.cli import main as cli
-from vgpu.feedback.metrics import TABLES as FEEDBACK_TABLES
 from vgpu.ledger import ConflictKind
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.reasons import Reason
 from vgpu.placement.result import PlacementReason
-from vgpu.reasons import Reason
 from vgpu.sources.nvml_queries import CLOCK_EVENTS
+from vgpucli.feedback.metrics import TABLES as FEEDBACK_TABLES
+from vgpucli.main import main as cli
 
 LABELS = {
     name: {*table.labels, *extra}

@@ -19,6 +19,9 @@ from exporter.pages import routes
 from kubeshare.metrics import TABLES as CONTROLLER_TABLES
 from kubeshare.tokens.metrics import TABLES as TOKEN_TABLES
 from scheduler.metrics import TABLES as SCHEDULER_TABLES
+from simulator.demo import demo
+from simulator.node import SimulatedNode
+from simulator.scenario import Scenario
 from tests.grafana.living_node import FIRST, shared_by
 from tests.grafana.pretended_kubeshare import JOB as CONTROLLERS
 from tests.grafana.pretended_kubeshare import working
@@ -31,15 +34,12 @@ from tests.grafana.pretended_tokens import sharing
 from tests.grafana.promtool import OURS, with_labels
 from tests.support.fleet_node import fleet_node
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.commands.demo import on_node
 from vgpu.metrics.render import Format
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
 from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import Scenario
 from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import LiveMetrics
+from vgpucli.demo.command import on_node
 
 OLD = OURS
 NEW = {**OURS, "pod": "vgpu-m9d4t"}

@@ -7,16 +7,17 @@ import pytest
 
 from tests.support.answering_server import answer, serving, status
 from tests.support.environment import ROOT
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.list_watch import ListWatch
 from vgpu.kube import kinds, wire
 from vgpu.kube.api_kind import ApiKind, Decoders
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.documents import EventType
 from vgpu.kube.kinds import KINDS, NODES, PODS, SHARE_PODS
-from vgpu.kube.list_watch import ListWatch
-from vgpu.kube.objects import MalformedObject, RawObject
 from vgpu.kube.verbs import VERBS, ApiVerb
-from vgpu.model import PodRef
-from vgpu.reasons import SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, RawObject
+from vgpu.model.reasons import SourceError
+from vgpu.program.own_packages import PACKAGES
 
 # ---------------------------------------------------------------- kinds
 
@@ -177,7 +178,7 @@ def test_only_kubeshares_controllers_delete_and_only_exact_pods():
     """They delete pods that they have created; everybody else evicts."""
     users = {
         file.relative_to(ROOT).parts[0]
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
+        for top in PACKAGES
         for file in (ROOT / top).rglob("*.py")
         if "delete_pod(" in file.read_text()
     }

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.backoff import LONGEST_SECONDS, ItemBackoff, backoff_seconds
+from vgpu.apiserver.backoff import LONGEST_SECONDS, ItemBackoff, backoff_seconds
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

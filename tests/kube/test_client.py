@@ -18,17 +18,17 @@ from urllib3.connection import HTTPConnection
 from tests.support.answering_server import Answers, Handler, answer, serving, status
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube import bodies, configured, list_watch, service_account
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import GATHER_SECONDS, ClusterError
+from vgpu.apiserver import bodies, configured, list_watch, service_account
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import GATHER_SECONDS, ClusterError
+from vgpu.apiserver.retries import MOST_WAIT_SECONDS
 from vgpu.kube.documents import EventType, Expired
 from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import Lease
-from vgpu.kube.retries import MOST_WAIT_SECONDS
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Lease
+from vgpu.model.reasons import Reason, SourceError
 
 
 def pod(name):
@@ -674,7 +674,7 @@ def test_an_event_is_told_as_soon_as_it_is_there():
 def test_only_lines_that_come_close_together_gather(gather, apart, slept, monkeypatch):
     sleeps, seconds = [], itertools.count(step=apart)
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(seconds), sleep=sleeps.append)
-    monkeypatch.setattr("vgpu.kube.connection.time", clock)
+    monkeypatch.setattr("vgpu.apiserver.connection.time", clock)
     told = watch(line("ADDED", {"kind": "Pod", **pod("a")}))
     with serving(told, **gather) as (cluster, _):
         assert len(list(cluster.watch(PODS, "1"))) == 1
@@ -697,8 +697,8 @@ def test_one_node_is_followed_by_its_name_from_the_servers_memory():
 @pytest.mark.slow
 def test_a_watch_may_be_silent_as_long_as_the_server_keeps_it_open_and_no_longer(monkeypatch):
     """A connection that is half open would hang for ever."""
-    monkeypatch.setattr("vgpu.kube.reader.WATCH_SECONDS", (1, 1))
-    monkeypatch.setattr("vgpu.kube.connection.STREAM_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("vgpu.apiserver.reader.WATCH_SECONDS", (1, 1))
+    monkeypatch.setattr("vgpu.apiserver.connection.STREAM_GRACE_SECONDS", 0.05)
     told = line("ADDED", {"kind": "Pod", **pod("a")})
     # Then the server breaks off, which is another end.
     monkeypatch.setattr(Handler, "timeout", WAIT_SECONDS)
@@ -721,7 +721,7 @@ def test_watches_do_not_all_end_at_once():
 
 
 def test_a_line_without_end_is_malformed(monkeypatch):
-    monkeypatch.setattr("vgpu.kube.connection.LONGEST_LINE", 1000)
+    monkeypatch.setattr("vgpu.apiserver.connection.LONGEST_LINE", 1000)
     with serving(watch(b"x" * 5000)) as (cluster, _), pytest.raises(SourceError) as info:
         list(cluster.watch(PODS, "1"))
     assert info.value.reason is Reason.MALFORMED
@@ -946,7 +946,7 @@ def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
 
 
 def test_the_official_client_costs_nothing_where_no_kubeconfig_is_read():
-    program = "import sys, vgpu.kube.client; sys.exit('kubernetes' in sys.modules)"
+    program = "import sys, vgpu.apiserver.client; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

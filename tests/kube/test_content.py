@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.hostile_server import answering_all
-from vgpu.kube import connection
-from vgpu.kube import content as unpacking
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.content import content, pieces
+from vgpu.apiserver import connection
+from vgpu.apiserver import content as unpacking
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.content import content, pieces
+from vgpu.apiserver.retries import ONCE
 from vgpu.kube.kinds import NODES
-from vgpu.kube.retries import ONCE
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 
 MIB = 2**20
 LIST = json.dumps({"kind": "NodeList", "metadata": {"resourceVersion": "1"}, "items": []}).encode()

@@ -10,9 +10,9 @@ import pytest
 
 from tests.kube.test_unusable_server import EXEC, inspected, kubeconfig
 from tests.support.waiting import wait_until
-from vgpu.kube import credential_plugin
-from vgpu.kube.credential_plugin import CredentialPlugin, is_attended
-from vgpu.kube.kubeconfig import access
+from vgpu.apiserver import credential_plugin
+from vgpu.apiserver.credential_plugin import CredentialPlugin, is_attended
+from vgpu.apiserver.kubeconfig import access
 
 __all__ = ["kubeconfig"]
 
@@ -82,7 +82,7 @@ def test_a_plugin_that_prints_without_end_is_ended(kubeconfig, plugin, script):
 
 
 def test_an_identity_provider_that_never_answers_is_left(monkeypatch, impatient, kubeconfig):
-    monkeypatch.setattr("vgpu.kube.kubeconfig._GRACE_SECONDS", 0)
+    monkeypatch.setattr("vgpu.apiserver.kubeconfig._GRACE_SECONDS", 0)
     expired = "e30.eyJleHAiOiAxfQ.x"  # {"exp": 1}
     with socket.create_server(("127.0.0.1", 0)) as silent:
         issuer = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -111,7 +111,7 @@ def test_a_person_at_a_terminal_has_minutes():
         os.close(ours)
         os.close(theirs)
     code = (
-        "import os; from vgpu.kube import credential_plugin as c; print(c.seconds());"
+        "import os; from vgpu.apiserver import credential_plugin as c; print(c.seconds());"
         " p = c.CredentialPlugin(['tty'], stdin=None, stdout=-1, stderr=-1);"
         " print(p.communicate(), os.getsid(0))"
     )

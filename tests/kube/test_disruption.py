@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vgpu.kube.kinds import BUDGETS, POD_LABELS
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 
 
 def budget(selector, **status):

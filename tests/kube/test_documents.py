@@ -25,7 +25,9 @@ from vgpu.kube.kinds import (
     PODS,
     SHARE_PODS,
 )
-from vgpu.kube.objects import (
+from vgpu.kube.quantities import whole
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import (
     BOUND_DEVICE,
     MANAGER_PORT,
     SHARE_POD,
@@ -37,9 +39,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.kube.quantities import whole
-from vgpu.model import ContainerKind, PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 VGPU = {"limits": {"cpu": "2", "volcano.sh/vgpu-number": "1"}, "requests": {"cpu": "1"}}
 

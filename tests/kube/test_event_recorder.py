@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.kube.event_recorder import EventRecorder, EventWriter
+from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
 from vgpu.kube.events import EventDeduplicator, EventNote, event_note
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node, Pod
 
 LIMIT = 20
 

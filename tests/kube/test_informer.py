@@ -6,17 +6,17 @@ import pytest
 
 from tests.support.scripted_api import END, ScriptedApi, event
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
-from vgpu.kube.documents import EventType, Expired
-from vgpu.kube.informer import (
+from vgpu.apiserver.informer import (
     ABSENT_PAUSE_SECONDS,
     IN_THE_WAY,
     STALE_SECONDS,
     Informer,
 )
-from vgpu.kube.objects import MalformedObject
-from vgpu.kube.work_queue import WorkQueue
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.apiserver.work_queue import WorkQueue
+from vgpu.kube.documents import EventType, Expired
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
+from vgpu.model.reasons import Reason, SourceError
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_kind_that_the_server_does_not_have_is_asked_for_from_time_to_time(fol
 
 
 def test_a_server_that_ends_every_watch_at_once_is_asked_ever_more_rarely(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(END)
@@ -288,7 +288,7 @@ def test_after_a_long_outage_everything_is_listed_again(follow):
 
 
 def test_who_cannot_wait_long_asks_again_within_the_time_that_it_sets(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"], longest_pause=3.0)
     for _ in range(4):
         server.said.put(SourceError(Reason.UNREACHABLE, "server"))
@@ -299,7 +299,7 @@ def test_who_cannot_wait_long_asks_again_within_the_time_that_it_sets(follow, mo
 @pytest.mark.parametrize("accepts", [False, True])
 def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch, accepts):
     """It has forgotten the version; that is its first word, and no reason to wait yet longer."""
-    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     server.accepts = accepts
     for _ in range(4):
@@ -311,7 +311,7 @@ def test_a_server_that_is_back_from_an_outage_is_listed_soon(follow, monkeypatch
 
 
 def test_a_server_that_forgets_every_version_is_asked_ever_more_rarely(follow, monkeypatch):
-    monkeypatch.setattr("vgpu.kube.informer.random.random", lambda: 1.0)
+    monkeypatch.setattr("vgpu.apiserver.informer.random.random", lambda: 1.0)
     _, server = follow(["a=1"])
     for _ in range(4):
         server.said.put(Expired(Reason.UNREADABLE, "server", "too old"))

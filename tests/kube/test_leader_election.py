@@ -17,15 +17,15 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from tests.support.waiting import wait_until
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.leader_election import (
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.leader_election import (
     LEASE_SECONDS,
     RENEW_SECONDS,
     RETRY_SECONDS,
     Election,
     LeaderElector,
 )
-from vgpu.kube.objects import Lease
+from vgpu.model.objects import Lease
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.answering_server import answer, serving, status
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.apiserver.read_ahead import ReadAhead, next_token
 from vgpu.kube.documents import Keep
-from vgpu.kube.read_ahead import ReadAhead, next_token
 
 
 def page(*names, token=""):

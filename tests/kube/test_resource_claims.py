@@ -6,13 +6,14 @@ import pytest
 
 from tests.support.answering_server import answer, serving, status
 from tests.support.dra import published, resource_claim_json, resource_slice, result
+from vgpu.apiserver.list_watch import ListWatch
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump
 from vgpu.kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.list_watch import ListWatch
 from vgpu.kube.resource_slices import PublishedDevices
-from vgpu.model import AllocatedDevice, PodRef, PublishedDevice
-from vgpu.units import GIB
+from vgpu.model.names import PodRef
+from vgpu.model.resource_claims import AllocatedDevice, PublishedDevice
+from vgpu.model.units import GIB
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"
 NOT_FOUND = status(404, "NotFound")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vgpu.kube.taints import MOST_BYTES, Taint, Toleration, parsed_tolerations, untolerated
+from vgpu.model.taints import MOST_BYTES, Taint, Toleration, parsed_tolerations, untolerated
 
 GPU = Taint("gpu", "a100", "NoSchedule")
 DOWN = Taint("node.kubernetes.io/unreachable", effect="NoExecute")

@@ -10,8 +10,8 @@ import urllib3
 
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki
-from vgpu.kube import service_account, tls
-from vgpu.kube.tls import with_own_connections
+from vgpu.apiserver import service_account, tls
+from vgpu.apiserver.tls import with_own_connections
 
 THREADS, ROUNDS = 8, 12
 

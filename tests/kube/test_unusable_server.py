@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.answering_server import answer, serving
-from vgpu.cli import main
+from vgpucli.main import main
 
 KUBECONFIG = """\
 current-context: a

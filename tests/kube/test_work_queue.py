@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
-from vgpu.kube.backoff import LONGEST_SECONDS, ItemBackoff
-from vgpu.kube.key_queue import KeyQueue
-from vgpu.kube.work_queue import WorkQueue
+from vgpu.apiserver.backoff import LONGEST_SECONDS, ItemBackoff
+from vgpu.apiserver.key_queue import KeyQueue
+from vgpu.apiserver.work_queue import WorkQueue
 
 # ---------------------------------------------------------------- all orders of events
 

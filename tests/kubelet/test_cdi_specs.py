@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.support.dra import dra_state
-from vgpu.facts import CdiDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import CdiDevice
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import cdi_specs
 from vgpu.sources.cdi_specs import CdiSpecs
 from vgpu.sources.kubelet import KubeletSource

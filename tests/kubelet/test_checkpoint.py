@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.environment import GOLDEN_FILES
-from vgpu.facts import Grant
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import Grant
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.kubelet_checkpoint import fnv1a_32, parse_checkpoint, registered_replicas
 
 GOLDEN = sorted((GOLDEN_FILES / "kubelet-checkpoints").glob("*.json"))

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.dra import dra_state, driver_checkpoint
-from vgpu.model import AllocatedDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import AllocatedDevice
+from vgpu.model.units import GIB
 from vgpu.sources.dra_nvidia import parse_driver_checkpoint
 from vgpu.sources.kubelet import KubeletSource
-from vgpu.units import GIB
 
 GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 MIG = "MIG-bbbbbbbb-0000-0000-0000-000000000000"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.dra import dra_state
 from tests.support.environment import GOLDEN_FILES
-from vgpu.facts import CdiDevice, PreparedResourceClaim
-from vgpu.model import ResourceClaimDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import CdiDevice, PreparedResourceClaim
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaimDevice
 from vgpu.sources.dra_state import parse_dra_state
 from vgpu.sources.kubelet import KubeletSource
 

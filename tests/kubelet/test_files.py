@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.descriptors import no_descriptors
 from tests.support.waiting import wait_for_tick
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import files
 from vgpu.sources.files import Remembered, list_folder, printable, read_file, translated
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.descriptors import no_descriptors
 from tests.support.environment import GOLDEN_FILES, ROOT
-from vgpu.facts import ContainerName, Grant
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import ContainerName, Grant
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import kubelet as kubelet_module
 from vgpu.sources.kubelet import KubeletSource
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.facts import ContainerName
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, Rejection
 from vgpu.sources import kubelet_names
 from vgpu.sources.kubelet_names import (
     parse_container_link,

@@ -12,7 +12,7 @@ import pytest
 from tests.support.environment import GOLDEN_FILES
 from tests.support.nvidia_plugin import CASES, G0, HAMIS, devices_of
 from vgpu.ledger.from_kubelet import GrantReader
-from vgpu.model import Scheme, Sharing, Source
+from vgpu.model.names import Scheme, Sharing, Source
 from vgpu.schemes.nvidia.device_ids import parse_device_id
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.registry import registry

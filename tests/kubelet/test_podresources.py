@@ -11,9 +11,10 @@ from tests.support.descriptors import no_descriptors
 from tests.support.environment import ROOT
 from tests.support.kubelet_server import Kubelet, one_entry_per_device
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.facts import CdiDevice, Grant, HeldDevices, HeldResourceClaim, HeldResources
-from vgpu.model import PodRef, ResourceClaimDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import CdiDevice, Grant, HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaimDevice
 from vgpu.rpc import podresources_pb2 as pb
 from vgpu.sources import podresources
 from vgpu.sources.kubelet import KubeletSource, name_grants

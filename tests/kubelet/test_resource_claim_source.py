@@ -6,10 +6,16 @@ import pytest
 
 from tests.support import dra
 from tests.support.answering_server import answer, serving, status
-from vgpu.facts import DriverResourceClaim, HeldResourceClaim, KubeletSample, PreparedResourceClaim
 from vgpu.kube.kinds import RESOURCE_CLAIMS
-from vgpu.model import PodRef, ResourceClaim
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import (
+    DriverResourceClaim,
+    HeldResourceClaim,
+    KubeletSample,
+    PreparedResourceClaim,
+)
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaim
 from vgpu.sources.resource_claims import AGAIN_SECONDS, ResourceClaimSource
 
 UUID = "GPU-00000001-0000-4000-8000-000000000001"

@@ -17,11 +17,11 @@ from kubeshare.steps import (
     EvictPod,
     PatchSharePod,
 )
-from vgpu.kube.objects import OwnerReference, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import OwnerReference, Pod
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.node import holder_labels, holder_name
 from vgpu.schemes.kubeshare.sharepod import GPUID, Locality
-from vgpu.units import GIB
 
 CARD = 16 * GIB
 INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."

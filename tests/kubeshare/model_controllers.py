@@ -4,13 +4,13 @@ import itertools
 
 from kubeshare.labelled_steps import labelled_step
 from kubeshare.model import FALSE, ConditionType
+from kubeshare.placement import KubeShareAlgorithm
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_step
 from kubeshare.virtual_gpu import HOLDER_SECONDS
 from tests.kubeshare.model_cluster import CARD, ModelCluster, Refused, node
-from vgpu.placement.kubeshare import KubeShareAlgorithm
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 
 NAMES = "abcdefgh"

@@ -18,12 +18,12 @@ from reconciler.rules.kubeshare import kubeshare
 from tests.kubeshare.test_labelled import content
 from tests.reconciler.samples import CODECS_IN_USE, snapshot
 from vgpu.kube.kinds import PODS, SHARE_PODS
-from vgpu.kube.objects import Node
 from vgpu.ledger.cluster import cluster
+from vgpu.model.objects import Node
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.labels import GPU_UUID, MANAGER_PORT, VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID
 from vgpu.schemes.kubeshare.sharepod import join
-from vgpu.units import GIB, MIB
 
 NODE, OTHER = "gpu-1", "gpu-2"
 UUIDS = {(NODE, "abcde"): "GPU-a", (NODE, "vwxyz"): "GPU-b", (OTHER, "abcde"): "GPU-c"}

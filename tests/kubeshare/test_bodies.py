@@ -9,8 +9,8 @@ from kubeshare.decode import SHARE_POD_OBJECTS
 from kubeshare.model import VirtualGpuName
 from kubeshare.reasons import SharePodReason
 from kubeshare.steps import PatchSharePod, placed_patch
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.sharepod import GPUID
-from vgpu.units import GIB
 
 CONTENT = {
     "apiVersion": "kubeshare.nthu/v1",

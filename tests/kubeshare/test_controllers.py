@@ -7,6 +7,7 @@ from msgspec import structs
 
 import kubeshare.steps
 from kubeshare.model import VirtualGpuName
+from kubeshare.placement import KubeShareAlgorithm
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.virtual_gpu import HOLDER_SECONDS
@@ -20,9 +21,8 @@ from tests.kubeshare.model_controllers import (
     settled,
     started,
 )
-from vgpu.kube.objects import MalformedObject
-from vgpu.model import PodRef
-from vgpu.placement.kubeshare import KubeShareAlgorithm
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
 

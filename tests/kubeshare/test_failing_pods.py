@@ -8,7 +8,7 @@ from kubeshare.reasons import SharePodReason
 from tests.kubeshare.model_cluster import share_pod
 from tests.kubeshare.test_idle_pool import FIRST, Idle, Recorded, holder
 from tests.support.waiting import wait_until
-from vgpu.kube.backoff import LONGEST_SECONDS
+from vgpu.apiserver.backoff import LONGEST_SECONDS
 from vgpu.schemes.kubeshare.node import holder_name
 
 

@@ -6,10 +6,10 @@ from kubeshare.bodies import HolderOptions, holder_pod
 from kubeshare.controller import ControllerOptions, SharePodControllers
 from kubeshare.metrics import ControllerMetrics, connected_nodes
 from kubeshare.model import POD_RUNNING, ClusterPod, VirtualGpuName
+from kubeshare.placement import KubeShareAlgorithm
 from tests.kubeshare.model_cluster import node, share_pod
-from vgpu.kube.objects import Pod
-from vgpu.model import PodRef
-from vgpu.placement.kubeshare import KubeShareAlgorithm
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
 from vgpu.schemes.kubeshare.node import KEEP_IDLE, holder_labels, holder_name
 
 FIRST, SECOND = VirtualGpuName("n1", "aaaaa"), VirtualGpuName("n1", "bbbbb")

@@ -18,8 +18,8 @@ from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, require_invariants, settle
 from tests.kubeshare.test_controllers import MortalControllers
 from vgpu.kube.kinds import PODS
+from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.codec import KubeShare
-from vgpu.units import GIB
 
 WIRED = [
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}

@@ -14,8 +14,8 @@ from kubeshare.node_component import held_uuid
 from kubeshare.node_files import CONFIG, PORTS, GeminiFolder, tables_of, with_unread, write_address
 from kubeshare.tenant_identity import TENANTS, parse_identities
 from tests.kubeshare.model_cluster import share_pod
-from vgpu.facts import Grant
-from vgpu.reasons import SourceError
+from vgpu.model.facts import Grant
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.kubeshare.daemon import format_ports, parse_ports
 from vgpu.schemes.kubeshare.gemini_config import parse_config, tenant_name
 

@@ -11,8 +11,8 @@ from kubeshare.node_fit import node_refusal
 from kubeshare.reasons import SharePodReason, UnplacedReason
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, settle, settled
-from vgpu.kube.taints import Taint
-from vgpu.units import GIB
+from vgpu.model.taints import Taint
+from vgpu.model.units import GIB
 
 BIG = NodeAmounts(cpu_milli=5000, pods=1)
 TAINT = (Taint("gpu", "yes", "NoSchedule"),)

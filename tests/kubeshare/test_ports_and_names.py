@@ -8,8 +8,8 @@ from kubeshare.reasons import SharePodReason
 from kubeshare.virtual_gpu import next_port
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, reasons, settled, started
-from vgpu.kube.objects import MalformedObject
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
 from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
 

@@ -5,20 +5,12 @@ from random import Random
 import msgspec
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, ContainerState, Pod, Status
 from vgpu.ledger import Evidence, Statement, Wanted
 from vgpu.ledger.statements import LIMITS
-from vgpu.model import (
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-    Source,
-)
-from vgpu.units import GIB
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Pod, Status
+from vgpu.model.units import GIB
 
 A, B, C = "GPU-a", "GPU-b", "GPU-c"
 GPUS = tuple(Device(uuid=uuid, index=i, memory_bytes=10 * GIB) for i, uuid in enumerate((A, B, C)))

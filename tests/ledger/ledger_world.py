@@ -9,10 +9,11 @@ device IDs are not those of the GPU. Our own checkpoint is of one boot. Regions 
 from dataclasses import dataclass, field
 
 from tests.ledger.ledger_values import NODE, A, B, said
-from vgpu.kube.objects import Container, ContainerState, Pod, Status, holds_devices
 from vgpu.ledger import Evidence, Wanted
-from vgpu.model import Device, Phase, PodRef, Request, Scheme, Source
-from vgpu.units import GIB
+from vgpu.model.allocation import Device, Request
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Pod, Status, holds_devices
+from vgpu.model.units import GIB
 
 GPUS = (
     Device(uuid=A, index=0, memory_bytes=10 * GIB),

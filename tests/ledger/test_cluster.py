@@ -6,16 +6,17 @@ from msgspec import structs
 from tests.ledger.ledger_values import A, B, entry, kinds, pod, ref, where
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
-from vgpu.kube.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
-from vgpu.model import Phase, Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.names import Phase, Scheme, Source
+from vgpu.model.objects import BOUND_DEVICE, Container, ContainerState, Node
+from vgpu.model.units import GIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import GIB
 
 CODECS = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())
 REGISTER = f"{A},10,10240,NVIDIA-L40S,true,hami-core:{B},10,10240,NVIDIA-L40S,false,hami-core:"

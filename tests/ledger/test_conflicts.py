@@ -18,12 +18,13 @@ from tests.ledger.ledger_values import (
     said,
     where,
 )
-from vgpu.kube.objects import Container
 from vgpu.ledger import ConflictKind, Malformed, Wanted, merge
 from vgpu.ledger.statements import GIVERS
-from vgpu.model import ContainerKind, Device, PodRef, Request, Scheme, Share, Source
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import ContainerKind, PodRef, Scheme, Source
+from vgpu.model.objects import Container
+from vgpu.model.units import GIB
 from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.units import GIB
 
 TWO_PODS = (pod("u1"), pod("u2"))
 

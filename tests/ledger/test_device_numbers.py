@@ -4,11 +4,11 @@ import pytest
 
 from tests.ledger.ledger_values import A, B, C, kinds, pod, where
 from tests.support.registers import hami_register
-from vgpu.facts import Gpu, GpuSample, Grant, KubeletSample, ProcessSample
-from vgpu.kube.objects import Container, Node
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.cluster import cluster
 from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.model.facts import Gpu, GpuSample, Grant, KubeletSample, ProcessSample
+from vgpu.model.objects import Container, Node
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano

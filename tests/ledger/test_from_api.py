@@ -3,15 +3,16 @@
 import pytest
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, pod, ref
-from vgpu.kube.objects import SHARE_POD, Container, ContainerState, Status
 from vgpu.ledger import Statement, merge
 from vgpu.ledger.from_api import MIG_SLOT, read_pod
-from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import SHARE_POD, Container, ContainerState, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.units import GIB, MIB
 
 CODECS = (Volcano(memory_factor=10), Gpushare(), Gaia(), KubeShare())
 UUID = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"

@@ -4,7 +4,12 @@ import msgspec
 from msgspec import structs
 
 from tests.ledger.ledger_values import NODE, A, B, evidence, kinds, pod, where
-from vgpu.facts import (
+from vgpu.ledger import ConflictKind, Statement, merge
+from vgpu.ledger.from_dra import resource_claim_statements
+from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.totals import held
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     CdiDevice,
     DriverResourceClaim,
     Gpu,
@@ -16,20 +21,9 @@ from vgpu.facts import (
     ProcessSample,
     ResourceClaimSample,
 )
-from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.from_dra import resource_claim_statements
-from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.ledger.totals import held
-from vgpu.model import (
-    AllocatedDevice,
-    PodRef,
-    ResourceClaim,
-    ResourceClaimDevice,
-    Scheme,
-    Share,
-    Source,
-)
-from vgpu.units import GIB
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.resource_claims import AllocatedDevice, ResourceClaim, ResourceClaimDevice
+from vgpu.model.units import GIB
 
 UUID = "GPU-cccccccc-0000-0000-0000-000000000000"
 POD = PodRef("u1", "ml", "web-0")

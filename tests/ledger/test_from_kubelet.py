@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import Grant
 from vgpu.ledger.from_kubelet import GrantReader, by_container, identified, visible_devices
-from vgpu.model import PodRef, Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.facts import Grant
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.env import legacy_refusal
 from vgpu.schemes.gpushare.unsized import UnsizedGpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"

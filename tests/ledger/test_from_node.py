@@ -3,7 +3,16 @@
 import msgspec
 
 from tests.ledger.ledger_values import A, B
-from vgpu.facts import (
+from vgpu.ledger.from_node import (
+    bus_id,
+    devices_of,
+    limit_statements,
+    process_statements,
+    region_statements,
+)
+from vgpu.ledger.slots import Slots
+from vgpu.model.allocation import Device, Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -16,16 +25,8 @@ from vgpu.facts import (
     RegionFile,
     RegionProcess,
 )
-from vgpu.ledger.from_node import (
-    bus_id,
-    devices_of,
-    limit_statements,
-    process_statements,
-    region_statements,
-)
-from vgpu.ledger.slots import Slots
-from vgpu.model import Device, PodRef, Scheme, Share, Source
-from vgpu.units import GIB
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.units import GIB
 
 CID = "c" * 64
 OWNER = ProcessOwner(CID, "u1", "containerd")

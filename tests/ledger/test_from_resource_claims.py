@@ -4,12 +4,12 @@ import json
 
 from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.objects import Container, Node, Pod
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.model import PodRef, Scheme, Source
-from vgpu.units import GIB
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import GIB
 
 A = "GPU-00000001-0000-4000-8000-000000000001"
 B = "GPU-00000002-0000-4000-8000-000000000002"

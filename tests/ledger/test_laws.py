@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ledger.ledger_values import evidences, ref, statements, surroundings
-from vgpu.kube.objects import holds_devices
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.containers import by_pod
 from vgpu.ledger.precedence import resolve_fast, resolve_general
 from vgpu.ledger.registry import Registry
-from vgpu.model import Phase, Source
+from vgpu.model.names import Phase, Source
+from vgpu.model.objects import holds_devices
 
 replace = msgspec.structs.replace
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.ledger.ledger_values import KUBELET, A, B, evidence, kinds, pod, ref, said, where
-from vgpu.kube.objects import MIRROR, SHARE_POD, ContainerState
 from vgpu.ledger import PRECEDENCE, ConflictKind, merge
-from vgpu.model import PodRef, Source
+from vgpu.model.names import PodRef, Source
+from vgpu.model.objects import MIRROR, SHARE_POD, ContainerState
 
 WORDS = [source for source in PRECEDENCE if source not in (Source.PROCESS, Source.POD_RESOURCES)]
 NO_API = {"pods": (), "pods_complete": False}

@@ -3,9 +3,17 @@
 import msgspec
 import pytest
 
+from simulator.demo import demo
+from simulator.node import SimulatedNode
+from simulator.scheme_objects import claims
 from tests.ledger.ledger_values import GPUS, NODE, A, B, kinds, pod, ref, where
 from tests.support.fleet_node import fleet_node
-from vgpu.facts import (
+from vgpu.ledger import ConflictKind, Statement, merge
+from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.statement_cache import StatementCache
+from vgpu.ledger.statements import DRA_SOURCES
+from vgpu.model.allocation import Device, Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -19,24 +27,17 @@ from vgpu.facts import (
     RegionFile,
     ShimSample,
 )
-from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.ledger.statement_cache import StatementCache
-from vgpu.ledger.statements import DRA_SOURCES
-from vgpu.model import Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.units import GIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scheme_objects import claims
 from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.pods import PodFile
 from vgpu.sources.runtime import ProcessSource
 from vgpu.sources.shim import ShimSource
-from vgpu.units import GIB
 
 START = 1_790_000_000.0
 CODECS = (Volcano(memory_factor=1024), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())

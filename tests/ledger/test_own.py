@@ -4,29 +4,20 @@ import msgspec
 import pytest
 
 from tests.ledger.ledger_values import NODE, kinds
-from vgpu.admitted import AdmittedPod, Binding
-from vgpu.facts import Gpu, GpuSample, Grant, HeldDevices, KubeletSample, ProcessSample
-from vgpu.kube.objects import Container, ContainerState, Pod, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.from_own import own_statements
 from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Scheme,
-    Share,
-    Source,
-)
-from vgpu.own_checkpoint import Checkpoint
+from vgpu.model.admitted_pod import AdmittedPod, Binding
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.facts import Gpu, GpuSample, Grant, HeldDevices, KubeletSample, ProcessSample
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Pod, Status
+from vgpu.model.own_checkpoint import Checkpoint
+from vgpu.model.units import GIB
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import GIB
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 TWO = "GPU-b83f0d62-417e-4c9a-a5d8-e06b3f17c942"

@@ -4,8 +4,9 @@ import pytest
 
 from tests.ledger.ledger_values import A, B, C, entry, evidence, kinds, pod, said, where
 from vgpu.ledger import PRECEDENCE, ConflictKind, merge
-from vgpu.model import Device, Phase, Scheme, Share, Source
-from vgpu.units import GIB
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import Phase, Scheme, Source
+from vgpu.model.units import GIB
 
 ALLOCATIONS = [source for source in PRECEDENCE if source is not Source.PROCESS]
 HERE = [("u1", "main")]

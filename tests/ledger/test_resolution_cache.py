@@ -3,11 +3,11 @@
 import pytest
 
 from tests.ledger.ledger_values import A, entry, evidence, pod, said
-from vgpu.kube.objects import Container
 from vgpu.ledger import merge
 from vgpu.ledger.merge import ResolutionCache
-from vgpu.model import ContainerKind, Source
-from vgpu.units import GIB
+from vgpu.model.names import ContainerKind, Source
+from vgpu.model.objects import Container
+from vgpu.model.units import GIB
 
 SIDECAR = Container("proxy", kind=ContainerKind.SIDECAR)
 INIT = Container("fetch", kind=ContainerKind.INIT)

@@ -6,8 +6,14 @@ from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals
 from tests.ledger.ledger_values import A, B, entry, evidence, kinds
-from vgpu.effective import effective
-from vgpu.facts import (
+from vgpu.ledger import ConflictKind, Statement, merge
+from vgpu.ledger.device_ids import most_at_once
+from vgpu.ledger.index import LedgerIndex
+from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.node_usage import node_usage
+from vgpu.model.allocation import Share
+from vgpu.model.effective_shares import effective
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuSample,
@@ -16,17 +22,12 @@ from vgpu.facts import (
     ProcessOwner,
     ProcessSample,
 )
-from vgpu.kube.objects import Container, ContainerState, Pod, Status
-from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.device_ids import most_at_once
-from vgpu.ledger.index import LedgerIndex
-from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.ledger.node_usage import node_usage
-from vgpu.model import ContainerKind, PodRef, Scheme, Share, Source
+from vgpu.model.names import ContainerKind, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Pod, Status
+from vgpu.model.units import GIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import GIB
 
 GPU = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"
 MIG = "MIG-0c5d9a2e-1b7f-5e43-9d10-6f2a8c4b7e11"

@@ -3,10 +3,10 @@
 import msgspec
 
 from tests.ledger.ledger_values import A, B, pod
-from vgpu.facts import Grant
-from vgpu.kube.objects import Container
 from vgpu.ledger.statement_cache import StatementCache
-from vgpu.model import Source
+from vgpu.model.facts import Grant
+from vgpu.model.names import Source
+from vgpu.model.objects import Container
 from vgpu.schemes.volcano.codec import Volcano
 
 NUMBER = "volcano.sh/vgpu-number"

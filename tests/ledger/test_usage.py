@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ContainerName, Gpu, GpuProcess, GpuSample, ProcessOwner, ProcessSample
 from vgpu.ledger.owners import container_name
 from vgpu.ledger.usage import (
     OVER_LIMIT_PERCENT,
@@ -15,7 +14,8 @@ from vgpu.ledger.usage import (
     unclear_use,
     usages,
 )
-from vgpu.units import GIB
+from vgpu.model.facts import ContainerName, Gpu, GpuProcess, GpuSample, ProcessOwner, ProcessSample
+from vgpu.model.units import GIB
 
 A, B = "GPU-a", "GPU-b"
 NAMES = {

@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.ledger.ledger_values import A, B
 from tests.ledger.ledger_world import CAPACITY, World
-from vgpu.kube.objects import ContainerState
 from vgpu.ledger import ConflictKind, merge
-from vgpu.model import Source
-from vgpu.units import GIB
+from vgpu.model.names import Source
+from vgpu.model.objects import ContainerState
+from vgpu.model.units import GIB
 
 replace = msgspec.structs.replace
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.environment import descriptors
 from tests.support.nvml_fake import Device, Fault, Process, Xid, uuid
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.nvml import NvmlSource
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.support.nvml_fake import Device, Fault, Link, uuid
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 GPUS = [Device(uuid(0)), Device(uuid(1)), Device(uuid(2))]
 LINKS = [Link(uuid(0), uuid(1), 10), Link(uuid(2), uuid(0), 40)]

@@ -4,7 +4,7 @@ from tests.support.nvml_fake import Device, Fault, Process, uuid
 
 SAMPLE = """
     import time
-    from vgpu.reasons import SourceError
+    from vgpu.model.reasons import SourceError
     from vgpu.sources.nvml import NvmlSource
     source = NvmlSource()
 """

@@ -3,7 +3,7 @@
 import time
 
 from tests.support.nvml_fake import Device, Fault, Mig, Process, mig_uuid, uuid
-from vgpu.reasons import Reason
+from vgpu.model.reasons import Reason
 
 GPU = uuid(0)
 FIRST, SECOND = mig_uuid(1), mig_uuid(2)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.nvml_fake import NA, R535_HIDES, Device, FakeDriver, Fault, Process, Sample, uuid
-from vgpu.facts import GpuProcess
-from vgpu.reasons import Reason
+from vgpu.model.facts import GpuProcess
+from vgpu.model.reasons import Reason
 from vgpu.sources.nvml import NvmlSource
 from vgpu.sources.nvml_processes import NOT_AVAILABLE, InvalidListError, merge, newest
 

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 
 from tests.support.nvml_fake import NA, Device, FakeDriver, Fault, Process, uuid
-from vgpu.reasons import Reason
+from vgpu.model.reasons import Reason
 from vgpu.sources.nvml import NvmlSource
 
 

@@ -7,8 +7,8 @@ from msgspec import structs
 
 from tests.scheduler.test_differential import QUARTERS, filled, limits, seen
 from tests.scheduler.test_promise import NODES, SCHEMES
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.candidate import CandidateNode
 from vgpu.placement.counting import PodCounter, count_pods
 from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.registers import volcano_register
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
 from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes
 from vgpu.placement.exclusive import ExclusiveRule
 from vgpu.placement.node_view import Reservation, node_view

@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.topologies import ONE, TOPO6, tree_of
-from vgpu.model import DEVICE_NODE, Request, Share, device_node
+from vgpu.model.allocation import Request, Share
+from vgpu.model.names import DEVICE_NODE, device_node
+from vgpu.model.topology import LinkLevel, TopologyGpu, grow
+from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.placement.gaia import (
     GaiaRules,
     allocate,
@@ -16,8 +19,6 @@ from vgpu.placement.gaia import (
     share,
 )
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.topology import LinkLevel, TopologyGpu, grow
-from vgpu.units import GAIA_MEMORY_BLOCK
 
 SIX = tree_of(TOPO6)
 SHARING = GaiaRules(share_mode=True)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from vgpu.kube.objects import Container, Node, Pod, holds_devices
-from vgpu.model import Claim, Phase, PodRef, Scheme
+from vgpu.model.allocation import Claim
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import Container, Node, Pod, holds_devices
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.model import ContainerKind, Device, PodRef, Request, Share
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import ContainerKind, PodRef
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_gpu
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef, Share
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
 from vgpu.placement.candidate import with_shares
 from vgpu.placement.connected import MOST_COMBINATIONS, best_connected
 from vgpu.placement.dialects import demand_of, scheduler_schemes

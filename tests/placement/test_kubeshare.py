@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.placement.kubeshare import (
+from kubeshare.gemini_placement import Client, TokenWindow, order, quota
+from kubeshare.placement import (
     Demand,
     FreeGpus,
     KubeShareAlgorithm,
@@ -17,10 +18,9 @@ from vgpu.placement.kubeshare import (
     opportunistic_score,
     place,
 )
-from vgpu.placement.kubeshare_gemini import Client, TokenWindow, order, quota
+from vgpu.model.units import GIB, milli
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpu.schemes.kubeshare.sharepod import Locality
-from vgpu.units import GIB, milli
 
 
 def demand(request, memory=0, affinity="", anti="", exclusion=""):

@@ -7,8 +7,10 @@ from msgspec import structs
 
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_gpu, volcano_register
-from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
-from vgpu.model import Claim, ContainerKind, PodRef, Scheme, Share
+from vgpu.model.allocation import Claim, Share
+from vgpu.model.names import ContainerKind, PodRef, Scheme
+from vgpu.model.objects import Container, ContainerState, Node, Pod, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import (
     Reservation,
@@ -17,7 +19,6 @@ from vgpu.placement.node_view import (
     scheme_of,
 )
 from vgpu.placement.result import Placement, PlacementReason
-from vgpu.units import GIB, MIB
 
 NOW = 1_700_000_000.0
 SCHEMES = scheduler_schemes({})

@@ -5,18 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube.objects import Pod
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import Pod
+from vgpu.model.units import MIB
 from vgpu.placement.candidate import CandidateNode, PlacementWishes, PodDemand, UsedGpu, with_shares
 from vgpu.placement.result import Placement, PlacementReason
 from vgpu.placement.volcano import (
@@ -28,7 +20,6 @@ from vgpu.placement.volcano import (
     volcano_wishes,
 )
 from vgpu.placement.volcano_mig import Geometry, Instance, choose, slots
-from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ml", "train-0")
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.cli import main
 from vgpu.program import failures
+from vgpucli.main import main
 
 VGPU = [sys.executable, "-m", "vgpu"]
 ENVIRONMENT = {name: text for name, text in os.environ.items() if not name.startswith("VGPU_")}
@@ -53,7 +53,7 @@ def test_closed_standard_streams_are_no_failure():
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("module", ["click", "vgpu.commands.demo_repair"])
+@pytest.mark.parametrize("module", ["click", "vgpucli.demo.repair"])
 def test_ctrl_c_while_modules_are_imported_prints_no_traceback(module):
     """A pipe that is full holds the process among its imports, however late the signal comes.
 
@@ -84,8 +84,8 @@ def test_ctrl_c_before_a_command_has_begun_prints_no_traceback():
     program = """if True:
         import os, signal
         import vgpu.__main__ as start
-        from vgpu import cli
-        cli.foreign_package = lambda: os.kill(os.getpid(), signal.SIGINT)
+        from vgpu.program import own_packages
+        own_packages.foreign_package = lambda: os.kill(os.getpid(), signal.SIGINT)
         start.main("vgpu")"""
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.release.source import SourceTree
 from tests.support.environment import ROOT
-from vgpu.own_packages import MARK, PACKAGES
+from vgpu.program.own_packages import MARK, PACKAGES
 
 FOREIGN = "raise SystemExit('the foreign package was imported')\n"
 
@@ -26,7 +26,7 @@ def site_packages(tmp_path):
 
 def version(*folders: Path) -> subprocess.CompletedProcess[str]:
     """What ``vgpu --version`` does with these folders first in Python's path."""
-    program = "import sys; from vgpu.cli import main; main()"
+    program = "import sys; from vgpu.__main__ import main; main()"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
     command = [sys.executable, "-P", "-c", program, "--version"]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import ContainerKind, Device, PodRef, Request, Share
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import GIB, MIB
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.check import check, check_node, overruns
 from vgpu.quota.declared import (
@@ -24,7 +26,6 @@ from vgpu.quota.usage import (
     usage_of_shares,
 )
 from vgpu.schemes.gaia.node import CORE
-from vgpu.units import GIB, MIB
 
 MODELS = ("", "NVIDIA A100-SXM4-80GB", "NVIDIA T4")
 RESOURCES = (GPUS, MEMORY, CORES, "aliyun.com/gpu-mem")

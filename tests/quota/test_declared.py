@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
-from vgpu.kube.objects import Namespace, ResourceQuota
+from vgpu.model.objects import Namespace, ResourceQuota
+from vgpu.model.units import GIB
 from vgpu.quota.declared import declarations, gpu_admission_quota
 from vgpu.quota.limits import is_of_model, resolve
 from vgpu.quota.resources import CORES, GPUS, HAMI_MEMORY, MEMORY
 from vgpu.schemes.gaia.node import CORE
-from vgpu.units import GIB
 
 QUOTA = {
     "apiVersion": "v1",

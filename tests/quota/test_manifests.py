@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Namespace, ResourceQuota
-from vgpu.quota.manifests import native_quota, over_quota_policy
+from vgpu.model.objects import Namespace, ResourceQuota
+from vgpu.model.units import MIB
 from vgpu.quota.of_cluster import cluster_quotas
-from vgpu.units import MIB
+from vgpucli.quota.manifests import native_quota, over_quota_policy
 
 UNITS = {"volcano": 2 * MIB, "gpushare": 1024 * MIB}
 

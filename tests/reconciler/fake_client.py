@@ -12,9 +12,9 @@ import msgspec
 
 from reconciler.model import ObjectKind
 from tests.reconciler.samples import NOW, replace
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import SHARE_POD, Namespace, Node
+from vgpu.model.objects import SHARE_POD, Namespace, Node
 
 UNREACHABLE = ClusterError(0, "Unreachable", "https://api: read timed out")
 PDB = ClusterError(

@@ -7,11 +7,12 @@ is a look at a pod whose annotations name GPU 0, while the kubelet has given it 
 
 from reconciler.model import Scope
 from tests.reconciler.samples import CODECS_IN_USE, SHARE, gpus, replace, snapshot, uuid
-from vgpu.kube.objects import holds_devices
 from vgpu.ledger import Evidence, Statement, merge
 from vgpu.ledger.from_api import node_ref, read_pod
 from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
-from vgpu.model import Scheme, Share, Source
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme, Source
+from vgpu.model.objects import holds_devices
 from vgpu.schemes.kubeshare.sharepod import join
 
 SCHEMES = {

@@ -24,10 +24,10 @@ from tests.reconciler.samples import (
     snapshot,
     waiting,
 )
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import ContainerState, Status, holds_devices
-from vgpu.model import Phase, PodRef
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.objects import ContainerState, Status, holds_devices
 
 STYLES = {"hami-1": "hami", "volcano-1": "volcano", "share-1": "gpushare"}
 """The nodes, and in which style they share."""

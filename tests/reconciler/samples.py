@@ -30,7 +30,9 @@ from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.reconciler_state import ReconcilerState
 from vgpu.inventory import Objects, Units, inventory
-from vgpu.kube.objects import (
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.objects import (
     BOUND_DEVICE,
     SHARE_POD,
     Container,
@@ -40,7 +42,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Share
+from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
 from vgpu.schemes.codec import HandshakeState
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
@@ -56,7 +58,6 @@ from vgpu.schemes.kubeshare.node import (
 from vgpu.schemes.kubeshare.sharepod import GPUID, OWNER, PREFIX
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano.node import handshake_text, lock_text
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 replace = msgspec.structs.replace
 

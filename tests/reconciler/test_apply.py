@@ -26,9 +26,9 @@ from tests.reconciler.samples import (
 )
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube.connection import ClusterError
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, SourceError
 
 
 class Told:

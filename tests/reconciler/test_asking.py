@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster
+from simulator.demo_cluster import demo_cluster
+from simulator.store import ObjectStore
 from tests.support.environment import ROOT
 from tests.support.terminal import Terminal
-from vgpu.cli import main
-from vgpu.commands.demo_repair import UNITS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.cluster import SimulatedCluster
-from vgpu.simulator.demo_cluster import demo_cluster
-from vgpu.simulator.store import ObjectStore
+from vgpucli.demo.repair import UNITS
+from vgpucli.main import main
 
 ASKED = "[y/N]:"
 REFUSED = "standard input is not a terminal, so nothing was done; pass --yes"

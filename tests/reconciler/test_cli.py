@@ -15,7 +15,7 @@ from reconciler.config.settings import ReconcilerSettings, config_text, parse
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
 from tests.support.sample_cluster import HOUR, NOW
-from vgpu.cli import main
+from vgpucli.main import main
 
 OWNER = {
     "apiVersion": "apps/v1",

@@ -10,9 +10,9 @@ from reconciler.session import with_state_namespace
 from tests.reconciler.test_cli import NODE, SICK, WELL, call, refused
 from tests.support import sample_cluster as sample
 from tests.support.sample_cluster import DAY, NOW
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import Lease
+from vgpu.model.objects import Lease
 
 
 @pytest.fixture

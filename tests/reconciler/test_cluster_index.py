@@ -22,8 +22,9 @@ from tests.reconciler.samples import (
     unbound,
     uuid,
 )
-from vgpu.kube.objects import Container, ContainerState, Status
-from vgpu.model import Allocation, Claim, Device, Phase, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import Phase
+from vgpu.model.objects import Container, ContainerState, Status
 
 
 def cluster_index(*objects, **fields):

@@ -10,8 +10,8 @@ from reconciler.policy import Limits, Policy
 from reconciler.reasons import ActionOutcome
 from reconciler.reconciler_state import ReconcilerState
 from tests.reconciler.samples import CODECS_IN_USE, NOW, assumed, pod, refused, replace, snapshot
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import Reason, SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import Reason, SourceError
 
 
 class Eyes:

@@ -12,7 +12,7 @@ from tests.reconciler.samples import (
     share_pod,
     snapshot,
 )
-from vgpu.kube.objects import Container, Namespace, ResourceQuota
+from vgpu.model.objects import Container, Namespace, ResourceQuota
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY
 

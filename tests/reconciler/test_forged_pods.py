@@ -22,8 +22,8 @@ from tests.reconciler.samples import (
     with_ledgers,
 )
 from tests.reconciler.test_hostile import plan_of
-from vgpu.kube.objects import MIRROR
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import MIRROR
 
 TENANT = "evil"
 

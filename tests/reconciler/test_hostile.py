@@ -47,11 +47,11 @@ from tests.reconciler.samples import (
     with_ledgers,
 )
 from tests.support.reconcile_plans import unmoved
+from vgpu.apiserver.connection import ClusterError, clock_ahead
 from vgpu.inventory import Units
-from vgpu.kube.connection import ClusterError, clock_ahead
-from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger.cluster import home
-from vgpu.model import ContainerKind, Source
+from vgpu.model.names import ContainerKind, Source
+from vgpu.model.objects import MIRROR, Container, ContainerState, Status
 from vgpu.schemes.volcano.codec import HAMI
 
 AT_ONCE = Ages(*[0.0] * len(Ages.__struct_fields__))

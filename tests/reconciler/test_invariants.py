@@ -63,8 +63,8 @@ from tests.reconciler.samples import (
     unbound,
     with_ledgers,
 )
-from vgpu.kube.objects import MIRROR
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import MIRROR
 
 # ---------------------------------------------------------------- any findings
 

@@ -27,8 +27,8 @@ from tests.reconciler.samples import (
 from tests.reconciler.test_apply import Bench
 from tests.reconciler.test_hostile import AT_ONCE, crowd, given, on_node, plan_of, skips
 from tests.reconciler.test_owners import RESTART, VOLCANO, dead, seen, volcano
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import MIRROR
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.objects import MIRROR
 
 OUT = {OPT_OUT: "false"}
 FORBIDDEN = ClusterError(403, "Forbidden", 'User "x" cannot get resource "nodes"')

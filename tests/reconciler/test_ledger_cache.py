@@ -18,9 +18,9 @@ from tests.reconciler.samples import (
     share_pod,
     unbound,
 )
-from vgpu.kube.objects import ContainerState, Status
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.cluster import cluster
+from vgpu.model.objects import ContainerState, Status
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.sharepod import join
 from vgpu.schemes.volcano.codec import VOLCANO

@@ -9,7 +9,7 @@ from tests.reconciler.fake_client import BUSY, NOT_FOUND, UNREACHABLE
 from tests.reconciler.samples import CODECS_IN_USE, NOW, lock, node, pod, unbound
 from vgpu.inventory import Units
 from vgpu.kube.documents import ObjectPage
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 STRANGER = pod("stranger", "hami", claim=None)
 

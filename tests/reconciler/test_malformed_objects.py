@@ -31,8 +31,8 @@ from tests.reconciler.test_observe_kinds import Server
 from tests.support.reconcile_plans import unmoved
 from tests.test_malformed_objects import TENANTS, listed, nested, share_pod
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import MalformedObject
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
 
 REF = PodRef("uid-bad", "ml", "bad")
 

@@ -26,8 +26,8 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from tests.support.metrics_lint import lint
-from vgpu.kube.objects import Namespace
 from vgpu.metrics.render import Format
+from vgpu.model.objects import Namespace
 from vgpu.quota.of_cluster import cluster_quotas
 
 SICK = snapshot(

@@ -15,13 +15,13 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import ActionOutcome
 from reconciler.reconciler_state import ReconcilerState
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.reconciler.samples import CODECS_IN_USE, NOW, pod, refused, snapshot
 from tests.reconciler.test_cli import NODE, call
 from tests.reconciler.test_cli import refused as refused_pod
 from tests.support.waiting import wait_ended
 from vgpu.kube.kinds import NODES, PODS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
 
 SERVER = "https://gpu.example.com"
 PLAN, _ = make_plan(

@@ -9,8 +9,8 @@ from reconciler.observe.dump import DumpObserver
 from tests.support import sample_cluster as sample
 from vgpu.inventory import Units
 from vgpu.ledger import ConflictKind
-from vgpu.model import Scheme
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.nvidia.resources import other_names
 
 ALL = {Coverage.NODES, Coverage.PODS, Coverage.SHARE_PODS, Coverage.QUOTAS}

@@ -10,7 +10,7 @@ import pytest
 from reconciler.observe import folders
 from reconciler.observe.folders import find_folders, identity, mapped
 from tests.support.waiting import wait_for_tick
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
 
 UID = "11111111-1111-4111-8111-111111111111"

@@ -4,10 +4,10 @@ import pytest
 
 from reconciler.observe.cluster import labels_of
 from reconciler.observe.kinds import TRIES, ListedKinds, Seen, whole
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import ObjectPage
-from vgpu.kube.objects import Namespace, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Namespace, Node, Pod
 
 FORBIDDEN = ClusterError(403, "Forbidden", 'cannot list resource "nodes"')
 NOT_FOUND = ClusterError(404, "NotFound", "the server could not find the requested resource")

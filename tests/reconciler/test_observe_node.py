@@ -16,6 +16,8 @@ from reconciler.plan import make_plan
 from reconciler.policy import Ages, Mode, Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
+from simulator.demo import A10, L40S, demo
+from simulator.node import SimulatedNode
 from tests.kubelet.test_checkpoint import checkpoint
 from tests.reconciler import samples
 from tests.support import own_state
@@ -23,20 +25,19 @@ from tests.support.waiting import WAIT_SECONDS
 from vgpu.inventory import Units
 from vgpu.kube.documents import Keep
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Container, Pod
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.conflicts import Conflict
-from vgpu.model import Device, PodRef, Scheme, Source
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.objects import Container, Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GIB
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
-from vgpu.simulator.demo import A10, L40S, demo
-from vgpu.simulator.node import SimulatedNode
 from vgpu.sources.node_sources import NodePaths
 from vgpu.sources.own_node import with_node
 from vgpu.sources.pods import pod_sample
-from vgpu.units import GIB
 
 replace = msgspec.structs.replace
 

@@ -25,9 +25,9 @@ from tests.reconciler.samples import (
     uuid,
     waiting,
 )
-from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.ledger import ConflictKind
-from vgpu.model import ContainerKind, Source
+from vgpu.model.names import ContainerKind, Source
+from vgpu.model.objects import Container, ContainerState, Status
 from vgpu.schemes.nvidia.grant import NVIDIA
 
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)

@@ -23,8 +23,8 @@ from tests.reconciler.samples import (
     snapshot,
     waiting,
 )
-from vgpu.kube.objects import Container
-from vgpu.model import PodRef, Source
+from vgpu.model.names import PodRef, Source
+from vgpu.model.objects import Container
 
 ALL_IN = Policy(
     modes=dict.fromkeys(Rule, Mode.APPLY),

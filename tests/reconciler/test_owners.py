@@ -29,7 +29,7 @@ from tests.reconciler.samples import (
 )
 from tests.support.environment import ROOT
 from tests.support.reconcile_plans import unmoved
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 

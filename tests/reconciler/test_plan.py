@@ -37,7 +37,7 @@ from tests.reconciler.samples import (
     terminating,
     unbound,
 )
-from vgpu.kube.objects import MIRROR
+from vgpu.model.objects import MIRROR
 
 SICK = refused(pod())
 OPT_OUT = {"vgpu.dev/reconcile": "false"}

@@ -18,10 +18,11 @@ from tests.reconciler.samples import (
     replace,
     snapshot,
 )
-from vgpu.kube.objects import Container
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.entries import DeviceEntry
-from vgpu.model import ContainerKind, Device, Phase, PodRef, Scheme, Share, Source
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container
 
 MEMORY = "aliyun.com/gpu-mem"
 INIT, SIDECAR = ContainerKind.INIT, ContainerKind.SIDECAR

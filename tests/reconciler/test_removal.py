@@ -16,9 +16,9 @@ from tests.reconciler import samples
 from tests.reconciler.fake_client import FakeClient, FakeTime
 from tests.reconciler.samples import pod, replace
 from tests.support.reconcile_plans import entry, plan, unmoved
-from vgpu.kube.objects import MIRROR, MalformedObject
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MIRROR, MalformedObject
+from vgpu.model.reasons import Reason, SourceError
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
 

@@ -23,8 +23,8 @@ from tests.reconciler.samples import (
 )
 from tests.reconciler.test_cli import planned
 from tests.support import sample_cluster as sample
-from vgpu.kube.objects import Container
-from vgpu.model import Source
+from vgpu.model.names import Source
+from vgpu.model.objects import Container
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 from vgpu.schemes.volcano.whole_gpus import whole_gpus
 

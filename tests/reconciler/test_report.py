@@ -47,8 +47,8 @@ from tests.reconciler.samples import (
     snapshot,
     unbound,
 )
-from vgpu.document_text import json_text
-from vgpu.model import PodRef
+from vgpu.model.document_text import json_text
+from vgpu.model.names import PodRef
 
 LONG = "train-bert-large-uncased-7c9d8f6b54-qq7lz"
 SICK = (

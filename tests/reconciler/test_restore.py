@@ -25,8 +25,8 @@ from tests.reconciler.samples import (
     share_pod,
 )
 from tests.support.reconcile_plans import editing, evicting, plan, unmoved
-from vgpu.kube.connection import ClusterError
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
 
 LEFT = ended(pod("b", annotations={"vgpu.dev/left": "over", "vgpu.dev/mine": "1"}))
 MARKED = node("gpu-1", "hami", annotations={"vgpu.dev/m": "1"}, uid="uid-of-gpu-1")

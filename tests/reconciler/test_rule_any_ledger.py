@@ -22,7 +22,7 @@ from tests.reconciler.node_samples import SCHEMES, given, ledger
 from tests.reconciler.samples import CODECS_IN_USE, GPU, replace, uuid, with_ledgers
 from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS
 from vgpu.ledger.usage import Usage
-from vgpu.model import Source
+from vgpu.model.names import Source
 
 RULES = (
     *(double_booked, running_without_device, lost_device, unowned_process),

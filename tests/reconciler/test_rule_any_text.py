@@ -13,8 +13,8 @@ from reconciler.rules.node_annotations import stale_handshake, stale_lock
 from reconciler.rules.refused import refused
 from reconciler.rules.waiting import no_gpu_matched, prestart_failed
 from tests.reconciler.samples import CODECS, CODECS_IN_USE, NOW, assumed, handshake, lock, node, pod
-from vgpu.kube.objects import Container, ContainerState, Node, OwnerReference, Pod, Status
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, ContainerState, Node, OwnerReference, Pod, Status
 
 RULES = (
     *(refused, prestart_failed, no_gpu_matched, assumed_expired, assumed_unbound),

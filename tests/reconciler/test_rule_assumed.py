@@ -26,8 +26,8 @@ from tests.reconciler.samples import (
     unbound,
     waiting,
 )
-from vgpu.kube.objects import Container
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import Container
 
 ALLOCATED = ("gaia", "gpushare", "hami", "volcano")
 """Styles in which the kubelet's Allocate hands out what was promised."""

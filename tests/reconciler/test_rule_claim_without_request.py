@@ -8,12 +8,12 @@ from reconciler.rules.assumed import assumed_expired
 from reconciler.rules.conflicts import running_without_device
 from tests.reconciler.samples import node, pod, replace, snapshot, uuid, with_ledgers
 from tests.reconciler.test_rule_conflicts import find, only
-from vgpu.explain.evidence import ClusterEvidence, ClusterObjects
-from vgpu.explain.model import ExplainOutcome, WayStep
-from vgpu.explain.node import explain_node
-from vgpu.explain.pod import explain_pod
 from vgpu.inventory import Objects
-from vgpu.kube.objects import Container
+from vgpu.model.objects import Container
+from vgpucli.explain.evidence import ClusterEvidence, ClusterObjects
+from vgpucli.explain.model import ExplainOutcome, WayStep
+from vgpucli.explain.node import explain_node
+from vgpucli.explain.pod import explain_pod
 
 NODE = node("gpu-1", "hami")
 ACTS = Policy(modes=dict.fromkeys(Rule, Mode.APPLY), evict_running=True)

@@ -38,12 +38,13 @@ from tests.reconciler.samples import (
     uuid,
     with_ledgers,
 )
-from vgpu.facts import Gpu, GpuSample
-from vgpu.kube.objects import MIRROR, Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, merge
 from vgpu.ledger.node import NodeSamples, node_evidence
-from vgpu.model import Phase, PodRef, ResourceClaimDevice, Scheme, Source
-from vgpu.units import GIB
+from vgpu.model.facts import Gpu, GpuSample
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.objects import MIRROR, Container, ContainerState, Status
+from vgpu.model.resource_claims import ResourceClaimDevice
+from vgpu.model.units import GIB
 
 RULES = (double_booked, running_without_device, lost_device, unowned_process)
 STYLES = ("volcano", "hami", "gpushare", "gaia")

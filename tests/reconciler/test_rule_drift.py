@@ -32,20 +32,12 @@ from tests.reconciler.samples import (
     terminating,
     uuid,
 )
-from vgpu.kube.objects import Container, ContainerState, Status
 from vgpu.ledger import ConflictKind, Evidence, Statement, merge
-from vgpu.model import (
-    Allocation,
-    Claim,
-    Device,
-    Phase,
-    PodRef,
-    Scheme,
-    Share,
-    Source,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Status
+from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
 from vgpu.schemes.gaia.checkpoint import parse_checkpoint
-from vgpu.units import GAIA_MEMORY_BLOCK, GIB, MIB
 
 REPAIRED = ("volcano", "hami", "gpushare", "gaia")
 CORES = {"volcano": None, "hami": None, "gpushare": None, "gaia": 200}

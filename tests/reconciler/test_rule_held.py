@@ -11,8 +11,8 @@ from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
 from tests.reconciler.node_samples import on_node
 from tests.reconciler.samples import CODECS_IN_USE, HOUR, MINUTE, NOW, node, pod, replace, snapshot
-from vgpu.kube.objects import Container, ContainerState, Status
-from vgpu.model import ContainerKind, Phase
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Container, ContainerState, Status
 
 STYLES = ("volcano", "hami", "gpushare", "gaia")
 

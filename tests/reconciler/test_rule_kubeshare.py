@@ -26,7 +26,8 @@ from tests.reconciler.samples import (
     snapshot,
     terminating,
 )
-from vgpu.kube.objects import (
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.objects import (
     BOUND_DEVICE,
     BOUND_REASON,
     SHARE_POD,
@@ -34,7 +35,6 @@ from vgpu.kube.objects import (
     ContainerState,
     Status,
 )
-from vgpu.model import Phase, PodRef
 from vgpu.schemes.kubeshare.node import HOLDER_UUID, KEEP_IDLE
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 

@@ -24,8 +24,8 @@ from tests.reconciler.samples import (
     snapshot,
     unbound,
 )
-from vgpu.kube.objects import Container, ContainerState, Status
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import Container, ContainerState, Status
 from vgpu.schemes.volcano.claim import struck
 
 STYLES = ("hami", "volcano")

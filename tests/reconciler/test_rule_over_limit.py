@@ -27,11 +27,12 @@ from tests.reconciler.samples import (
     share_pod,
     uuid,
 )
-from vgpu.kube.objects import MIRROR
 from vgpu.ledger import PRECEDENCE
 from vgpu.ledger.usage import OVER_LIMIT_PERCENT, Usage
-from vgpu.model import Device, PodRef, Share, Source
-from vgpu.units import GIB, MIB
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import PodRef, Source
+from vgpu.model.objects import MIRROR
+from vgpu.model.units import GIB, MIB
 
 HERE, THERE = uuid("gpu-1", 0), uuid("gpu-1", 1)
 LIMIT = SHARE * OVER_LIMIT_PERCENT // 100

@@ -25,8 +25,8 @@ from tests.reconciler.samples import (
     terminating,
     with_ledgers,
 )
-from vgpu.kube.objects import Container
-from vgpu.model import ContainerKind, Phase
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Container
 
 STYLES = ("volcano", "hami", "gpushare", "gaia")
 

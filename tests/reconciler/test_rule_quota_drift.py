@@ -20,8 +20,8 @@ from tests.reconciler.samples import (
     share_pod,
     snapshot,
 )
-from vgpu.kube.objects import MalformedObject, ResourceQuota
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, ResourceQuota
 
 RESOURCE = "volcano.sh/vgpu-number"
 ENTRY = f"requests.{RESOURCE}"

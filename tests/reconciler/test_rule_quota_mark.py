@@ -23,8 +23,8 @@ from tests.reconciler.samples import (
 from tests.reconciler.test_hostile import AT_ONCE
 from tests.reconciler.test_judge import Bench
 from vgpu.inventory.unit_check import NodeDoubt
-from vgpu.kube.objects import MalformedObject, Namespace
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Namespace
 from vgpu.quota.mark import OVER_QUOTA
 from vgpu.quota.of_cluster import cluster_quotas
 from vgpu.schemes.row import UnitDoubt

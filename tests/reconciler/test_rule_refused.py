@@ -23,8 +23,8 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from tests.reconciler.samples import refused as sick
-from vgpu.kube.objects import Container, ContainerState, Status
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Container, ContainerState, Status
 from vgpu.schemes.nvidia.resources import other_names
 
 STYLES = sorted(CODECS)

@@ -12,19 +12,19 @@ from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.conflicts import double_booked
 from reconciler.rules.resource_claim import resource_claim as rule
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from tests.reconciler.samples import CODECS_IN_USE, NOW, replace, snapshot
 from tests.support import sample_cluster as sample
 from tests.support.dra import published, resource_claim_json, resource_slice, result
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
 from vgpu.kube.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.objects import MalformedObject, Pod
 from vgpu.ledger import Conflict, ConflictKind, Ledger
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.model import PodRef
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Pod
 
 USERS = [("a", "uid-a"), ("b", "uid-b")]
 COMPLETE = frozenset({Coverage.PODS, Coverage.RESOURCE_CLAIMS})

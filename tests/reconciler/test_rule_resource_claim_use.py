@@ -11,8 +11,10 @@ from tests.reconciler.node_samples import on_node
 from tests.reconciler.samples import CODECS_IN_USE, uuid
 from vgpu.ledger import Statement
 from vgpu.ledger.usage import Usage
-from vgpu.model import PodRef, ResourceClaimDevice, Scheme, Share, Source
-from vgpu.units import GIB
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.resource_claims import ResourceClaimDevice
+from vgpu.model.units import GIB
 
 GPU = uuid("gpu-1", 0)
 CONSUMED = 8 * GIB

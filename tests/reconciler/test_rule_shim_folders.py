@@ -22,7 +22,7 @@ from tests.reconciler.samples import (
     share_pod,
     snapshot,
 )
-from vgpu.kube.objects import MIRROR
+from vgpu.model.objects import MIRROR
 
 ROOT = "/usr/local/vgpu/containers"
 IDENTITY = (1, 2, 3)

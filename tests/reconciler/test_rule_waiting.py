@@ -23,7 +23,7 @@ from tests.reconciler.samples import (
     waiting,
 )
 from tests.reconciler.samples import no_gpu_matched as poisoned
-from vgpu.kube.objects import ContainerState, Status
+from vgpu.model.objects import ContainerState, Status
 
 GAIA = pod("train-0", "gaia")
 GPUSHARE = pod("infer-0", "gpushare")

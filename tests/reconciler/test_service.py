@@ -14,10 +14,10 @@ from reconciler.schedule import Missed
 from reconciler.service import HUNG_SECONDS, Loop, routes
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.inventory import unit_doubt
-from vgpu.kube.objects import Node
 from vgpu.metrics.render import Format
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.volcano.row import VOLCANO_ROW
-from vgpu.units import MIB
 from vgpu.web.message import HttpRequest
 
 DEADLINE = 120.0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from reconciler.reconciler_state import MOST, Attempt, ReconcilerState, decode, encode
 from reconciler.state_store import CONFIG_MAP, KEY, ConfigMapStateStore, merge
 from tests.reconciler.samples import replace
-from vgpu.kube.connection import ClusterError
-from vgpu.reasons import Reason, SourceError
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.reasons import Reason, SourceError
 
 MEMORY = ReconcilerState(
     seen={"a": 10.0, "b": 20.0}, failed={"a": 5.0}, attempts={"o@n": Attempt(2, 30.0)}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ProcessOwner
+from vgpu.model.facts import ProcessOwner
 from vgpu.sources.runtime import parse_cgroup, parse_cgroup_path
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"

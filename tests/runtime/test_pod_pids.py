@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import wait_until
-from vgpu.facts import PodPids, ProcessOwner, Region, RegionFile, RegionProcess
+from vgpu.model.facts import PodPids, ProcessOwner, Region, RegionFile, RegionProcess
 from vgpu.sources import cgroup_processes, pod_pids
 from vgpu.sources.pod_pids import PodPidReader
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource

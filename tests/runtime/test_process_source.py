@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpu.facts import MpsClientLimits, ProcessOwner
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import MpsClientLimits, ProcessOwner
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import mps_clients, runtime
 from vgpu.sources.mps_clients import MpsClients
 from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources

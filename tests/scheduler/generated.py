@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.scheduler.test_other_schedulers import RESERVED
 from tests.scheduler.test_promise import NODES, UUIDS
 from tests.support.registers import HAMI, VOLCANO, hami_gpu
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.placement.dialects import HAMI_CORDON, PlacementPolicies, demand_of, scheduler_schemes
 from vgpu.placement.node_view import ForeignPromise, Reservation, node_view
 from vgpu.placement.result import Placement, PlacementReason

@@ -8,9 +8,9 @@ import itertools
 
 from msgspec import structs
 
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
 
 UNITS = 8
 """Units of gpushare on each GPU."""

@@ -18,7 +18,7 @@ from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import connect
 from vgpu.kube.kinds import PODS
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
 from vgpu.placement.dialects import PlacementPolicies
 from vgpu.placement.result import PlacementReason
 from vgpu.web.message import plain

@@ -7,7 +7,7 @@ import pytest
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 
 
 class Cluster(Served):

@@ -23,9 +23,9 @@ from scheduler.binder import SETTLE_SECONDS
 from scheduler.commit import LOST_SECONDS
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.node_view import node_view
 

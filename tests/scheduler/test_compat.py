@@ -14,11 +14,11 @@ from tests.grafana.pretended_scheduler import view_of
 from tests.scheduler.served import Served
 from tests.support.registers import HAMI, hami_gpu
 from vgpu.kube.kinds import NODES, PODS
-from vgpu.kube.objects import MalformedObject
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
+from vgpu.model.units import MIB
 from vgpu.placement.dialects import scheduler_schemes
-from vgpu.units import MIB
 
 L40S = "GPU-1,10,4914,NVIDIA-L40S,true,hami-core:"
 """The published example: 49140 MiB in units of 10 MiB."""

@@ -19,12 +19,12 @@ from tests.scheduler.test_differential import (
     show,
 )
 from tests.scheduler.test_promise import NODES, SCHEMES
-from vgpu.commands.fit_defragment import defragment
-from vgpu.commands.fit_model import Budgets
 from vgpu.kube.disruption import DisruptionBudget, Requirement
-from vgpu.kube.objects import Container, OwnerReference, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, OwnerReference, Pod
 from vgpu.placement.dialects import demand_of
+from vgpucli.fit.defragment import defragment
+from vgpucli.fit.model import Budgets
 
 NAMES = ("n1", "n2", "n3")
 """Of two GPUs each."""

@@ -25,13 +25,13 @@ from tests.scheduler.generated import (
 )
 from tests.scheduler.served import NOW, Served, read
 from tests.scheduler.test_promise import NODES, SCHEMES
-from vgpu.commands.fit_answer import answer as fit
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.kept_free import UNKNOWN_GPU_SECONDS
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement
+from vgpucli.fit.answer import answer as fit
 
 NAMES = ("n1", "n2", "n3")
 QUARTERS = st.integers(1, 4)

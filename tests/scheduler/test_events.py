@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.events import INTERVAL_SECONDS, RejectionEvents
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 
 POD = PodRef("uid-a", "ns", "a")
 

@@ -7,9 +7,9 @@ from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served
 from tests.support.web_helpers import fetch
 from vgpu.kube.closed_nodes import ClosedReason
-from vgpu.kube.objects import Container, Pod
-from vgpu.kube.taints import Taint, Toleration
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
+from vgpu.model.taints import Taint, Toleration
 from vgpu.placement.result import PlacementReason
 
 TAINT = Taint("team", "vision", "NoSchedule")

@@ -8,13 +8,13 @@ from scheduler.cache import SchedulerCache
 from scheduler.informers import STALE_SECONDS, ClusterInformers
 from tests.scheduler.model_api import gpushare_node
 from tests.support.waiting import wait_until
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import EventType, ObjectPage, WatchEvent
-from vgpu.kube.objects import Container, MalformedObject, Namespace, Pod, ResourceQuota
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, MalformedObject, Namespace, Pod, ResourceQuota
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.placement.dialects import scheduler_schemes
 from vgpu.placement.result import PlacementReason
-from vgpu.reasons import Reason, SourceError
 
 
 class Server:

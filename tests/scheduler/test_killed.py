@@ -13,8 +13,8 @@ from scheduler.commit import LOST_SECONDS
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_node_lock import LOCKS, REGISTERS
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
 from vgpu.web.connection import ClientLeft
 from vgpu.web.routes import route_of
 

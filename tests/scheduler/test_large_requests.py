@@ -11,7 +11,7 @@ from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import FILTER, PREEMPT, Served
 from tests.scheduler.test_preemption import NODE, Preempting
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Namespace
+from vgpu.model.objects import Namespace
 from vgpu.placement.result import PlacementReason
 
 NAMES = [f"unknown-{number}" for number in range(3000)]

@@ -9,9 +9,9 @@ from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
 from tests.support.registers import hami_register, volcano_register
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
 
 LOCKS = {"hami": "hami.io/mutex.lock", "volcano": "hamivgpu"}
 SINCE = "1970-01-12T13:46:40Z"  # NOW

@@ -13,9 +13,9 @@ from tests.support import sample_cluster as sample
 from tests.support.dra import published, resource_claim_json, resource_slice, result
 from tests.support.registers import hami_register
 from tests.support.sample_cluster import NOW
-from vgpu.cli import main
 from vgpu.kube.dump import decode_dump
-from vgpu.kube.objects import Namespace
+from vgpu.model.objects import Namespace
+from vgpucli.main import main
 
 A, B = sample.uuid(1), sample.uuid(2)
 DEVICES = "hami.io/vgpu-devices-allocated"

@@ -15,10 +15,10 @@ from tests.cluster.plugin_kinds import BLOCKS_IN_GIB, GPU_GIB, KINDS, UNIT_MIB
 from tests.cluster.plugin_originals import original_of
 from tests.scheduler.served import Served, as_sent, read
 from tests.support.registers import hami_register, volcano_register
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import GIB, MIB
 from vgpu.placement.dialects import scheduler_schemes
-from vgpu.units import GIB, MIB
 
 UUIDS = ("GPU-0", "GPU-1")
 UNITS = {"volcano": UNIT_MIB * MIB}

@@ -11,8 +11,8 @@ from msgspec import structs
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_promise import NODES
 from tests.support.web_helpers import fetch
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.node_view import StandingReason
 from vgpu.placement.result import PlacementReason
 

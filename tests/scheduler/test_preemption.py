@@ -13,10 +13,10 @@ from msgspec import structs
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import PREEMPT, WHOLE_PODS, Served, filler, query
 from tests.support.registers import volcano_register
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.disruption import DisruptionBudget, Requirement
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 
 NODE = "volcano-p"
 

@@ -8,8 +8,8 @@ from msgspec import structs
 from scheduler.node_cache import PodPlacement
 from scheduler.promise import promise_annotations
 from tests.support.registers import hami_register, volcano_register
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Node, Pod
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal

@@ -12,7 +12,8 @@ from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, query
 from tests.scheduler.test_binder_machine import NAMES, Binding
 from tests.support.web_helpers import fetch
-from vgpu.kube.objects import (
+from vgpu.model.names import PodRef
+from vgpu.model.objects import (
     Container,
     MalformedObject,
     Namespace,
@@ -20,10 +21,9 @@ from vgpu.kube.objects import (
     Pod,
     ResourceQuota,
 )
-from vgpu.model import PodRef
+from vgpu.model.units import GIB
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.resources import MEMORY
-from vgpu.units import GIB
 
 GPU_MEM = "aliyun.com/gpu-mem"
 

@@ -5,8 +5,8 @@ from msgspec import structs
 
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import Served, filler
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.result import PlacementReason
 
 HELD = {"node-a": 3, "node-b": 4, "node-c": 5}

@@ -5,7 +5,8 @@ import pytest
 from scheduler import rejected as module
 from scheduler.rejected import RejectedPods
 from scheduler.shapes import DemandShape
-from vgpu.model import PodRef, Request
+from vgpu.model.allocation import Request
+from vgpu.model.names import PodRef
 from vgpu.placement.candidate import PodDemand
 
 REQUESTS = (Request("main", 1),)

@@ -20,8 +20,8 @@ from tests.scheduler.generated import (
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import NAMES, QUARTERS, limits
 from tests.scheduler.test_promise import NODES, SCHEMES
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.dialects import demand_of
 from vgpu.placement.kept_free import UNKNOWN_GPU_SECONDS
 

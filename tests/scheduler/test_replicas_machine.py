@@ -25,9 +25,9 @@ from scheduler.commit import LOST_SECONDS
 from tests.scheduler.model_api import UNITS, ModelApi
 from tests.scheduler.served import Served
 from tests.scheduler.test_binder_machine import GPUSHARE, NODE_OBJECTS
-from vgpu.kube.connection import ClusterError
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.apiserver.connection import ClusterError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.placement.node_view import node_view
 
 REPLICAS = 2

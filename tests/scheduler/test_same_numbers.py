@@ -15,8 +15,8 @@ from tests.scheduler.test_promise import KEYS, NODES, NOW, SCHEMES, TEXTS
 from tests.scheduler.test_who_requests import FORGED
 from vgpu.inventory import Objects, Units, inventory
 from vgpu.inventory.pod_usage import pod_accounts, usage_by_namespace
-from vgpu.kube.objects import Container, Namespace, Pod
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Namespace, Pod
 from vgpu.quota.resources import CORES, GPUS, MEMORY, plus
 from vgpu.quota.usage import NamespaceUsage
 

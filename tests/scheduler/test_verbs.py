@@ -11,7 +11,7 @@ from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import BIND, FILTER, NOW, WHOLE_NODES, Served, filler
 from tests.support.web_helpers import exchange, status_of
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason

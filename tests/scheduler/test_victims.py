@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, filler
 from vgpu.kube.disruption import DisruptionBudget, Requirement
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 
 GPUS = 3
 PRIORITY = 5

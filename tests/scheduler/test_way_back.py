@@ -11,10 +11,10 @@ from msgspec import structs
 from tests.cluster.original_books import BOOKS, UNITS_IN_GIB, GpuSize, hami_2_10
 from tests.scheduler.served import Served, as_sent, read
 from tests.scheduler.test_promise import NODES, NOW, UUIDS
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import GIB
 from vgpu.placement.result import PlacementReason
-from vgpu.units import GIB
 
 GPU_GIB = 16
 SIZES = st.integers(0, 8)

@@ -16,8 +16,8 @@ from tests.scheduler.test_promise import KEYS, NODES, SCHEMES, TEXTS
 from tests.support.web_helpers import fetch
 from vgpu.kube.kinds import NODES as NODE_KIND
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Container, Namespace, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Namespace, Pod
 from vgpu.placement.node_view import StandingReason, foreign_promise, node_view
 from vgpu.placement.result import PlacementReason
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from scheduler.cache import MOST_WOKEN
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, filler
-from vgpu.written_keys import RETRY
+from vgpu.program.written_keys import RETRY
 
 
 class Waiting(Served):

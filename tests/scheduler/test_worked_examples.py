@@ -11,9 +11,9 @@ import pytest
 
 from tests.scheduler.served import RECORDED_POD, Served, binding, filler, query
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.placement.result import PlacementReason
-from vgpu.units import MIB
 
 MEMORY = PlacementReason.MEMORY.explanation
 

@@ -8,23 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-    device_node,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.codec import ClaimError, Mount, Slot
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gaia.node import model_label
-from vgpu.units import GAIA_MEMORY_BLOCK
 
 GAIA = Gaia()
 REF = PodRef("9a422c32-4fc2-11e9-bb64-505dac4c3a38", "ml", "train-0")

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.facts import ProcessOwner
-from vgpu.kube.objects import ContainerState, Pod, Status, holds_devices
-from vgpu.model import Allocation, Phase, PodRef, Share
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.facts import ProcessOwner
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.objects import ContainerState, Pod, Status, holds_devices
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.topology import LinkLevel, TopologyGpu, grow
+from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
 from vgpu.schemes.gaia import pids as gaia_pids
@@ -18,8 +21,6 @@ from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.cgroup import cgroup_path, container_path
 from vgpu.schemes.gaia.grant import limits
 from vgpu.sources.runtime import parse_cgroup_path
-from vgpu.topology import LinkLevel, TopologyGpu, grow
-from vgpu.units import GAIA_MEMORY_BLOCK
 
 REF = PodRef("9a422c32-4fc2-11e9-bb64-505dac4c3a38", "ml", "train-0")
 

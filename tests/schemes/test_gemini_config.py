@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GIB, milli, percent
 from vgpu.schemes.kubeshare.gemini_config import (
     SharedPod,
     format_config,
@@ -16,7 +17,6 @@ from vgpu.schemes.kubeshare.gemini_config import (
     split_name,
     tenant_name,
 )
-from vgpu.units import GIB, milli, percent
 
 EXAMPLE = b"1\nns/name 0.500000 1.000000 1073741824\n"
 

@@ -6,18 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, ContainerState, Node, Pod, Status
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import Container, ContainerState, Node, Pod, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.annotations import (
     ACK_ASSIGNED,
@@ -31,7 +23,6 @@ from vgpu.schemes.gpushare.annotations import (
 )
 from vgpu.schemes.gpushare.codec import ANNOTATIONS, Gpushare
 from vgpu.schemes.gpushare.node import GPUS, MEMORY
-from vgpu.units import GIB, MIB
 
 CODEC: SchemeCodec = Gpushare()
 POD = PodRef("uid-1", "ml", "train-0")

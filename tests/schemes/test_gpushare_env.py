@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.gpushare.env import EnvLimits, environment, legacy_refusal, limits_from_env
-from vgpu.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 

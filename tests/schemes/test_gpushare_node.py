@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Node
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, Slot
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.node import (
@@ -18,7 +19,6 @@ from vgpu.schemes.gpushare.node import (
     unhealthy_gpus,
     with_health,
 )
-from vgpu.units import GIB, MIB
 
 UUID = "GPU-ad63c684-5593-111a-cbb1-c1451ebcd0aa"
 

@@ -9,11 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.legacy_inspect import details, summary
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.reasons import SourceError
+from vgpu.model.topology import parse_matrix
 from vgpu.placement.volcano import volcano_wishes
-from vgpu.reasons import SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
 from vgpu.schemes.gaia import node as gaia_node
@@ -30,7 +31,7 @@ from vgpu.schemes.kubeshare.codec import KubeShare, Release
 from vgpu.schemes.text import nanoseconds, number, positions, seconds
 from vgpu.schemes.volcano import env as volcano_env
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.topology import parse_matrix
+from vgpucli.inspect.legacy import details, summary
 
 REF = PodRef("u1", "ml", "train-0")
 GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"

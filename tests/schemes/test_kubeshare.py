@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Node, OwnerReference, Pod
-from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Node, OwnerReference, Pod
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, ContainerEdits, Mount, SchemeCodec, Slot
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE, KubeShare, Release, manager_env
 from vgpu.schemes.kubeshare.sharepod import GPUID, Locality, join, locality
-from vgpu.units import GIB, MIB
 
 KUBESHARE: SchemeCodec = KubeShare()
 LABELS = KubeShare(release=Release.LABELS)

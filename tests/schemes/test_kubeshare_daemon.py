@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.model import Device
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Device
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.daemon import (
     MANAGER_PORTS,
     ErrorCode,
@@ -20,7 +21,6 @@ from vgpu.schemes.kubeshare.daemon import (
     parse_tenants,
 )
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config, parse_config
-from vgpu.units import GIB, MIB
 
 GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 TENANTS = GpuTenants(

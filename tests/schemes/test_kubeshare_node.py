@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Device, PodRef
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.handles import with_handles
 from vgpu.schemes.kubeshare.node import (
@@ -17,7 +19,6 @@ from vgpu.schemes.kubeshare.node import (
     parse_gpu_info,
     uuid_from_log,
 )
-from vgpu.units import MIB
 
 GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 OTHER = "GPU-00000000-0000-0000-0000-000000000001"

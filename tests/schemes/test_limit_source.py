@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from vgpu.facts import LimitFile
-from vgpu.model import Scheme
-from vgpu.reasons import Reason
+from vgpu.model.facts import LimitFile
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.sources import limits as limits_module
 from vgpu.sources.limits import LimitSource
-from vgpu.units import GIB
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
 ID = "ab" * 32

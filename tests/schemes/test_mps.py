@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vgpu.facts import MpsLimits
-from vgpu.reasons import Reason
+from vgpu.model.facts import MpsLimits
+from vgpu.model.reasons import Reason
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.nvidia.mps_env import client_limits
 from vgpu.schemes.nvidia.mps_log import MpsControl
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.mps import PART_BYTES
-from vgpu.units import GIB, MIB
 
 RESOURCE = "nvidia.com/gpu.shared"
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Phase, PodRef, Scheme, Share, Sharing
+from vgpu.model.allocation import Allocation, Claim, Share
+from vgpu.model.names import Phase, PodRef, Scheme, Sharing
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.nvidia.device_ids import is_counted, parse_device_id
 from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, own_devices

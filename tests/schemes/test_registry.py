@@ -23,16 +23,17 @@ from reconciler.rules.drift import recover
 from tests.schemes.toy_scheme import ASSIGNED, DEVICE, GPUS, RESOURCE, TOY
 from tests.support import sample_cluster as sample
 from tests.support.environment import ROOT
-from vgpu.cli import main
-from vgpu.commands.inspect import command as inspect_command
-from vgpu.facts import Gpu, GpuSample
 from vgpu.inventory import Units
 from vgpu.kube.documents import Keep
 from vgpu.kube.dump import decode_dump
-from vgpu.model import Scheme
+from vgpu.model.facts import Gpu, GpuSample
+from vgpu.model.names import Scheme
+from vgpu.program.own_packages import PACKAGES as OWN_PACKAGES
 from vgpu.schemes.registry import ROWS, SchemeRegistry, registered, registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.samples import Observation, pod_sample
+from vgpucli.inspect.command import command as inspect_command
+from vgpucli.main import main
 
 GPU = sample.uuid(1)
 DUMP = json.dumps(
@@ -146,11 +147,12 @@ HOME = ("vgpu/schemes/", "deviceplugin/adapters/", "deviceplugin/builders/", "de
 """Schemes, the plugin's adapters, and what gpu-manager's library needs of a plugin."""
 
 OF_ONE_ORIGINAL = {
-    "vgpu/simulator/": "makes files and objects as each original does",
+    "simulator/": "makes files and objects as each original does",
     "kubeshare/": "is the controllers of one original",
-    "vgpu/feedback/": "writes the regions of one library, HAMi-core",
+    "vgpucli/feedback/": "writes the regions of one library, HAMi-core",
     "vgpu/placement/": "computes what each original's scheduler chooses",
     "vgpu/quota/": "reads and counts what each original's quota limits",
+    "vgpucli/quota/": "writes the quotas of each original",
     "exporter/compat/": "has each original's metrics",
     "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",
     "vgpu/ledger/": "reads regions, environments and virtual GPUs as their systems write them",
@@ -160,20 +162,20 @@ OF_ONE_ORIGINAL = {
     "vgpu/sources/mps_clients.py": "reads the environment of MPS clients",
     "vgpu/kube/kept_keys.py": "keeps the resources of NVIDIA's plugin, whose row keeps no keys",
     "vgpu/program/nvidia_flag.py": "sets the other names of its resources",
-    "vgpu/written_keys.py": "has the keys of KubeShare's controllers, which are one original's",
+    "vgpu/program/written_keys.py": "has the keys of KubeShare's controllers",
     "vgpu/inventory/nvidia.py": "lists what NVIDIA's plugin advertises, whose pods have no claims",
-    "vgpu/commands/inspect_nvidia.py": "shows the same",
-    "vgpu/legacy_inspect.py": "prints what one original's inspect prints",
-    "vgpu/commands/inspect.py": "its --legacy is one original's",
-    "vgpu/commands/demo_schedule.py": "its pods are of one system",
+    "vgpucli/inspect/nvidia.py": "shows the same",
+    "vgpucli/inspect/legacy.py": "prints what one original's inspect prints",
+    "vgpucli/inspect/command.py": "its --legacy is one original's",
+    "vgpucli/demo/schedule.py": "its pods are of one system",
     "scheduler/gpushare_inspect.py": "is one original's inspect page",
     "scheduler/compat/": "has the gauges of each original's scheduler",
     "reconciler/rules/kubeshare.py": "is the rule on one original's own objects",
     "deviceplugin/flags.py": "has a default scheme, and one original's --legacy-refusal",
-    "vgpu/doctor/": "looks for the components of each original",
-    "vgpu/commands/demo_tokens.py": "its pods are of one system",
+    "vgpucli/doctor/": "looks for the components of each original",
+    "vgpucli/demo/tokens.py": "its pods are of one system",
     "vgpu/sources/token_page.py": "reads the page of one original's token daemon",
-    "vgpu/model.py": "declares the names",
+    "vgpu/model/names.py": "declares the names",
 }
 """Where one scheme is spoken of by name, and why."""
 
@@ -195,7 +197,7 @@ def names_of_schemes(file):
 def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
     found = [
         f"{name}: {text}"
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
+        for top in OWN_PACKAGES
         for file in sorted((ROOT / top).rglob("*.py"))
         if not (name := str(file.relative_to(ROOT))).startswith((*HOME, *OF_ONE_ORIGINAL))
         for text in names_of_schemes(file)
@@ -205,9 +207,5 @@ def test_no_scheme_is_named_outside_of_its_package_and_its_adapter():
 
 def test_nobody_asks_which_class_a_codec_is():
     asks = re.compile(r"isinstance\([^)]*codec")
-    files = (
-        file
-        for top in ("vgpu", "exporter", "reconciler", "deviceplugin", "scheduler", "kubeshare")
-        for file in (ROOT / top).rglob("*.py")
-    )
+    files = (file for top in OWN_PACKAGES for file in (ROOT / top).rglob("*.py"))
     assert [str(file) for file in files if asks.search(file.read_text())] == []

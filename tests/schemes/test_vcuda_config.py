@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VcudaConfig, decode, encode
-from vgpu.units import GAIA_MEMORY_BLOCK
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import Allocation, ContainerKind, Device, Phase, PodRef, Request, Share
+from vgpu.model.allocation import Allocation, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError, Mount, SchemeCodec, Slot
 from vgpu.schemes.volcano.codec import (
     HAMI,
@@ -20,7 +22,6 @@ from vgpu.schemes.volcano.codec import (
     visible_uuids,
 )
 from vgpu.schemes.volcano.key_set import ShimPaths
-from vgpu.units import MIB
 
 VOLCANO: SchemeCodec = Volcano()
 HAMI_CODEC: SchemeCodec = Volcano(HAMI)

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano.text import MOST_SECONDS
-from vgpu.units import MIB
 
 POD = PodRef("uid-1", "ml", "train-0")
 CODEC = Volcano(memory_factor=10)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Node
-from vgpu.model import Device, PodRef
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
 from vgpu.schemes.volcano.codec import HAMI, VOLCANO, Volcano
 from vgpu.schemes.volcano.node import (
@@ -18,7 +20,6 @@ from vgpu.schemes.volcano.node import (
     registration,
     registrations,
 )
-from vgpu.units import MIB
 
 CODEC = Volcano(memory_factor=10)
 HAMI_CODEC = Volcano(HAMI)

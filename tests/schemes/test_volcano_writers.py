@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import ContainerKind, PodRef, Share
+from vgpu.model.allocation import Share
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.units import MIB
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 HAMIS, VOLCANOS = Volcano(HAMI), Volcano(memory_factor=64)

@@ -1,6 +1,7 @@
 """A sharing system that nobody knows, as its one row: whole GPUs, named in an annotation."""
 
-from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import Phase, Scheme
 from vgpu.schemes.codec import BaseCodec, ContainerEdits, Slot
 from vgpu.schemes.row import AnnotationRepair, KeyPrefixes, SchemeRow
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.environment import descriptors, required_root
 from tests.support.regions import a_region, write
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.regions import read_bare
 
 PID = 4711

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support.environment import descriptors
 from tests.support.regions import GPUS, a_process, a_region, scribble, write
-from vgpu.facts import Region
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import Region
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources import regions
 

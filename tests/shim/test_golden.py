@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.support.environment import GOLDEN_FILES
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources.regions import read_region
 

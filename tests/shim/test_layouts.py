@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.regions import GPUS, MIB, a_process, a_region
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
 
 IDS = list(hami_core.LAYOUTS)

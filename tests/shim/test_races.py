@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.regions import a_process, a_region, put, write
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources.regions import read_region
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.exporter.test_observation import answers, look
 from tests.support.regions import a_region, place, write
-from vgpu.facts import (
+from vgpu.model.facts import (
     HeldResourceClaim,
     KubeletSample,
     PreparedResourceClaim,
@@ -13,8 +13,9 @@ from vgpu.facts import (
     ResourceClaimSample,
     ShimSample,
 )
-from vgpu.model import PodRef, ResourceClaim
-from vgpu.reasons import Reason
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason
+from vgpu.model.resource_claims import ResourceClaim
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors

@@ -9,8 +9,8 @@ import pytest
 from tests.support.environment import descriptors
 from tests.support.regions import PODS, a_process, a_region, folder, place, scribble, write
 from tests.support.waiting import wait_for_tick
-from vgpu.facts import RegionFile
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import RegionFile
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources import shim
 from vgpu.sources.shim import ShimSource

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from simulator import store as stores
+from simulator.apiserver import MOST_BODY, ApiServer
+from simulator.store import ObjectStore, Selector, StoreError, merged
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.kube import list_watch
-from vgpu.kube.client import ApiClient
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver import list_watch
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import EventType, Keep
 from vgpu.kube.events import EventNote
 from vgpu.kube.kinds import EVENTS, NODES, PODS, SHARE_PODS
-from vgpu.kube.objects import Lease
 from vgpu.kube.verbs import MERGE_STATUS, PATCH_STATUS
-from vgpu.simulator import store as stores
-from vgpu.simulator.apiserver import MOST_BODY, ApiServer
-from vgpu.simulator.store import ObjectStore, Selector, StoreError, merged
+from vgpu.model.objects import Lease
 
 OLD, KEPT, NEW = "volcano.sh/old", "volcano.sh/kept", "volcano.sh/new"
 

@@ -10,17 +10,17 @@ from reconciler.observe.cluster import ListingObserver
 from reconciler.policy import Policy
 from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason
 from reconciler.session import NoAudit
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster, Story
+from simulator.demo import demo
+from simulator.demo_cluster import demo_cluster
+from simulator.node import SimulatedNode
+from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Objects, Units, inventory
-from vgpu.kube.client import ApiClient
 from vgpu.kube.kinds import PODS
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.cluster import SimulatedCluster, Story
-from vgpu.simulator.demo import demo
-from vgpu.simulator.demo_cluster import demo_cluster
-from vgpu.simulator.node import SimulatedNode
+from vgpu.model.units import GIB
 from vgpu.sources.pods import PodFile
 from vgpu.sources.runtime import ProcessSource
-from vgpu.units import GIB
 
 START = 1_790_000_000.0
 NOW = START + 5
@@ -129,7 +129,7 @@ class FollowingNode:
 
 @pytest.fixture
 def node(simulated, tmp_path, monkeypatch):
-    monkeypatch.setattr("vgpu.simulator.cluster.time.time", lambda: NOW)
+    monkeypatch.setattr("simulator.cluster.time.time", lambda: NOW)
     made = FollowingNode(simulated, tmp_path / "node")
     made.follow()
     return made

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
+from simulator.demo import A10, L40S, demo
+from simulator.driver import SimulatedDriver
+from simulator.state import gpus_at, uses_at
 from tests.support.waiting import wait_ended
-from vgpu.facts import GpuSource, XidCount
-from vgpu.reasons import Reason, SourceError
-from vgpu.simulator.demo import A10, L40S, demo
-from vgpu.simulator.driver import SimulatedDriver
-from vgpu.simulator.state import gpus_at, uses_at
+from vgpu.model.facts import GpuSource, XidCount
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import nvml_queries
 
 START = 1_790_000_000.0

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.problems import Problem, ProblemSeverity
-from vgpu.commands import demo
+from vgpucli.demo import command as demo
 
 
 class Page:

@@ -2,16 +2,16 @@
 
 import pytest
 
+from simulator.demo import demo
+from simulator.node import SimulatedNode, region_path
+from simulator.scenario import End, Process, Scenario, SimulatedContainer, SimulatedPod
+from simulator.scheme_objects import grants
+from simulator.state import alive_at, regions_at, uses_at
+from simulator.tree import allocate_response, tree
 from tests.support.fleet_node import fleet_node
-from vgpu.model import Scheme
-from vgpu.reasons import Reason
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason
 from vgpu.schemes.gpushare.codec import limits_from_env
-from vgpu.simulator.demo import demo
-from vgpu.simulator.node import SimulatedNode, region_path
-from vgpu.simulator.scenario import End, Process, Scenario, SimulatedContainer, SimulatedPod
-from vgpu.simulator.scheme_objects import grants
-from vgpu.simulator.state import alive_at, regions_at, uses_at
-from vgpu.simulator.tree import allocate_response, tree
 from vgpu.sources.allocate_response import environment
 from vgpu.sources.kubelet import KubeletSource
 from vgpu.sources.limits import LimitSource

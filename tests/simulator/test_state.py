@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.demo import demo
+from simulator.scenario import End
+from simulator.scheme_objects import claims, grants, registered
+from simulator.state import alive_at, gpus_at, regions_at, uses_at
 from tests.support.fleet_node import PROCESSES, fleet_node
-from vgpu.model import Scheme
-from vgpu.simulator.demo import demo
-from vgpu.simulator.scenario import End
-from vgpu.simulator.scheme_objects import claims, grants, registered
-from vgpu.simulator.state import alive_at, gpus_at, regions_at, uses_at
+from vgpu.model.names import Scheme
 
 SCENARIOS = {
     "demo": demo(),

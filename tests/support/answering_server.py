@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.waiting import wait_ended
-from vgpu.kube.access import Access
-from vgpu.kube.client import ApiClient
+from vgpu.apiserver.access import Access
+from vgpu.apiserver.client import ApiClient
 
 
 class Answers(ThreadingHTTPServer):

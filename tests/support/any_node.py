@@ -9,7 +9,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from vgpu.facts import (
+from vgpu.ledger import Statement
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     ContainerName,
     Gpu,
     GpuProcess,
@@ -29,13 +31,12 @@ from vgpu.facts import (
     RegionUse,
     ShimSample,
 )
-from vgpu.kube.objects import Container, ContainerState, Pod, Status
-from vgpu.ledger import Statement
-from vgpu.model import ContainerKind, PodRef, Scheme, Share, Source
+from vgpu.model.names import ContainerKind, PodRef, Scheme, Source
+from vgpu.model.objects import Container, ContainerState, Pod, Status
+from vgpu.model.units import GIB, MIB
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
 from vgpu.sources.pods import pod_sample
-from vgpu.units import GIB, MIB
 
 NODE = "node-1"
 NOW = 1_790_000_000.0

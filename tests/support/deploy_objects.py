@@ -7,7 +7,7 @@ import click
 
 import deviceplugin.flags
 import exporter.flags
-from vgpu.cli import main
+from vgpucli.main import main
 
 Object = dict[str, Any]
 

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from vgpu.cli import COMMANDS, main
+from vgpucli.main import COMMANDS, main
 
 BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`]+)`")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import sample_cluster as sample
 from tests.support.installed import NOW
-from vgpu.commands import doctor_read
+from vgpucli.doctor import read as doctor_read
 
 
 def facts_of(*items, **changes):

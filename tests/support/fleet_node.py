@@ -2,9 +2,7 @@
 
 import msgspec
 
-from vgpu.model import PodRef, Scheme, Share
-from vgpu.schemes.nvidia.grant import NVIDIA
-from vgpu.simulator.scenario import (
+from simulator.scenario import (
     HAMI_ROOT,
     Process,
     Scenario,
@@ -15,8 +13,11 @@ from vgpu.simulator.scenario import (
     container_id,
     identity,
 )
-from vgpu.simulator.waveform import Waveform
-from vgpu.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
+from simulator.waveform import Waveform
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI
+from vgpu.schemes.nvidia.grant import NVIDIA
 
 PROCESSES = 2
 """Number of processes of each container, unless a node is made with another number."""

@@ -17,13 +17,13 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from simulator.node import SimulatedNode
+from simulator.scenario import Scenario
 from tests.support import nvml_fake
 from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.facts import GpuSample
-from vgpu.simulator.node import SimulatedNode
-from vgpu.simulator.scenario import Scenario
+from vgpu.model.facts import GpuSample
 
 TAKEN = "vgpu_snapshot_timestamp_seconds"
 

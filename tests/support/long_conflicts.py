@@ -1,8 +1,9 @@
 """Conflicts of each kind, longer than any page can show: names, statements and shares."""
 
 from vgpu.ledger import Conflict, ConflictKind, Statement
-from vgpu.model import PodRef, Share, Source
-from vgpu.units import GIB
+from vgpu.model.allocation import Share
+from vgpu.model.names import PodRef, Source
+from vgpu.model.units import GIB
 
 LONGEST_TEXT = 1500
 """Characters that a phone of 390 by 844 pixels shows on one screen of the status page."""

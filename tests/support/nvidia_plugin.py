@@ -8,7 +8,7 @@ repository; what another release does differently is a case of its own. HAMi's a
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from vgpu.model import Scheme, Sharing
+from vgpu.model.names import Scheme, Sharing
 from vgpu.rpc import deviceplugin_pb2 as pb
 from vgpu.schemes.nvidia.grant import NVIDIA
 

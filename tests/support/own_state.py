@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from vgpu.admitted import AdmittedPod
-from vgpu.model import Allocation, Phase, PodRef, Share
-from vgpu.own_checkpoint import Checkpoint, encode, file_name
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.own_checkpoint import Checkpoint, encode, file_name
 
 BOOT = "d41b3b16-8d57-4daf-8838-a7cb7443812a"
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.status_manager import StatusManager
 from tests.support.plugin_pods import NODE, NOW, by_name, no_capacity, node, tenant_of
-from vgpu.kube.connection import ClusterError
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.documents import Keep
 
 

@@ -6,11 +6,11 @@ tenant = tenant_of(pod, role.claim(pod, NODE, devices, books), bound=["main"])
 
 from msgspec.structs import replace
 
+from deviceplugin.capacity import NodeCapacity
 from deviceplugin.model import AdmittedPod, Binding
-from vgpu.capacity import NodeCapacity
-from vgpu.facts import Gpu
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.facts import Gpu
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Container, Node, Pod
 
 NODE = "gpu-1"
 NOW = 1_790_000_000.0

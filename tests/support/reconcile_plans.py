@@ -16,7 +16,7 @@ from reconciler.model import (
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.reconciler_state import ReconcilerState
-from vgpu.kube.objects import SHARE_POD, Node
+from vgpu.model.objects import SHARE_POD, Node
 
 
 def unmoved(codecs=()):

@@ -4,7 +4,7 @@ import os
 import struct
 import uuid
 
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
 from vgpu.schemes.volcano import hami_core
 
 MIB = 2**20

@@ -1,6 +1,6 @@
 """Topologies that gpu-manager's own tests use, and the trees of them."""
 
-from vgpu.topology import TopologyGpu, grow, parse_matrix
+from vgpu.model.topology import TopologyGpu, grow, parse_matrix
 
 TOPO6 = """\
        GPU0  GPU1  GPU2  GPU3  GPU4  GPU5

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import vgpu.program.host
-from vgpu.cli import main
 from vgpu.web.server import ListenError
+from vgpucli.main import main
 
 BOUNDS = ["--web.max-connections=9", "--web.max-connections-per-address=8"]
 

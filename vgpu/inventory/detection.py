@@ -3,7 +3,7 @@
 import msgspec
 
 from vgpu.inventory.model import Objects, Units
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import UnitBytes, registry
 

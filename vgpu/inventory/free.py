@@ -15,7 +15,8 @@ from vgpu.inventory.model import (
     UnavailableReason,
 )
 from vgpu.ledger import DeviceEntry
-from vgpu.model import Request, Scheme
+from vgpu.model.allocation import Request
+from vgpu.model.names import Scheme
 from vgpu.schemes.registry import registry
 
 _SHORT: Final = 12

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from vgpu.inventory.measured import GroupUse, MeasuredUse, group_use
 from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
-from vgpu.kube.objects import Pod
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import Pod
 from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus

@@ -8,10 +8,10 @@ The scheduler, ``vgpu fit`` and the inventory have one rule (:mod:`vgpu.placemen
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import DeviceEntry, Ledger
 from vgpu.ledger.entries import HoldingSum
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import UsedGpu
 from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec

@@ -6,15 +6,16 @@ import msgspec
 
 from vgpu.inventory.nvidia import NvidiaDevices
 from vgpu.inventory.other_schedulers import OtherPod
-from vgpu.kube.objects import MalformedObject, Node, Pod
 from vgpu.kube.pod_state import PodState, pod_state
 from vgpu.ledger import DeviceEntry, Ledger
 from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.model import PodRef, Request, Scheme
-from vgpu.reasons import Explained
+from vgpu.model.allocation import Request
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import MalformedObject, Node, Pod
+from vgpu.model.reasons import Explained
+from vgpu.model.units import MIB
 from vgpu.schemes.registry import UnitBytes
-from vgpu.units import MIB
 
 
 class Objects(msgspec.Struct, frozen=True):

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.model import ContainerKind, PodRef, Sharing
+from vgpu.model.names import ContainerKind, PodRef, Sharing
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
 from vgpu.schemes.nvidia.resources import is_own_resource

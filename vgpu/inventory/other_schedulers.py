@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from vgpu.kube.objects import Pod, holds_devices
 from vgpu.kube.pod_state import PodState, pod_state
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod, holds_devices
 from vgpu.schemes.other_schedulers import Recognised, other_scheduler
 
 

@@ -6,11 +6,12 @@ from typing import Final
 import msgspec
 
 from vgpu.inventory.kept import pods_without_gpu
-from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.ledger.totals import held
-from vgpu.model import Device, Phase, Request, Share
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import Phase
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.quota.counted import unknown_devices
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import (

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import Pod
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
-from vgpu.model import ResourceClaim, ResourceSlice
+from vgpu.model.objects import Pod
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 
 
 def with_resource_claims(

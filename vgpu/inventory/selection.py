@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from vgpu.inventory.free import available_bytes
 from vgpu.inventory.model import Inventory, NodeView
 from vgpu.ledger import Conflict
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
 
 ChoosesPod = Callable[[PodRef], bool]
 

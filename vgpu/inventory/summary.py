@@ -15,12 +15,12 @@ from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
 from vgpu.inventory.waiting import pending_containers
-from vgpu.kube.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import NODE_KIND, MalformedObject, Node, Pod
 from vgpu.schemes.registry import registry
 
 _NAMED: Final = 3

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Node
 from vgpu.ledger import Holding
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB, exact_size
 from vgpu.schemes.row import SchemeRow, UnitDoubt
-from vgpu.units import MIB, exact_size
 
 LEAST_SHARE: Final = 64 * MIB
 """Minimum plausible share of a GPU, in bytes: a CUDA context alone takes more."""

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vgpu.inventory.model import NodeView, Pending, WaitingReason
-from vgpu.kube.objects import ContainerState, Pod
 from vgpu.ledger import DeviceEntry, Holding, Malformed, Wanted
 from vgpu.ledger.cluster import ClusterLedgers
 from vgpu.ledger.from_api import read_pod
 from vgpu.ledger.liveness import pods_by_node_uid
-from vgpu.model import Phase, PodRef, Request, Scheme
+from vgpu.model.allocation import Request
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import ContainerState, Pod
 from vgpu.schemes.codec import SchemeCodec
 
 

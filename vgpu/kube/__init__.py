@@ -1,1 +1,1 @@
-"""The API server: pages and watches of pods, nodes and SharePods, and the product's few writes."""
+"""Kubernetes' objects: kinds, their decoding, what is kept of them. No I/O."""

@@ -1,8 +1,8 @@
 """How one kind of object at the API server is read: a row of :mod:`vgpu.kube.kinds`; pure.
 
-An invalid list, watch line or single object raises :class:`~vgpu.reasons.SourceError` MALFORMED,
-which names the source and, if it is readable, the object. In a list or a watch an unreadable object
-becomes a :class:`~vgpu.kube.objects.MalformedObject` beside the others.
+An invalid list, watch line or single object raises :class:`~vgpu.model.reasons.SourceError`
+MALFORMED, which names the source and, if it is readable, the object. In a list or a watch an
+unreadable object becomes a :class:`~vgpu.model.objects.MalformedObject` beside the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ import msgspec
 from vgpu.kube import wire
 from vgpu.kube.decode import Content, decode, is_too_deep, malformed, named
 from vgpu.kube.documents import ApiError, EventType, Keep, ObjectPage, WatchEvent
-from vgpu.kube.objects import MalformedObject, RawObject
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, RawObject
+from vgpu.model.reasons import Reason, SourceError
 
 _LONGEST_KIND: Final = 64
 """Maximum number of characters of a kind that an error repeats."""

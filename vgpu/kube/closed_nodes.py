@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from vgpu.kube.objects import Node
-from vgpu.kube.taints import CORDON, Toleration, untolerated
-from vgpu.reasons import Explained
+from vgpu.model.objects import Node
+from vgpu.model.reasons import Explained
+from vgpu.model.taints import CORDON, Toleration, untolerated
 
 
 class ClosedReason(Explained):

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from vgpu.kube.kept_keys import is_kept
-from vgpu.kube.objects import MalformedObject
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
+from vgpu.model.reasons import Reason, SourceError
 
 _LONGEST_NAME: Final = 253
 """Maximum length of an object's name, in characters; an error repeats no more."""

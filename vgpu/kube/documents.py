@@ -1,6 +1,6 @@
 """The API server's answers as values: pages of lists and lines of watches; pure.
 
-An unreadable object is a :class:`~vgpu.kube.objects.MalformedObject` beside the others, which stay
+An unreadable object is a :class:`~vgpu.model.objects.MalformedObject` beside the others, which stay
 readable. :mod:`vgpu.kube.api_kind` makes these values from JSON.
 """
 
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from vgpu.kube.objects import MalformedObject
-from vgpu.reasons import SourceError
+from vgpu.model.objects import MalformedObject
+from vgpu.model.reasons import SourceError
 
 _Object = TypeVar("_Object")
 
@@ -69,7 +69,7 @@ class ApiError(msgspec.Struct, frozen=True):
 class WatchEvent(msgspec.Struct, Generic[_Object], frozen=True):
     """One line of a watch: an object in its newest state; for ERROR the failure.
 
-    An unreadable object is a :class:`~vgpu.kube.objects.MalformedObject`. Pods that share no GPUs
+    An unreadable object is a :class:`~vgpu.model.objects.MalformedObject`. Pods that share no GPUs
     are reported, too, since they may have shared one before:
     :func:`~vgpu.kube.kept_keys.shares_gpus` decides.
     """

@@ -24,9 +24,9 @@ from vgpu.kube.kinds import (
     RESOURCE_SLICES,
     SHARE_PODS,
 )
-from vgpu.kube.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.model import ResourceClaim, ResourceSlice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 
 _UNHEALTHY: Final = "unhealthy-gpu-"
 """Prefix of the names of gpushare's ConfigMaps; the node's name follows."""

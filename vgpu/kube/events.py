@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from vgpu.kube.objects import NODE_KIND, POD_KIND, Node, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import NODE_KIND, POD_KIND, Node, Pod
 
 
 class NoteType(StrEnum):

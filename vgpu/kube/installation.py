@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from vgpu.kube import wire
-from vgpu.kube.objects import Node
 from vgpu.kube.projection import project_node, seconds
+from vgpu.model.objects import Node
 
 _NO_TEXTS: Final[Mapping[str, str]] = {}
 

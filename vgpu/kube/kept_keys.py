@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
-from vgpu.kube.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.model.objects import BOUND_DEVICE, BOUND_REASON, MANAGER_PORT, SHARE_POD, Pod
 from vgpu.schemes.nvidia.resources import INSTANCES
 from vgpu.schemes.nvidia.resources import others as other_names
 from vgpu.schemes.other_schedulers import is_mark as is_mark_of_others

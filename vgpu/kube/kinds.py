@@ -10,7 +10,6 @@ from typing import Any, Final
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.disruption import project_budget, project_labels
-from vgpu.kube.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
 from vgpu.kube.projection import (
     project_annotations,
@@ -26,6 +25,7 @@ from vgpu.kube.projection import (
 )
 from vgpu.kube.resource_claims import project_resource_claim
 from vgpu.kube.resource_slices import project_resource_slice
+from vgpu.model.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 
 PODS: Final = ApiKind(
     POD_KIND,

@@ -1,4 +1,4 @@
-"""A pod of the API server reduced to a :class:`~vgpu.kube.objects.Pod`; pure.
+"""A pod of the API server reduced to a :class:`~vgpu.model.objects.Pod`; pure.
 
 Whether a pod shares GPUs is decided before it is reduced. A SharePod of KubeShare becomes a Pod,
 with its own data in the annotations ``SHARE_POD``, ``BOUND_DEVICE``, ``MANAGER_PORT`` and
@@ -15,7 +15,9 @@ import msgspec
 from vgpu.kube import quantities, wire
 from vgpu.kube.decode import decode
 from vgpu.kube.kept_keys import KEPT_ENV, TRACKED, kept_keys
-from vgpu.kube.objects import (
+from vgpu.kube.projection import kept, seconds
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import (
     BOUND_DEVICE,
     BOUND_REASON,
     MANAGER_PORT,
@@ -26,9 +28,7 @@ from vgpu.kube.objects import (
     Pod,
     Status,
 )
-from vgpu.kube.projection import kept, seconds
-from vgpu.kube.taints import parsed_tolerations
-from vgpu.model import ContainerKind, PodRef
+from vgpu.model.taints import parsed_tolerations
 
 _KUBELET: Final = "kubelet"
 """The kubelet's name as the manager of fields."""

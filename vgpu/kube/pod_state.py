@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.errors import one_line
-from vgpu.kube.objects import ContainerState, Pod, Status
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import ContainerState, Pod, Status
 
 CRASH_LOOP: Final = "CrashLoopBackOff"
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from vgpu.kube import wire
 from vgpu.kube.kept_keys import kept_keys
-from vgpu.kube.objects import Lease, Namespace, Node, ResourceQuota
 from vgpu.kube.quantities import QUOTED, is_extended, units
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.objects import Lease, Namespace, Node, ResourceQuota
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.other_schedulers import RESERVATION
 
 _NOTHING: Final[Mapping[str, Any]] = {}

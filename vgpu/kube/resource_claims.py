@@ -11,8 +11,9 @@ from typing import Final
 from vgpu.kube import wire
 from vgpu.kube.projection import kept
 from vgpu.kube.quantities import whole
-from vgpu.model import AllocatedDevice, PodRef, ResourceClaim
-from vgpu.units import WHOLE_DEVICE_MILLI
+from vgpu.model.names import PodRef
+from vgpu.model.resource_claims import AllocatedDevice, ResourceClaim
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 
 MEMORY: Final = "memory"
 """The capacity that is a GPU's memory, of every driver that has one."""

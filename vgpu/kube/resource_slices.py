@@ -11,7 +11,7 @@ from typing import Final
 
 from vgpu.kube import wire
 from vgpu.kube.resource_claims import MEMORY, own_amounts
-from vgpu.model import PublishedDevice, ResourceSlice
+from vgpu.model.resource_claims import PublishedDevice, ResourceSlice
 
 _UUID: Final = "uuid"
 _MODELS: Final = ("productName", "model")

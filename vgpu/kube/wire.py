@@ -9,7 +9,7 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
-from vgpu.kube.taints import Taint
+from vgpu.model.taints import Taint
 
 _Fields = TypeVar("_Fields")
 

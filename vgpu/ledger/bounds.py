@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from vgpu.ledger.usage import is_over
-from vgpu.model import Device
-from vgpu.units import MOST_DEVICE_MEMORY, exact_size
+from vgpu.model.allocation import Device
+from vgpu.model.units import MOST_DEVICE_MEMORY, exact_size
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):

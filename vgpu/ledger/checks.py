@@ -8,7 +8,7 @@ from vgpu.ledger.entries import Holding
 from vgpu.ledger.pods import SupportedHolding
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import KUBELET, Evidence, Malformed, Statement, Wanted
-from vgpu.model import Scheme, Source
+from vgpu.model.names import Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 from vgpu.schemes.registry import registry as schemes_registry
 

@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.kube.objects import Node, Pod, holds_devices
 from vgpu.ledger.entries import Ledger
 from vgpu.ledger.from_api import Reading, claim_statements, node_ref, read_pod, registered
 from vgpu.ledger.from_resource_claims import (
@@ -18,7 +17,9 @@ from vgpu.ledger.from_resource_claims import (
 from vgpu.ledger.merge import merge
 from vgpu.ledger.statements import Evidence, Malformed, Statement, Wanted
 from vgpu.ledger.virtual_gpus import of_share_pods, on_gpus
-from vgpu.model import Device, Source
+from vgpu.model.allocation import Device
+from vgpu.model.names import Source
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.handles import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from vgpu.ledger.statements import Statement
-from vgpu.model import PodRef
-from vgpu.reasons import Explained
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Explained
 
 
 class ConflictKind(Explained):

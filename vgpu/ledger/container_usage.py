@@ -11,8 +11,8 @@ from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import Place
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage
-from vgpu.model import Phase, PodRef, Scheme, Sharing, Source
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
+from vgpu.model.reasons import Reason, Rejection
 
 
 class ShareUsage(msgspec.Struct, gc=False):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from vgpu.ledger.statements import LIMITS, PARTIAL, RANK, Statement
-from vgpu.model import Phase, Source
+from vgpu.model.names import Phase, Source
 
 Containers = dict[str, tuple[Statement, ...]]
 """One pod's statements: container -> statements, the most trusted first, each once."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from vgpu.facts import Region, RegionFile
 from vgpu.ledger.bounds import Bounds
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.slots import Accounted
 from vgpu.ledger.statements import LIMITS, PARTIAL, Statement
-from vgpu.model import Source
-from vgpu.reasons import Reason
+from vgpu.model.facts import Region, RegionFile
+from vgpu.model.names import Source
+from vgpu.model.reasons import Reason
 
 COUNTERS = ("context", "module", "data", "offset", "total")
 """The counters of memory of a process slot."""

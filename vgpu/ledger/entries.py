@@ -8,16 +8,9 @@ from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.conflicts import Conflict
 from vgpu.ledger.device_ids import DeviceIds
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import (
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    ResourceClaimDevice,
-    Scheme,
-    Share,
-    Source,
-)
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.resource_claims import ResourceClaimDevice
 
 
 class ResourceClaimShare(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +75,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         device: the device, with its capacity.
         holdings: its holdings, by pod and container.
-        held: their sum, each pod at its peak (:func:`vgpu.effective.effective`).
+        held: their sum, each pod at its peak (:func:`vgpu.model.effective_shares.effective`).
         disputed: statements that place a container here which more trusted ones place elsewhere.
         lost: the device was there and no longer answers.
     """

@@ -5,10 +5,12 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import ContainerState, Node, Pod, holds_devices
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.statements import Malformed, Statement, Wanted
-from vgpu.model import Claim, ContainerKind, Device, Phase, PodRef, Share, Source
+from vgpu.model.allocation import Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Source
+from vgpu.model.objects import ContainerState, Node, Pod, holds_devices
+from vgpu.model.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
@@ -20,7 +22,6 @@ from vgpu.schemes.requesting import (
     CountedClaim,
     counted_claim,
 )
-from vgpu.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 
 MIG_SLOT = "MIG slot"
 """Our resource name for Volcano's MIG slots, which the kubelet does not know."""

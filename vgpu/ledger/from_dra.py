@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from vgpu.facts import (
+from vgpu.ledger.statements import Statement
+from vgpu.model.allocation import Share
+from vgpu.model.facts import (
     CdiDevice,
     DriverResourceClaim,
     HeldResourceClaim,
@@ -17,16 +19,8 @@ from vgpu.facts import (
     PreparedResourceClaim,
     ResourceClaimSample,
 )
-from vgpu.ledger.statements import Statement
-from vgpu.model import (
-    AllocatedDevice,
-    PodRef,
-    ResourceClaim,
-    ResourceClaimDevice,
-    Scheme,
-    Share,
-    Source,
-)
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.resource_claims import AllocatedDevice, ResourceClaim, ResourceClaimDevice
 
 _Place = tuple[str, str, str]
 """Namespace, pod and ResourceClaim, by name."""

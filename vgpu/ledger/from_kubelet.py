@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from vgpu.facts import Grant, HeldDevices
-from vgpu.kube.objects import Container, Pod
 from vgpu.ledger.statements import Malformed, Statement
-from vgpu.model import PodRef, Request, Scheme, Share, Sharing, Source
+from vgpu.model.allocation import Request, Share
+from vgpu.model.facts import Grant, HeldDevices
+from vgpu.model.names import PodRef, Scheme, Sharing, Source
+from vgpu.model.objects import Container, Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vgpu.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
 from vgpu.ledger.owners import container_name, owned_limits
 from vgpu.ledger.slots import Slots
 from vgpu.ledger.statements import Malformed, Statement
-from vgpu.model import Device, PodRef, Scheme, Share, Source
+from vgpu.model.allocation import Device, Share
+from vgpu.model.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.nvidia.device_ids import legacy_instance
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 _MEMORY = ("memory_total_bytes",)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from vgpu.admitted import AdmittedPod
 from vgpu.ledger.statements import Statement
-from vgpu.model import ContainerKind, Phase, Share, Source
-from vgpu.own_checkpoint import Checkpoint
+from vgpu.model.admitted_pod import AdmittedPod
+from vgpu.model.allocation import Share
+from vgpu.model.names import ContainerKind, Phase, Source
+from vgpu.model.own_checkpoint import Checkpoint
 
 
 def own_statements(kept: Checkpoint, where: str) -> list[Statement]:

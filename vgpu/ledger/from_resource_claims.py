@@ -10,20 +10,17 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Pod, holds_devices
 from vgpu.kube.resource_slices import PublishedDevices
 from vgpu.ledger.from_api import only_container
 from vgpu.ledger.statements import Statement
-from vgpu.model import (
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import PodRef, Scheme, Source
+from vgpu.model.objects import Pod, holds_devices
+from vgpu.model.resource_claims import (
     AllocatedDevice,
-    Device,
-    PodRef,
     ResourceClaim,
     ResourceClaimDevice,
     ResourceSlice,
-    Scheme,
-    Share,
-    Source,
 )
 
 

@@ -8,7 +8,7 @@ from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import Place
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import Evidence, Statement
-from vgpu.model import Source
+from vgpu.model.names import Source
 
 StatementDevices = tuple[Statement, tuple[str, ...]]
 """A statement with the device of each of its shares, "" where it is not known."""

@@ -12,9 +12,9 @@ from enum import StrEnum
 
 import msgspec
 
-from vgpu.kube.objects import SHARE_POD, TERMINAL_PHASES, Pod, holds_devices
 from vgpu.ledger.statements import Statement
-from vgpu.model import Source
+from vgpu.model.names import Source
+from vgpu.model.objects import SHARE_POD, TERMINAL_PHASES, Pod, holds_devices
 
 
 class Liveness(StrEnum):

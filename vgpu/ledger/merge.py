@@ -15,7 +15,7 @@ For evidence E with its statements, L = merge(E), and ``holders``, ``devices(h)`
 - The containers of a pod have a device ID of the kubelet's one after another, so that no sum has an
   ID of a pod twice (:mod:`vgpu.ledger.device_ids`).
 - A device's total is the sum of its pods' peaks, and too large a total is a conflict:
-  ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.effective`), and
+  ``held(d) = Σ effective(p, d)`` over its pods p (:mod:`vgpu.model.effective_shares`), and
   ``OVERCOMMITTED(d) ⇔ held(d) > capacity(d)`` in memory, cores or slots.
 """
 
@@ -25,7 +25,6 @@ from functools import partial
 from itertools import filterfalse
 
 from vgpu.kube.kept_keys import is_gpu_resource
-from vgpu.kube.objects import Pod
 from vgpu.ledger import checks
 from vgpu.ledger.conflicts import Conflict, ConflictKind
 from vgpu.ledger.containers import Containers, by_pod
@@ -35,7 +34,8 @@ from vgpu.ledger.pods import Known, PodResolution, SupportedHolding, resolve_pod
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
 from vgpu.ledger.totals import excesses, held
-from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.other_schedulers import other_scheduler
 
 NO_POD = ""

@@ -4,17 +4,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from vgpu.facts import (
-    GpuSample,
-    Grant,
-    HeldDevices,
-    KubeletSample,
-    LimitSample,
-    ProcessSample,
-    ResourceClaimSample,
-    ShimSample,
-)
-from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import bounds
 from vgpu.ledger.device_ids import pods_with_reused_ids
 from vgpu.ledger.from_api import node_ref
@@ -42,7 +31,19 @@ from vgpu.ledger.slots import Slots
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
-from vgpu.model import Device, PodRef, Source
+from vgpu.model.allocation import Device
+from vgpu.model.facts import (
+    GpuSample,
+    Grant,
+    HeldDevices,
+    KubeletSample,
+    LimitSample,
+    ProcessSample,
+    ResourceClaimSample,
+    ShimSample,
+)
+from vgpu.model.names import PodRef, Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.handles import with_handles
 

@@ -10,16 +10,6 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 
-from vgpu.facts import (
-    GpuSample,
-    KubeletSample,
-    LimitSample,
-    MpsClientLimits,
-    MpsLimits,
-    ProcessOwner,
-    ProcessSample,
-    ShimSample,
-)
 from vgpu.ledger.container_usage import NodeUsage, UsageBuilder
 from vgpu.ledger.from_node import bus_id
 from vgpu.ledger.index import LedgerIndex, StatementDevices
@@ -42,8 +32,18 @@ from vgpu.ledger.usage import (
     unclear_use,
     usages,
 )
-from vgpu.model import REPLICATED_SHARING, UNLIMITED_SHARING, Scheme, Sharing, Source
-from vgpu.reasons import Reason
+from vgpu.model.facts import (
+    GpuSample,
+    KubeletSample,
+    LimitSample,
+    MpsClientLimits,
+    MpsLimits,
+    ProcessOwner,
+    ProcessSample,
+    ShimSample,
+)
+from vgpu.model.names import REPLICATED_SHARING, UNLIMITED_SHARING, Scheme, Sharing, Source
+from vgpu.model.reasons import Reason
 
 
 def node_usage(

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from vgpu.facts import (
+from vgpu.model.facts import (
     ContainerName,
     LimitFile,
     ProcessOwner,
@@ -13,8 +13,8 @@ from vgpu.facts import (
     RegionFile,
     ShimSample,
 )
-from vgpu.model import PodRef
-from vgpu.reasons import Reason
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason
 from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 
 Place = tuple[str, str]

@@ -13,7 +13,7 @@ from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, RANK, Statement
 from vgpu.ledger.totals import held
-from vgpu.model import ContainerKind, Phase, PodRef, Scheme, Source
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 
 

@@ -11,8 +11,9 @@ import msgspec
 
 from vgpu.ledger.registry import Registry
 from vgpu.ledger.statements import LIMITS, PARTIAL, Statement, is_tenants_own
-from vgpu.model import Share, Source
-from vgpu.units import WHOLE_DEVICE_MILLI, percent
+from vgpu.model.allocation import Share
+from vgpu.model.names import Source
+from vgpu.model.units import WHOLE_DEVICE_MILLI, percent
 
 Parties = tuple[str, tuple[Statement, ...]]
 """A device, and the statements that disagree about the container's share of it."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Mapping
 
-from vgpu.facts import ContainerName, ProcessOwner, ProcessSample, RegionDevice, RegionFile
 from vgpu.ledger.container_usage import LeftoverRegion, ShareUsage, UsageBuilder
 from vgpu.ledger.owners import Place, container_name
 from vgpu.ledger.slots import Slots, account
-from vgpu.model import Phase, PodRef, Scheme, Source
-from vgpu.reasons import Reason
+from vgpu.model.facts import ContainerName, ProcessOwner, ProcessSample, RegionDevice, RegionFile
+from vgpu.model.names import Phase, PodRef, Scheme, Source
+from vgpu.model.reasons import Reason
 
 
 class RegionUsage:

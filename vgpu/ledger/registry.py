@@ -3,7 +3,8 @@
 import re
 
 from vgpu.ledger.statements import Evidence, Statement
-from vgpu.model import DEVICE_NODE, Device, Share
+from vgpu.model.allocation import Device, Share
+from vgpu.model.names import DEVICE_NODE
 
 _PROPER = re.compile(r"(?:GPU|MIG)-.+|[0-9]+")
 """The form of a device's own name, which no handle has."""

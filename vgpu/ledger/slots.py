@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import (
+from vgpu.model.facts import (
     SLOT_DEAD,
     ContainerName,
     ProcessSample,

@@ -6,8 +6,6 @@ more than anything else about a ledger.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vgpu.facts import Grant
-from vgpu.kube.objects import Pod
 from vgpu.ledger.from_api import Reading, read_pod
 from vgpu.ledger.from_kubelet import (
     NO_CONTEXT,
@@ -16,7 +14,9 @@ from vgpu.ledger.from_kubelet import (
     GrantStatements,
     by_container,
 )
-from vgpu.model import Source
+from vgpu.model.facts import Grant
+from vgpu.model.names import Source
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 
 

@@ -9,20 +9,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from vgpu.kube.objects import Pod
 from vgpu.ledger.bounds import UNREGISTERED, Bounds
-from vgpu.model import (
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    ResourceClaimDevice,
-    Scheme,
-    Share,
-    Sharing,
-    Source,
-)
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Sharing, Source
+from vgpu.model.objects import Pod
+from vgpu.model.resource_claims import ResourceClaimDevice
 
 PRECEDENCE = (
     Source.PROCESS,

@@ -5,11 +5,13 @@ from operator import attrgetter
 
 import msgspec
 
-from vgpu.effective import effective
 from vgpu.ledger.device_ids import most_at_once
 from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
-from vgpu.model import ContainerKind, Device, ResourceClaimDevice, Share
-from vgpu.units import exact_size, percentage
+from vgpu.model.allocation import Device, Share
+from vgpu.model.effective_shares import effective
+from vgpu.model.names import ContainerKind
+from vgpu.model.resource_claims import ResourceClaimDevice
+from vgpu.model.units import exact_size, percentage
 
 Amount = Callable[[Holding], int]
 

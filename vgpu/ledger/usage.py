@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import GpuProcess, GpuSample, ProcessOwner, ProcessSample
+from vgpu.model.facts import GpuProcess, GpuSample, ProcessOwner, ProcessSample
 
 OVER_LIMIT_PERCENT: Final = 105
 """Percentage of its limit above which a container is over the limit. The driver and the shim count

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import structs
 
-from vgpu.facts import Grant
-from vgpu.kube.objects import BOUND_DEVICE, Pod
 from vgpu.ledger.statements import Statement
-from vgpu.model import PodRef, Scheme, Share
+from vgpu.model.allocation import Share
+from vgpu.model.facts import Grant
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import BOUND_DEVICE, Pod
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, HOLDER_UUID, holder
 from vgpu.schemes.kubeshare.sharepod import GPUID

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
-from vgpu.units import percent
+from vgpu.model.units import percent
 
 GAUGE: Final = MetricType.GAUGE
 

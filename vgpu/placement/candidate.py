@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.model import Device, PodRef, Request, Share
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.names import PodRef
 from vgpu.placement.volcano_mig import Geometry, slots
 from vgpu.schemes.mig import mig_slot, physical
 

@@ -10,7 +10,8 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
-from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.names import ContainerKind, Phase
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.result import (
     Placement,

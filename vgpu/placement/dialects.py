@@ -8,8 +8,10 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind, PodRef, Request
+from vgpu.model.allocation import Request
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import MIB
 from vgpu.placement.candidate import (
     NO_WISHES,
     SOFTWARE,
@@ -32,7 +34,6 @@ from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.row import SchemeRow
 from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO
 from vgpu.schemes.volcano.node import lock_text, pair_scores, registrations
-from vgpu.units import MIB
 
 HAMI_CORDON: Final = "hami.io/device-cordon"
 """HAMi's annotation of a node: UUIDs of GPUs that take no new shares, joined by commas."""

@@ -15,10 +15,11 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Request, Share, device_node
+from vgpu.model.allocation import Request, Share
+from vgpu.model.names import device_node
+from vgpu.model.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree
+from vgpu.model.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.topology import LinkLevel, TopologyGpu, TopologyNode, TopologyTree
-from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 
 _MESSAGES: Final[Mapping[PlacementReason, str]] = {
     PlacementReason.NO_FITTING_GPU: "no free node",

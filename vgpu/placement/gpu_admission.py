@@ -10,11 +10,11 @@ written before the binding, and the GPUs are chosen again each time.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from vgpu.model import Request
+from vgpu.model.allocation import Request
+from vgpu.model.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect
 from vgpu.placement.result import PlacementReason
-from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_MILLI
 
 NO_GPU_DEVICE: Final = "no GPU device"
 DOES_NOT_FIT: Final = "pod {uid} does not match with this node"

@@ -8,7 +8,8 @@ chosen; of equals, the first. What matters is the free memory of single GPUs, no
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.names import ContainerKind, Phase
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.dialect import SequentialDialect, Skip
 from vgpu.placement.result import PlacementReason

@@ -11,9 +11,10 @@ from typing import Final
 
 from msgspec import structs
 
-from vgpu.effective import effective_shares
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, ContainerKind, Phase, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.effective_shares import effective_shares
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import (
     NO_WISHES,
     SOFTWARE,

@@ -15,9 +15,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.effective import effective_shares
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, ContainerKind, Phase, PodRef, Request, Share
+from vgpu.model.allocation import Allocation, Request, Share
+from vgpu.model.effective_shares import effective_shares
+from vgpu.model.names import ContainerKind, Phase, PodRef
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.requesting import CountedClaim, requested_share
 

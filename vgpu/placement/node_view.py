@@ -1,10 +1,10 @@
 """The GPUs of a node with what pods hold of them, from the API server's objects. Pure.
 
 A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.requesting`), at its peak
-(:mod:`vgpu.effective`), until it is gone; a reservation of another scheduler holds the GPUs that it
-names as long as it stands. What a bound pod requests and no readable annotation places is kept free
-(:mod:`vgpu.placement.kept_free`). A node is refused as a whole only while its register cannot be
-read.
+(:mod:`vgpu.model.effective_shares`), until it is gone; a reservation of another scheduler holds the
+GPUs that it names as long as it stands. What a bound pod requests and no readable annotation places
+is kept free (:mod:`vgpu.placement.kept_free`). A node is refused as a whole only while its register
+cannot be read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,11 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.effective import effective_shares
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, PodRef, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.effective_shares import effective_shares
+from vgpu.model.names import ContainerKind, PodRef
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import Explained
 from vgpu.placement.candidate import (
     CandidateNode,
     GpuLinks,
@@ -31,7 +33,6 @@ from vgpu.placement.result import (
     PlacementReason,
     PlacementRefusal,
 )
-from vgpu.reasons import Explained
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.requesting import CLAIMS_LESS, Basis, basis_of, counted_claim
 

@@ -10,9 +10,9 @@ from typing import Final, Self
 
 import msgspec
 
-from vgpu.model import Allocation
+from vgpu.model.allocation import Allocation
+from vgpu.model.reasons import Explained
 from vgpu.placement.candidate import UsedGpu
-from vgpu.reasons import Explained
 
 
 class PlacementReason(Explained):

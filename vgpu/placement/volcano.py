@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Request
+from vgpu.model.allocation import Request
+from vgpu.model.objects import Pod
+from vgpu.model.units import MIB, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 from vgpu.placement.candidate import (
     NO_WISHES,
     CandidateNode,
@@ -25,7 +26,6 @@ from vgpu.placement.result import PlacementReason
 from vgpu.placement.volcano_mig import choose
 from vgpu.schemes.volcano.key_set import MIG
 from vgpu.schemes.volcano.node import VENDOR
-from vgpu.units import MIB, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 
 MODE: Final = "volcano.sh/vgpu-mode"
 USE_TYPE: Final = "nvidia.com/use-gputype"

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from vgpu.output import say, say_text
-from vgpu.printable_text import printable
+from vgpu.model.printable_text import printable
+from vgpu.program.output import say, say_text
 
 ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
 """The accepted answers; the empty one is no."""

@@ -20,9 +20,9 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from vgpu.output import say, say_text
-from vgpu.printable_text import printable
+from vgpu.model.printable_text import printable
 from vgpu.program.ending import EXIT_FAILURE
+from vgpu.program.output import say, say_text
 
 EXIT_INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT."""

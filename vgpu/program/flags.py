@@ -11,9 +11,9 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from vgpu.durations import parse_duration
+from vgpu.model.durations import parse_duration
+from vgpu.model.units import GIB, MIB
 from vgpu.program import logs
-from vgpu.units import GIB, MIB
 
 AUTO: Final = "auto"
 

@@ -7,7 +7,7 @@ import time
 import traceback
 from typing import Any
 
-from vgpu.printable_text import printable, printable_lines
+from vgpu.model.printable_text import printable, printable_lines
 
 LEVELS = ("debug", "info", "warn", "error")
 FORMATS = ("logfmt", "json")

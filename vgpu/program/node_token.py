@@ -12,11 +12,11 @@ from typing import Any, Final, Protocol
 
 import click
 
+from vgpu.apiserver.connection import ClusterError
 from vgpu.kube.api_kind import ApiKind
-from vgpu.kube.connection import ClusterError
 from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE, SELF_REVIEW, SELF_REVIEWS
 from vgpu.kube.verbs import CREATE, ApiVerb
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 
 log = logging.getLogger(__name__)
 

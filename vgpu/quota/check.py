@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
 from vgpu.quota.resources import Amounts, amount_text

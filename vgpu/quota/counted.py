@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Device, Share
+from vgpu.model.allocation import Device, Share
+from vgpu.model.objects import Pod
 from vgpu.placement.node_view import peak_shares
 from vgpu.quota.usage import PodUsage, usage_of_shares
 from vgpu.schemes.codec import SchemeCodec

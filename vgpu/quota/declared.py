@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from vgpu.kube.dump import GPU_QUOTA, GPU_QUOTA_NAMESPACE
-from vgpu.kube.objects import Namespace, ResourceQuota
 from vgpu.kube.quantities import QUOTED, whole
+from vgpu.model.objects import Namespace, ResourceQuota
+from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY
 from vgpu.schemes.gaia.node import CORE
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 ANNOTATIONS: Final[Mapping[str, str]] = {
     "vgpu.dev/quota-gpus": GPUS,

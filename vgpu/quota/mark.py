@@ -1,7 +1,7 @@
 """The mark of a Namespace whose pods exceed its quota, which the reconciler sets; pure.
 
 The value names the exceeded limits without their amounts, so that it changes seldom. An admission
-policy refuses further pods with GPUs while the mark is there (:mod:`vgpu.quota.manifests`).
+policy refuses further pods with GPUs while the mark is there (:mod:`vgpucli.quota.manifests`).
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from vgpu.kube.objects import Namespace, Node, ResourceQuota
+from vgpu.model.objects import Namespace, Node, ResourceQuota
 from vgpu.quota.declared import declarations, gpu_admission_quota
 from vgpu.quota.limits import NamespaceQuota, resolve
 from vgpu.schemes.gaia.node import CORE

@@ -16,7 +16,7 @@ Amounts of pods are kept by resource, as integers in the resource's own unit:
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from vgpu.units import MIB, MILLI_PER_PERCENT, exact_size, percentage
+from vgpu.model.units import MIB, MILLI_PER_PERCENT, exact_size, percentage
 
 GPUS: Final = "gpus"
 MEMORY: Final = "memory"

@@ -1,7 +1,7 @@
 """What pods count for the quotas of their namespace; pure.
 
-A pod counts at its peak (:mod:`vgpu.effective`), as everywhere. A share counts for the model of its
-GPU; what Kubernetes counts has no GPU and counts for the model of the node.
+A pod counts at its peak (:mod:`vgpu.model.effective_shares`), as everywhere. A share counts for the
+model of its GPU; what Kubernetes counts has no GPU and counts for the model of the node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
-from vgpu.effective import effective
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind, Device, Request, Share
+from vgpu.model.allocation import Device, Request, Share
+from vgpu.model.effective_shares import effective
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import MIB, MILLI_PER_PERCENT
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, Amounts, plus
 from vgpu.schemes.volcano.key_set import HAMI
-from vgpu.units import MIB, MILLI_PER_PERCENT
 
 MODEL_LABELS: Final = (
     "gaia.tencent.com/gpu-model",

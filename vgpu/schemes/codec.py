@@ -11,9 +11,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme, Share
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import Reason, SourceError
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 """The variable in which NVIDIA's container runtime reads a container's devices."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
-from vgpu.model import Device
+from vgpu.model.allocation import Device
 
 
 def with_handles(devices: Iterable[Device], uuids: Mapping[str, str]) -> tuple[Device, ...]:

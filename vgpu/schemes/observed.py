@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme
+from vgpu.model.allocation import Allocation, Claim, Device, Request
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Pod
+from vgpu.model.objects import Pod
 
 GPU_GROUP: Final = "runai-gpu-group"
 """The label with a pod's GPU group; with ``/<group>`` behind it, of each of several."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from vgpu.model import Scheme, Share, Sharing
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme, Sharing
 
 
 class OwnGrant(msgspec.Struct, frozen=True):

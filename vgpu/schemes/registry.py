@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.dra.row import DRA_ROW
 from vgpu.schemes.gaia.row import GAIA_ROW

@@ -27,14 +27,15 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.effective import effective, effective_shares
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.effective_shares import effective, effective_shares
+from vgpu.model.names import ContainerKind, Phase
+from vgpu.model.objects import Pod
+from vgpu.model.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import registry
-from vgpu.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 
 REQUESTS_NOTHING: Final = "the annotations claim GPUs, but no container requests a GPU"
 """The remark about a claim of a pod that requests nothing of the system."""

@@ -10,9 +10,9 @@ from enum import StrEnum
 
 import msgspec
 
-from vgpu.facts import LimitFile
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Scheme
+from vgpu.model.facts import LimitFile
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 
@@ -38,7 +38,7 @@ class KeyPrefixes(msgspec.Struct, frozen=True):
 
 
 class WrittenKeys(msgspec.Struct, frozen=True):
-    """The keys of a system that our programs write, see :mod:`vgpu.written_keys`.
+    """The keys of a system that our programs write, see :mod:`vgpu.program.written_keys`.
 
     Attributes:
         pods: annotations that a claim is made of.

@@ -11,8 +11,8 @@ from fractions import Fraction
 from math import isfinite
 from typing import Final
 
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import PodRef
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
 from vgpu.schemes.codec import ClaimError
 
 MOST_NANOSECONDS: Final = 2**63 - 1

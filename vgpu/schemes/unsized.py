@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from vgpu.model import Claim, Device, Request, Share
+from vgpu.model.allocation import Claim, Device, Request, Share
 
 _Sized = TypeVar("_Sized", Request, Share, Device)
 

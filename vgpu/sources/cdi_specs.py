@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.files import list_folder, read_file, translated
 
 MAX_FILES: Final = 4096

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.samples import CollectorRow
 
 log = logging.getLogger(__name__)

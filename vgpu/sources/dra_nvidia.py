@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import DriverResourceClaim
 from vgpu.kube.resource_claims import allocated_devices
 from vgpu.kube.wire import ResourceClaimStatus
-from vgpu.model import ResourceClaim
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import DriverResourceClaim
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaim
 from vgpu.sources.files import printable, read_file
 
 DRIVER: Final = "gpu.nvidia.com"

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import CdiDevice, PreparedResourceClaim
-from vgpu.model import ResourceClaimDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import CdiDevice, PreparedResourceClaim
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaimDevice
 from vgpu.sources.files import printable, read_file
 
 LIMIT: Final = 16 * 1024 * 1024

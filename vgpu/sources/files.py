@@ -1,7 +1,7 @@
 """Reads files that other programs write, and detects their changes.
 
 Promises: only regular files are read, never past a bound, never through a link unless asked; no
-open blocks; a failure is a :class:`~vgpu.reasons.SourceError` that names the path.
+open blocks; a failure is a :class:`~vgpu.model.reasons.SourceError` that names the path.
 """
 
 import errno
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.reasons import Reason, Rejection, SourceError
 
 T = TypeVar("T")
 

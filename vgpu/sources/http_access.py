@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 from vgpu.sources.files import read_file
 
 if TYPE_CHECKING:

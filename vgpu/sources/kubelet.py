@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from vgpu.facts import (
+from vgpu.model.facts import (
     ContainerName,
     Grant,
     HeldDevices,
     HeldResources,
     KubeletSample,
 )
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.cdi_specs import CdiSpecs
 from vgpu.sources.dra_nvidia import PATH as NVIDIA_CHECKPOINT
 from vgpu.sources.dra_nvidia import read_driver_checkpoint

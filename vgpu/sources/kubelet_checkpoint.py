@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from vgpu.facts import Grant
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import Grant
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.nvidia.device_ids import parse_device_id
 from vgpu.sources.allocate_response import WireError, environment
 from vgpu.sources.kept_results import KeptResults

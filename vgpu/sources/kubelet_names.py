@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from vgpu.facts import ContainerName
 from vgpu.ledger.owners import ID_DIGITS, MIN_ID_DIGITS
-from vgpu.model import PodRef
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.facts import ContainerName
+from vgpu.model.names import PodRef
+from vgpu.model.reasons import Reason, Rejection
 from vgpu.sources.files import list_folder, printable
 from vgpu.sources.kept_results import KeptResults
 

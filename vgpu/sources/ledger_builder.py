@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from vgpu.facts import GpuSample, ProcessSample
-from vgpu.kube.objects import Node, Pod
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.ledger.from_api import registered
@@ -23,7 +21,9 @@ from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.ledger.node_usage import node_usage
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.usage import MEMORY_USED
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.facts import GpuSample, ProcessSample
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.registry import registry
 from vgpu.sources.samples import NodeSample, Observation, PodSample, incomplete_sources

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from vgpu.facts import LimitFile, LimitSample
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import LimitFile, LimitSample
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.registry import registry
 from vgpu.schemes.row import LimitFiles, LimitLayout
 from vgpu.sources.files import Living, Remembered, list_folder, printable, read_file

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from functools import partial
 
-from vgpu.reasons import SourceError
+from vgpu.model.reasons import SourceError
 from vgpu.sources.files import Living
 from vgpu.sources.kubelet_names import read_pod_folders
 from vgpu.sources.runtime import read_live_pods

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import MpsLimits
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import MpsLimits
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.nvidia.mps_log import MpsControl
 from vgpu.sources.files import exists, list_folder, read_part
 

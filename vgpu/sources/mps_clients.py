@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from vgpu.facts import MpsClientLimits
-from vgpu.reasons import Rejection
+from vgpu.model.facts import MpsClientLimits
+from vgpu.model.reasons import Rejection
 from vgpu.schemes.nvidia.mps_env import client_limits
 from vgpu.sources.files import translated
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pynvml
 
-from vgpu.facts import CallCost, GpuSample, XidCount
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import CallCost, GpuSample, XidCount
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.nvml_calls import GONE, LOST, CallError, Code
 from vgpu.sources.nvml_device import GpuReader, GpuReading
 from vgpu.sources.nvml_processes import PROCESS, PROCESS_R530, SAMPLE
@@ -192,7 +192,7 @@ class _Generation:
 
 
 class NvmlSource:
-    """The driver as a :class:`~vgpu.facts.GpuSource`.
+    """The driver as a :class:`~vgpu.model.facts.GpuSource`.
 
     A GPU that is lost stays lost to a running initialisation, so the loss of one begins a new
     generation, at once for a fresh loss, then at ever longer intervals.

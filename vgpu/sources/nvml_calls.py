@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, Protocol
 
-from vgpu.reasons import Reason
+from vgpu.model.reasons import Reason
 
 
 class Code(IntEnum):

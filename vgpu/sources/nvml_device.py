@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from vgpu.facts import Gpu, GpuProcess
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.facts import Gpu, GpuProcess
+from vgpu.model.reasons import Reason, Rejection
 from vgpu.sources.nvml_calls import UNSUPPORTED, CallError, Code, NvmlDriver
 from vgpu.sources.nvml_processes import InvalidListError, Merged, merge, newest
 from vgpu.sources.nvml_queries import (

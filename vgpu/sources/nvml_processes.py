@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import GpuProcess
-from vgpu.units import MOST_DEVICE_MEMORY
+from vgpu.model.facts import GpuProcess
+from vgpu.model.units import MOST_DEVICE_MEMORY
 
 PROCESS = struct.Struct("=I4xQII")
 """nvmlProcessInfo_v2_t, which the _v3 calls fill: pid, used bytes, GPU and compute instance."""

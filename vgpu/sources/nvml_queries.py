@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from vgpu.units import MOST_DEVICE_MEMORY
+from vgpu.model.units import MOST_DEVICE_MEMORY
 
 Number = float | int
 Key = tuple[str, ...]

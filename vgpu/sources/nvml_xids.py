@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vgpu.facts import XidCount
+from vgpu.model.facts import XidCount
+from vgpu.model.xids import described
 from vgpu.sources.nvml_calls import CallError, Code, NvmlDriver
-from vgpu.xids import described
 
 log = logging.getLogger(__name__)
 

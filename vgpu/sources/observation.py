@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from vgpu.facts import GpuSample, ShimSample
+from vgpu.model.facts import GpuSample, ShimSample
 from vgpu.sources.collector import Collector
 from vgpu.sources.samples import (
     Observation,

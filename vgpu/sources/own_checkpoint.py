@@ -10,9 +10,9 @@ from functools import partial
 
 from vgpu.ledger.from_own import own_statements
 from vgpu.ledger.statements import Statement
-from vgpu.model import Scheme
-from vgpu.own_checkpoint import LIMIT, decode, file_name
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.names import Scheme
+from vgpu.model.own_checkpoint import LIMIT, decode, file_name
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.samples import OwnSample

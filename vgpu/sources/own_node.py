@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from vgpu.apiserver.informer import ListWatcher
 from vgpu.kube.documents import WatchEvent
-from vgpu.kube.informer import ListWatcher
-from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.objects import MalformedObject, Node, Pod
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.pods import PodWatch
 from vgpu.sources.samples import NodeSample, with_node
 

@@ -6,8 +6,8 @@ own (proc(5), since Linux 4.1); the last one is what ``getpid`` returns in the p
 
 from collections.abc import Collection, Mapping
 
-from vgpu.facts import PodPids, ProcessOwner
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import PodPids, ProcessOwner
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.cgroup_processes import container_processes, read_kernel_file
 from vgpu.sources.files import printable, translated
 

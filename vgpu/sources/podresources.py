@@ -11,9 +11,9 @@ from pathlib import Path
 
 import grpc
 
-from vgpu.facts import CdiDevice, HeldDevices, HeldResourceClaim, HeldResources
-from vgpu.model import ResourceClaimDevice
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import CdiDevice, HeldDevices, HeldResourceClaim, HeldResources
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.resource_claims import ResourceClaimDevice
 from vgpu.rpc.podresources_pb2 import (
     DynamicResource,
     ListPodResourcesRequest,

@@ -1,7 +1,7 @@
 """One node's pods as the API server knows them: followed by a watch, or from a dump.
 
 The watch costs the API server one list at the start and then what changes on this node
-(:mod:`vgpu.kube.informer`). :meth:`PodWatch.sample` only returns what it has, while
+(:mod:`vgpu.apiserver.informer`). :meth:`PodWatch.sample` only returns what it has, while
 the server has lately shown that this is up to date.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
+from vgpu.apiserver.informer import Informer, ListWatcher
 from vgpu.kube.documents import Keep
-from vgpu.kube.informer import Informer, ListWatcher
 from vgpu.kube.kinds import PODS
-from vgpu.kube.objects import MalformedObject, Pod
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.objects import MalformedObject, Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import count
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.samples import PodSample, pod_sample
-from vgpu.units import count
 
 FILE_LIMIT: Final = 64 * 1024 * 1024
 """Maximum size in bytes; about 9,000 pods. Larger clusters: dump one node with a field selector."""

@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from vgpu.facts import Region
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import Region
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.volcano import hami_core
 from vgpu.sources.files import translated
 

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import KubeletSample, ResourceClaimSample
+from vgpu.apiserver.list_watch import translate_errors
+from vgpu.apiserver.reader import Reader
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.list_watch import translate_errors
-from vgpu.kube.reader import Reader
 from vgpu.kube.resource_slices import DeviceName, PublishedDevices
-from vgpu.model import ResourceClaim
-from vgpu.reasons import Rejection, SourceError
+from vgpu.model.facts import KubeletSample, ResourceClaimSample
+from vgpu.model.reasons import Rejection, SourceError
+from vgpu.model.resource_claims import ResourceClaim
 
 AGAIN_SECONDS: Final = 300.0
 """Interval between two reads of what may have changed, in seconds: ResourceSlices without a device

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from vgpu.facts import (
+from vgpu.model.facts import (
     SLOT_DEAD,
     MpsClientLimits,
     PodPids,
@@ -20,7 +20,7 @@ from vgpu.facts import (
     Region,
     RegionFile,
 )
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
 from vgpu.sources.files import list_folder, printable, translated
 from vgpu.sources.mps_clients import MpsClients

@@ -1,7 +1,8 @@
 """The data of a node's sources as values, and all data of one time. Pure.
 
-The data of the driver, the shims, the kubelet, limit files and the kernel is in :mod:`vgpu.facts`,
-which the ledger reads; here is the data of the API server and our own plugins, and the sum.
+The data of the driver, the shims, the kubelet, limit files and the kernel is in
+:mod:`vgpu.model.facts`, which the ledger reads; here is the data of the API server and our own
+plugins, and the sum.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -9,7 +10,10 @@ from typing import Final
 
 import msgspec
 
-from vgpu.facts import (
+from vgpu.kube.kept_keys import shares_gpus
+from vgpu.ledger.owners import is_cut, with_whole_ids
+from vgpu.ledger.statements import Statement
+from vgpu.model.facts import (
     ContainerName,
     GpuSample,
     KubeletSample,
@@ -21,12 +25,9 @@ from vgpu.facts import (
     ShimSample,
     TokenSample,
 )
-from vgpu.kube.kept_keys import shares_gpus
-from vgpu.kube.objects import MalformedObject, Node, Pod
-from vgpu.ledger.owners import is_cut, with_whole_ids
-from vgpu.ledger.statements import Statement
-from vgpu.model import ContainerKind, PodRef, Source
-from vgpu.reasons import Reason, Rejection
+from vgpu.model.names import ContainerKind, PodRef, Source
+from vgpu.model.objects import MalformedObject, Node, Pod
+from vgpu.model.reasons import Reason, Rejection
 
 _SHOWN: Final = 64
 """Maximum number of shown characters of a UID: a mirror pod's is an annotation, of any length."""

@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from vgpu.facts import RegionFile, ShimSample
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.model.facts import RegionFile, ShimSample
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.files import RACY_NS, Living, first_entries, printable, translated
 from vgpu.sources.regions import FOLDER_FLAGS, ROOT_FLAGS, RegionImage, is_same, open_fd, read_image
 

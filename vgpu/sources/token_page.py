@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from vgpu.facts import TokenSample, TokenTenant
-from vgpu.http_client import HttpClient, HttpError, HttpFailure, HttpUrl, shown_url
-from vgpu.reasons import Reason, Rejection, SourceError
+from vgpu.io.http_client import HttpClient, HttpError, HttpFailure, HttpUrl, shown_url
+from vgpu.model.facts import TokenSample, TokenTenant
+from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.http_access import (
     NO_CREDENTIALS,

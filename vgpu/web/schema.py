@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from vgpu.go_durations import parts_of
-from vgpu.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
+from vgpu.model.go_durations import parts_of
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 

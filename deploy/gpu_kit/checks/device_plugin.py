@@ -17,12 +17,13 @@ from deploy.gpu_kit.kubelet import Kubelet
 from deploy.gpu_kit.processes import KitError, module
 from deploy.gpu_kit.result import Result, equal, holds, not_run
 from deviceplugin.injection import cdi
+from simulator.apiserver import ApiServer
+from simulator.store import ObjectStore
 from vgpu.kube.kinds import NODES
-from vgpu.model import Allocation, Device, Phase, PodRef, Scheme, Share
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.units import GIB, WHOLE_DEVICE_MILLI
 from vgpu.schemes.gaia.codec import Gaia
-from vgpu.simulator.apiserver import ApiServer
-from vgpu.simulator.store import ObjectStore
-from vgpu.units import GIB, WHOLE_DEVICE_MILLI
 
 RESOURCE: Final = "aliyun.com/gpu-mem"
 SECONDS: Final = 20.0

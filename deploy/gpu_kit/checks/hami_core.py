@@ -14,8 +14,8 @@ from deploy.gpu_kit.kit import Kit
 from deploy.gpu_kit.loads import MIB, LoadPlan
 from deploy.gpu_kit.processes import KitError
 from deploy.gpu_kit.result import Result, equal, holds, near, not_run
-from vgpu.facts import Region
-from vgpu.reasons import SourceError
+from vgpu.model.facts import Region
+from vgpu.model.reasons import SourceError
 from vgpu.sources.regions import read_region
 
 LIBRARY: Final = "libvgpu.so"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.scheduler import (
     Ask,
     Configure,
@@ -22,7 +23,6 @@ from kubeshare.tokens.scheduler import (
     window_at,
 )
 from tests.kubeshare.tokens.simulated_gpu import Behaviour, SimulatedGpu
-from vgpu.placement.kubeshare_gemini import TokenWindow
 
 RULES = TokenRules(window=TokenWindow(300_000, 20_000, 5_000_000))
 GEMINI = TokenRules(window=TokenWindow())

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.scheduler import (
     Ask,
     Configure,
@@ -20,7 +21,6 @@ from kubeshare.tokens.scheduler import (
     step,
 )
 from tests.kubeshare.tokens.lenient_oracle import LenientOracle
-from vgpu.placement.kubeshare_gemini import TokenWindow
 
 BASE, LEAST, WINDOW = 250_000, 100_000, 2_000_000
 RULES = TokenRules(TokenMode.LENIENT, TokenWindow(BASE, LEAST, WINDOW))

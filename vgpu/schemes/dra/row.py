@@ -5,8 +5,8 @@ Who holds which device is in ResourceClaims, which the kubelet reports: :mod:`vg
 
 from typing import Final
 
-from vgpu.kube.objects import Node
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.observed import ObservedCodec
 from vgpu.schemes.row import KeyPrefixes, NodeEvidence, SchemeRow

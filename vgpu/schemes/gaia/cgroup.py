@@ -7,7 +7,7 @@ Both cgroup drivers, as the kubelet names them (kubernetes ``pkg/kubelet/cm``, g
 from collections.abc import Sequence
 from itertools import accumulate
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 SCOPE_PREFIXES = {"containerd": "cri-containerd", "cri-o": "crio"}
 """Runtime -> what its systemd scopes begin with; others begin with the runtime's own name."""

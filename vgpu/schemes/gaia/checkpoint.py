@@ -12,10 +12,11 @@ from typing import Annotated
 
 import msgspec
 
-from vgpu.model import DEVICE_NODE, Allocation, Phase, Share, device_node
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Allocation, Share
+from vgpu.model.names import DEVICE_NODE, Phase, device_node
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT, count
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT, count
 
 FILE_NAME = "gpumanager_internal_checkpoint"
 

@@ -15,17 +15,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import (
-    Allocation,
-    Claim,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-    device_node,
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import Phase, PodRef, Scheme, device_node
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import (
+    GAIA_MEMORY_BLOCK,
+    MILLI_PER_PERCENT,
+    WHOLE_DEVICE_MILLI,
+    WHOLE_DEVICE_PERCENT,
 )
 from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot, remark
 from vgpu.schemes.gaia import grant as gaia_grant
@@ -33,12 +30,6 @@ from vgpu.schemes.gaia import node as gaia_node
 from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_BLOCKS
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES
 from vgpu.schemes.text import amount, nanoseconds, object_name_of, positions, seconds
-from vgpu.units import (
-    GAIA_MEMORY_BLOCK,
-    MILLI_PER_PERCENT,
-    WHOLE_DEVICE_MILLI,
-    WHOLE_DEVICE_PERCENT,
-)
 
 PREDICATE_TIME: Final = "tencent.com/predicate-time"
 PREDICATE_NODE: Final = "tencent.com/predicate-node"

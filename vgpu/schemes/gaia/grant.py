@@ -7,17 +7,18 @@ values are those of gpu-manager's ``pkg/services/allocator/nvidia`` and ``virtua
 
 from collections.abc import Mapping
 
-from vgpu.model import Allocation, Device, PodRef, Share, device_node
-from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
-from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_GPUS
-from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
-from vgpu.schemes.text import object_name_of
-from vgpu.units import (
+from vgpu.model.allocation import Allocation, Device, Share
+from vgpu.model.names import PodRef, device_node
+from vgpu.model.units import (
     GAIA_MEMORY_BLOCK,
     MILLI_PER_PERCENT,
     WHOLE_DEVICE_MILLI,
     WHOLE_DEVICE_PERCENT,
 )
+from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, ContainerEdits, Mount
+from vgpu.schemes.gaia.node import CORE, MEMORY, MOST_GPUS
+from vgpu.schemes.gaia.vcuda_config import MOST_MEMORY, VcudaConfig
+from vgpu.schemes.text import object_name_of
 
 GPUS = "tencent.com/vcuda-device"
 """The container's annotation in the answer to Allocate that names its GPUs."""

@@ -2,9 +2,9 @@
 
 import re
 
-from vgpu.facts import LimitFile
-from vgpu.model import Scheme
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.facts import LimitFile
+from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.gaia import vcuda_config
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")

@@ -9,11 +9,11 @@ Names and numbers are those of gpu-manager (``pkg/types``, ``pkg/services/alloca
 import re
 from collections.abc import Iterable, Iterator
 
-from vgpu.kube.objects import Node
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node
+from vgpu.model.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, Slot
 from vgpu.schemes.gaia.vcuda_config import MOST_CORES, MOST_MEMORY
-from vgpu.units import GAIA_MEMORY_BLOCK, WHOLE_DEVICE_PERCENT
 
 CORE = "tencent.com/vcuda-core"
 """The resource: percent of one GPU's cores."""

@@ -8,7 +8,7 @@ search, so they must ascend; gpu-manager writes them as they come.
 import struct
 from collections.abc import Iterable
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 MOST_PIDS = 1024
 PIDS_LIMIT = 4 * MOST_PIDS

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from vgpu.kube.objects import Node
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gaia.codec import (
     ASSIGNED,

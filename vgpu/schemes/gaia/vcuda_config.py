@@ -10,7 +10,7 @@ import struct
 
 import msgspec
 
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.reasons import Reason, SourceError
 
 VCUDA_CONFIG = "vcuda.config"
 """The file's name."""

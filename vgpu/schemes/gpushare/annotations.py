@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Phase
+from vgpu.model.names import Phase
+from vgpu.model.objects import Pod
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.gpushare.node import MEMORY, MOST_UNITS, gpu_number
 from vgpu.schemes.text import nanoseconds, number, object_name_of, seconds

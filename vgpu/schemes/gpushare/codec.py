@@ -12,18 +12,10 @@ from typing import Final
 
 from msgspec import structs
 
-from vgpu.kube.objects import ContainerState, Node, Pod
-from vgpu.model import (
-    Allocation,
-    Claim,
-    ContainerKind,
-    Device,
-    Phase,
-    PodRef,
-    Request,
-    Scheme,
-    Share,
-)
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
+from vgpu.model.objects import ContainerState, Node, Pod
+from vgpu.model.units import GIB, exact_size
 from vgpu.schemes.codec import BaseCodec, ClaimError, ContainerEdits, Slot
 from vgpu.schemes.gpushare import node as gpushare_node
 from vgpu.schemes.gpushare.annotations import (
@@ -41,7 +33,6 @@ from vgpu.schemes.gpushare.annotations import (
 from vgpu.schemes.gpushare.env import environment, limits_from_env
 from vgpu.schemes.gpushare.node import GPUS, MEMORY, MOST_GPUS, MOST_UNITS
 from vgpu.schemes.text import amount, number, object_name_of, positions
-from vgpu.units import GIB, exact_size
 
 __all__ = ["ANNOTATIONS", "Gpushare", "limits_from_env"]
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import VISIBLE_DEVICES
 from vgpu.schemes.gpushare.node import MOST_UNITS
 from vgpu.schemes.text import number
-from vgpu.units import GIB, MIB
 
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 POD_UNITS = "ALIYUN_COM_GPU_MEM_POD"

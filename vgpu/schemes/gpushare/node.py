@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from vgpu.kube.objects import Node
-from vgpu.model import Device
+from vgpu.model.allocation import Device
+from vgpu.model.objects import Node
 from vgpu.schemes.codec import ClaimError, Slot
 from vgpu.schemes.text import number
 

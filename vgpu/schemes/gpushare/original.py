@@ -8,10 +8,10 @@ answer. Each call that matches nothing is answered with ``no-gpu-has-…-to-run`
 GPU the original allocates this GPU without looking for a pod.
 """
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import ContainerKind
+from vgpu.model.names import ContainerKind
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import count
 from vgpu.schemes.gpushare.node import GPUS, MEMORY
-from vgpu.units import count
 
 
 def never_serves(pod: Pod, node: Node) -> str:

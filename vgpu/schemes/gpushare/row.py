@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Final
 
-from vgpu.kube.objects import Node
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ANNOTATIONS, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
@@ -26,7 +27,6 @@ from vgpu.schemes.row import (
     UnitSetting,
     WrittenKeys,
 )
-from vgpu.units import GIB, MIB
 
 _FLAG: Final = "--gpushare.memory-unit"
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Claim, Request, Share
+from vgpu.model.allocation import Claim, Request, Share
+from vgpu.model.objects import Pod
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.unsized import claim_without_memory, without_memory
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Allocation, Claim, Device, Phase, PodRef, Request, Scheme
+from vgpu.model.allocation import Allocation, Claim, Device, Request
+from vgpu.model.names import Phase, PodRef, Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import (
     VISIBLE_DEVICES,
     BaseCodec,

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Device
-from vgpu.reasons import Reason, SourceError
+from vgpu.model.allocation import Device
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.kubeshare import gemini_config
 from vgpu.schemes.kubeshare.gemini_config import NAME_KEY, SharedPod, joined_name, split_name
 from vgpu.schemes.kubeshare.node import format_gpu_info, parse_gpu_info

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_MILLI, count, milli
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import WHOLE_DEVICE_MILLI, count, milli
 
 CONFIG_LIMIT = 256 * 1024
 """Maximum size in bytes: KubeShare has at most 511 pods on a GPU, and a line at most 400 bytes."""

@@ -9,8 +9,10 @@ Names and rules: KubeShare branch release-2.0, ``pkg/scheduler/pod.go``.
 from collections.abc import Mapping
 from typing import Final
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import Phase, Scheme
+from vgpu.model.objects import Pod
+from vgpu.model.units import WHOLE_DEVICE_MILLI, count, percent, percentage
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.text import (
     LIMIT,
@@ -23,7 +25,6 @@ from vgpu.schemes.kubeshare.text import (
     resolve,
 )
 from vgpu.schemes.text import object_name_of
-from vgpu.units import WHOLE_DEVICE_MILLI, count, percent, percentage
 
 PREFIX: Final = "sharedgpu/"
 GPU_UUID: Final = PREFIX + "gpu_uuid"

@@ -1,9 +1,9 @@
 """The limits of pods in Gemini's configuration file of one GPU. Pure."""
 
-from vgpu.facts import LimitFile
-from vgpu.model import Scheme
+from vgpu.model.facts import LimitFile
+from vgpu.model.names import Scheme
+from vgpu.model.units import percent
 from vgpu.schemes.kubeshare.gemini_config import parse_config
-from vgpu.units import percent
 
 
 def read_limits(content: bytes, path: str, object_name: str) -> tuple[LimitFile, ...]:

@@ -11,13 +11,14 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Pod
-from vgpu.model import Device, PodRef
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX
 from vgpu.schemes.kubeshare.text import MOST_GPUS, is_number, is_uuid
 from vgpu.schemes.text import object_name_of
-from vgpu.units import MIB
 
 GPU_INFO: Final = PREFIX + "gpu_info"
 """On nodes: ``<uuid>:<MiB>,`` for each GPU."""

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.kubeshare.codec import KubeShare
 from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT

@@ -14,8 +14,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from vgpu.kube.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
-from vgpu.model import Allocation, Claim, Device, Phase, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import Phase, Scheme
+from vgpu.model.objects import BOUND_DEVICE, MANAGER_PORT, SHARE_POD, Pod
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.kubeshare.text import (
     LIMIT,
@@ -27,7 +29,6 @@ from vgpu.schemes.kubeshare.text import (
     resolve,
 )
 from vgpu.schemes.text import object_name_of
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 PREFIX: Final = "kubeshare/"
 GPUID: Final = PREFIX + "GPUID"

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from vgpu.model import Device, Share
+from vgpu.model.allocation import Device, Share
+from vgpu.model.units import WHOLE_DEVICE_MILLI, milli
 from vgpu.schemes.codec import ClaimError
-from vgpu.units import WHOLE_DEVICE_MILLI, milli
 
 REQUEST: Final = "gpu_request"
 LIMIT: Final = "gpu_limit"

@@ -8,13 +8,14 @@ answer only ``CUDA_MPS_PIPE_DIRECTORY`` counts, which the plugin sets with MPS a
 
 from typing import Final
 
-from vgpu.model import Scheme, Share, Sharing
+from vgpu.model.allocation import Share
+from vgpu.model.names import Scheme, Sharing
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES
 from vgpu.schemes.nvidia.device_ids import DeviceId, is_counted, parse_device_id
 from vgpu.schemes.nvidia.resources import PREFIX, is_only_nvidias, is_own_resource
 from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.volcano.env import is_shared
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 NVIDIA: Final = Scheme.named("nvidia")
 """The scheme of NVIDIA's own device plugin."""

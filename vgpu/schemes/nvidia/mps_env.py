@@ -9,8 +9,8 @@ devices are CUDA's, in the order in which the process sees them.
 import re
 from typing import Final
 
-from vgpu.facts import MpsClientLimits
-from vgpu.units import KIB, MIB, WHOLE_DEVICE_PERCENT
+from vgpu.model.facts import MpsClientLimits
+from vgpu.model.units import KIB, MIB, WHOLE_DEVICE_PERCENT
 
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """The maximum of memory by device, ``<number>=<amount>`` with a unit."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.units import MIB
+from vgpu.model.units import MIB
 
 _LINE: Final = re.compile(
     rb"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]{8,15} Control +[0-9]+\] (?:"

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.objects import Node
-from vgpu.model import Sharing
+from vgpu.model.names import Sharing
+from vgpu.model.objects import Node
+from vgpu.model.units import MIB
 from vgpu.schemes.nvidia.resources import GPU, INSTANCES, RENAMED, is_own_resource
 from vgpu.schemes.text import number
-from vgpu.units import MIB
 
 _SHARED: Final = "-SHARED"
 _MIG: Final = "-MIG-"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vgpu.kube.objects import Node
+from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.nvidia.grant import NVIDIA, own_devices
 from vgpu.schemes.observed import ObservedCodec

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from vgpu.kube.objects import Container, Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Share
+from vgpu.model.names import ContainerKind, Phase, Scheme
+from vgpu.model.objects import Container, Pod
+from vgpu.model.units import MILLI_PER_PERCENT
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.mig import is_device, mig_slot
 from vgpu.schemes.text import number, object_name_of
 from vgpu.schemes.volcano.key_set import KeySet
 from vgpu.schemes.volcano.text import MOST, MOST_SECONDS, int32
-from vgpu.units import MILLI_PER_PERCENT
 
 VENDOR: Final = "NVIDIA"
 """The type of NVIDIA's devices. Other vendors' devices in the annotation are ignored."""

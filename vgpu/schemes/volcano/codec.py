@@ -9,8 +9,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import Allocation, Claim, Device, PodRef, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import MIB, MILLI_PER_PERCENT
 from vgpu.schemes.codec import (
     BaseCodec,
     ClaimError,
@@ -38,7 +40,6 @@ from vgpu.schemes.volcano.key_set import (
     ShimPaths,
 )
 from vgpu.schemes.volcano.text import MOST
-from vgpu.units import MIB, MILLI_PER_PERCENT
 
 __all__ = [
     "HAMI",

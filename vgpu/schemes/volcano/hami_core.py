@@ -14,9 +14,9 @@ import struct
 
 import msgspec
 
-from vgpu.facts import Region, RegionDevice, RegionProcess, RegionUse
-from vgpu.reasons import Reason, SourceError
-from vgpu.units import WHOLE_DEVICE_PERCENT
+from vgpu.model.facts import Region, RegionDevice, RegionProcess, RegionUse
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.model.units import WHOLE_DEVICE_PERCENT
 
 MAGIC = 19920718  # initialized_flag, written last
 MAX_DEVICES = 16

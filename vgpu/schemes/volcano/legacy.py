@@ -7,12 +7,13 @@ volcano-sh/devices, which counts GPUs by NVML's index (``pkg/plugin/nvidia/utils
 
 from typing import Final
 
-from vgpu.kube.objects import Container, Node, Pod
-from vgpu.model import Allocation, Claim, ContainerKind, Device, Phase, Request, Scheme, Share
+from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
+from vgpu.model.names import ContainerKind, Phase, Scheme
+from vgpu.model.objects import Container, Node, Pod
+from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import ClaimError, remark
 from vgpu.schemes.text import number, object_name_of, seconds
 from vgpu.schemes.volcano.text import MOST
-from vgpu.units import WHOLE_DEVICE_MILLI
 
 MEMORY: Final = "volcano.sh/gpu-memory"
 NUMBER: Final = "volcano.sh/gpu-number"

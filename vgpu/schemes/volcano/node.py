@@ -12,8 +12,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from vgpu.kube.objects import Node
-from vgpu.model import Device, PodRef
+from vgpu.model.allocation import Device
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Node
+from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, Handshake, HandshakeState, NodeLock
 from vgpu.schemes.mig import is_device
 from vgpu.schemes.volcano.key_set import HAMI_CORE, SPLIT_COUNT, KeySet
@@ -26,7 +28,6 @@ from vgpu.schemes.volcano.text import (
     moment,
     stamp,
 )
-from vgpu.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
 
 VENDOR: Final = "NVIDIA-"
 """In front of a GPU's model in its registered type."""

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from vgpu.kube.objects import Node
-from vgpu.model import Scheme
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node
+from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.row import (
     AnnotationRepair,
@@ -26,7 +27,6 @@ from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
 from vgpu.schemes.volcano.unsized import UnsizedVolcano
 from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, advertises_others, whole_gpus
-from vgpu.units import GIB, MIB
 
 _FLAG: Final = "--volcano.memory-factor"
 

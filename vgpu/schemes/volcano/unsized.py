@@ -1,7 +1,7 @@
 """Volcano's codec where the size of a unit of its memory is not set."""
 
-from vgpu.kube.objects import Node, Pod
-from vgpu.model import Claim, Device, Request
+from vgpu.model.allocation import Claim, Device, Request
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.unsized import claim_without_memory, without_memory
 from vgpu.schemes.volcano.codec import Volcano
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
-from vgpu.kube.objects import Node, Pod
+from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.nvidia.resources import is_only_nvidias
 from vgpu.schemes.volcano.key_set import HAMI, SPLIT_COUNT, VOLCANO

@@ -1,0 +1,3 @@
+"""The embedded simulated node: GPUs, containers, real-format files, faults."""
+
+DISTRIBUTION = "vgpu"

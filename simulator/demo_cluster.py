@@ -1,0 +1,241 @@
+"""The cluster of ``make demo``: the demo's node, two more nodes, and typical leftovers.
+
+On the demo's node ``ranker`` was refused and is long replaced; ``tts`` was reserved a GPU that it
+was never allocated; a completed run's refused pod is still there; a lock's owner is gone. On the
+second node the plugin refuses to start ``retrieval``, a binding failed and left its claim, and the
+scheduler has abandoned the node although its plugin lives. The reconciler skips a pod without a
+controller, one whose owner asked for it, and one on a node that is not ready.
+"""
+
+from typing import Any, Final
+
+from msgspec import structs
+
+from simulator.cluster import Story
+from simulator.demo import L40S, demo, make_pod, make_share, make_shim
+from simulator.demo_installation import demo_installation
+from simulator.objects import stamp
+from simulator.scenario import (
+    HAMI_ROOT,
+    Process,
+    Scenario,
+    SimulatedGpu,
+    SimulatedPod,
+    identity,
+)
+from simulator.waveform import Shape, Waveform
+from vgpu.model.names import PodRef, Scheme
+from vgpu.model.units import GIB, MIB
+from vgpu.schemes.codec import HandshakeState
+from vgpu.schemes.volcano.codec import HAMI
+from vgpu.schemes.volcano.node import handshake_text, lock_text
+
+_OLD = -900.0
+"""Start of all problems, in seconds: longer ago than the reconciler waits for any of them."""
+
+_DAY = -86400.0
+
+
+def _gpu(node: str, index: int) -> SimulatedGpu:
+    return SimulatedGpu(
+        uuid=f"GPU-{identity(f'{node}/gpu/{index}')}",
+        index=index,
+        name="NVIDIA A100-SXM4-80GB",
+        pci_bus_id=f"00000000:{0x07 + 0x40 * index:02X}:00.0",
+        memory_bytes=81920 * MIB,
+        reserved_bytes=600 * MIB,
+        baseline_bytes=16 * MIB,
+        idle_watts=60.0,
+        limit_watts=400.0,
+        sm_hertz=1.41e9,
+        memory_hertz=1.593e9,
+    )
+
+
+_A100S = tuple(_gpu("gpu-node-2", index) for index in range(2))
+_FAR = (_gpu("gpu-node-3", 0), _gpu("gpu-node-3", 1))
+
+JOINING: Final = Scenario(
+    node="gpu-node-4", gpus=tuple(_gpu("gpu-node-4", index) for index in range(2)), pods=()
+)
+"""A node that joins later, on which the scheduler places pods of gpushare."""
+
+
+def _refused(path: str, gpu: SimulatedGpu, owner: str = "") -> SimulatedPod:
+    """A pod of gpu-manager's that the kubelet did not admit."""
+    return make_pod(
+        path,
+        Scheme.GAIA,
+        (make_share(gpu, 4, 20),),
+        phase="Failed",
+        reason="UnexpectedAdmissionError",
+        message=(
+            "Pod was rejected: Allocate failed due to rpc error: code = Unknown"
+            " desc = candidate pod not found for request, which is unexpected"
+        ),
+        owner=owner,
+        created=_OLD,
+    )
+
+
+# ---------------------------------------------------------------- the demo's node
+
+_RANKER = _refused("recsys/ranker-84b5c6d7f-9tq4m/ranker", L40S, "ReplicaSet/ranker-84b5c6d7f")
+_TTS = make_pod(
+    "speech/tts-5c6d7f8b9-k8x2v/tts",
+    Scheme.GPUSHARE,
+    (make_share(L40S, 2),),
+    phase="Pending",
+    owner="ReplicaSet/tts-5c6d7f8b9",
+    created=_OLD,
+)
+_TTS_HEIR = make_pod(
+    "speech/tts-5c6d7f8b9-7wzrn/tts",
+    Scheme.GPUSHARE,
+    (make_share(L40S, 2),),
+    (
+        Process(
+            pid=1201338,
+            gpu=L40S.index,
+            data=Waveform(low=0.8 * GIB, high=1.2 * GIB, period=40),
+            sm=Waveform(low=0, high=0.1, period=30, shape=Shape.SAW),
+        ),
+    ),
+    owner="ReplicaSet/tts-5c6d7f8b9",
+)
+
+# ---------------------------------------------------------------- its neighbours
+
+
+def _retrieval(name: str, **of_pod: Any) -> SimulatedPod:
+    return make_pod(
+        f"recsys/retrieval-7b9c5d6f48-{name}/retrieval",
+        Scheme.GAIA,
+        (make_share(_A100S[0], 16, 20),),
+        owner="ReplicaSet/retrieval-7b9c5d6f48",
+        **of_pod,
+    )
+
+
+_RETRIEVAL = _retrieval("ghj2s", phase="Pending", created=_OLD)
+_RERANK = make_pod(
+    "serving/rerank-6b8d9f7c54-pq2lw/rerank",
+    Scheme.VOLCANO,
+    (make_share(_A100S[1], 24, 40),),
+    shim=make_shim("v1.2", HAMI_ROOT),
+    owner="ReplicaSet/rerank-6b8d9f7c54",
+    created=_DAY,
+)
+_SWEEP = make_pod(
+    "research/sweep-3/trial",
+    Scheme.VOLCANO,
+    (make_share(_A100S[1], 24, 40),),
+    phase="Pending",
+    owner="StatefulSet/sweep",
+    created=_OLD,
+)
+_SHELL = _refused("research/debug-shell/shell", _A100S[1])
+_KEPT = _refused(
+    "vision/calibration-7f9d8c6b5d-vv2kx/calibrate",
+    _A100S[1],
+    "ReplicaSet/calibration-7f9d8c6b5d",
+)
+_FAR_AWAY = make_pod(
+    "speech/captions-59c7d6f8b4-lm5qt/asr",
+    Scheme.GPUSHARE,
+    (make_share(_FAR[0], 8),),
+    phase="Pending",
+    owner="ReplicaSet/captions-59c7d6f8b4",
+    created=_OLD,
+)
+
+
+_TEAMS: Final = (
+    ("serving", "inference", "96Gi", "8"),
+    ("recsys", "inference", "64Gi"),
+    ("research", "research", "96Gi"),
+    ("teaching", "research"),
+    ("speech", "media"),
+    ("vision", "media"),
+)
+"""Namespaces with their team, and their quotas of memory and GPUs; none of them exceeds one."""
+
+
+def demo_cluster(start: float) -> Story:
+    """The cluster; ``start`` is the unix time of second 0."""
+    node = demo()
+    gone = PodRef(uid="", namespace="serving", name="chat-7c9d8b6f5d-r8m6d")
+    return Story(
+        nodes=(
+            structs.replace(node, pods=(*node.pods, _RANKER, _TTS)),
+            Scenario(
+                node="gpu-node-2",
+                gpus=_A100S,
+                pods=(
+                    _RERANK,
+                    _retrieval("t6r8d", created=_DAY),
+                    _RETRIEVAL,
+                    _SWEEP,
+                    _SHELL,
+                    _KEPT,
+                ),
+            ),
+            Scenario(node="gpu-node-3", gpus=_FAR, pods=(_FAR_AWAY,)),
+        ),
+        deviations={
+            "gpu-node-1": _marks({HAMI.locks[0]: lock_text(start + _OLD, gone)}),
+            "gpu-node-2": _marks(
+                {HAMI.handshake[0]: handshake_text(HandshakeState.DELETED, start + _OLD, HAMI)}
+            ),
+            "gpu-node-3": {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+            "recsys/retrieval-7b9c5d6f48-ghj2s": {
+                "metadata": {"managedFields": [_written_by_the_kubelet(start + _OLD)]},
+                "status": {
+                    "containerStatuses": [
+                        {
+                            "name": "retrieval",
+                            "state": {
+                                "waiting": {
+                                    "reason": "CreateContainerConfigError",
+                                    "message": "PreStartContainer check failed, device not found",
+                                }
+                            },
+                        }
+                    ]
+                },
+            },
+            "research/sweep-3": {
+                "spec": {"nodeName": None},
+                "status": {"startTime": None},
+            },
+            "vision/calibration-7f9d8c6b5d-vv2kx": _marks({"vgpu.dev/reconcile": "false"}),
+        },
+        heirs={
+            "speech/tts-5c6d7f8b9-k8x2v": _TTS_HEIR,
+            "recsys/retrieval-7b9c5d6f48-ghj2s": _retrieval("m5c8t"),
+        },
+        installed=(*demo_installation(), *(_namespace(name, *of) for name, *of in _TEAMS)),
+    )
+
+
+def _namespace(name: str, team: str, *quotas: str) -> dict[str, Any]:
+    annotations = dict(zip(("vgpu.dev/quota-memory", "vgpu.dev/quota-gpus"), quotas, strict=False))
+    metadata = {"name": name, "labels": {"team": team}, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def _written_by_the_kubelet(at: float) -> dict[str, Any]:
+    """When the pod's status was written: only this shows since when a container waits."""
+    return {
+        "manager": "kubelet",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "time": stamp(at),
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {},
+        "subresource": "status",
+    }
+
+
+def _marks(annotations: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"annotations": annotations}}

@@ -1,0 +1,1 @@
+"""The connection to the API server: access, requests, watches, leader election."""

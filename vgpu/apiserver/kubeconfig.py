@@ -1,0 +1,144 @@
+"""Access by a kubeconfig, as the official client reads it; nothing else of the client is used."""
+
+import logging
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Final
+
+from kubernetes import client, config
+from kubernetes.config import exec_provider, kube_config
+from urllib3.exceptions import LocationValueError
+
+from vgpu.apiserver import credential_plugin
+from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess
+from vgpu.apiserver.credential_plugin import CredentialPlugin
+from vgpu.apiserver.tls import with_own_connections
+from vgpu.io.http_client import BadUrl, HttpUrl, is_header_value
+from vgpu.kube.errors import one_line
+
+_QUOTED: Final = 400
+"""Maximum length of the quoted output of a credential plugin."""
+
+_GRACE_SECONDS: Final = 5.0
+"""Maximum time for all but a credential plugin, in seconds."""
+
+# The library waits for the programs that it starts for ever.
+exec_provider.subprocess = kube_config.subprocess = SimpleNamespace(
+    PIPE=subprocess.PIPE, Popen=CredentialPlugin
+)
+
+
+def access(path: str, context: str = "", connections: int = CONNECTIONS) -> Access:
+    """The cluster of a context, or of the current one; ``connections`` are kept open.
+
+    Raises NoAccess.
+    """
+    configuration = client.Configuration(host="")
+    configuration.connection_pool_maxsize = connections
+    try:
+        with _complaints() as complaints:
+            _in_time(
+                lambda: config.load_kube_config(
+                    path, context or None, configuration, persist_config=False
+                )
+            )
+        _expect_no_password(configuration.host)
+        pool = with_own_connections(client.ApiClient(configuration).rest_client.pool_manager)
+    except Exception as error:  # noqa: BLE001  # the library checks little of the file
+        if not any(map(os.path.exists, path.split(os.pathsep))):
+            raise NoAccess(f"{path}: no such file") from None
+        problem = _problem(error)  # no cause: its text may quote a token
+        raise NoAccess(f"{path} is not a usable kubeconfig: {problem}") from None
+    if complaints:  # the library would go on without credentials
+        raise NoAccess(f"{path}: the user's credential plugin failed: {complaints[0]}")
+    if not configuration.host:
+        raise NoAccess(f"{path}: the cluster has no server")
+
+    def credentials() -> Mapping[str, str]:
+        headers = {auth["key"]: auth["value"] for auth in configuration.auth_settings().values()}
+        if not all(map(is_header_value, headers.values())):
+            problem = "has line breaks or other characters that HTTP cannot carry"
+            raise NoAccess(f"{path}: the user's token or password {problem}")
+        return headers
+
+    credentials()
+    return Access(configuration.host.rstrip("/"), pool, credentials)
+
+
+def _in_time(load: Callable[[], object]) -> None:
+    """Load within a time: the library waits for an identity provider (OIDC) for ever."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            load()
+        except BaseException as error:  # noqa: BLE001  # it is raised by the caller's thread
+            failed.append(error)
+
+    seconds = credential_plugin.seconds()
+    thread = threading.Thread(target=run, name="kubeconfig", daemon=True)
+    thread.start()
+    thread.join(seconds + _GRACE_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"its user's credentials have not come within {seconds:g} s")
+    if failed:
+        raise failed[0]
+
+
+def _expect_no_password(server: str) -> None:
+    """Raises ValueError for a URL with a user, which messages would show; without it, if any."""
+    try:
+        HttpUrl.parse(server if "://" in server else f"http://{server}")
+    except BadUrl as error:
+        if server:
+            raise ValueError(f"the cluster's server: {error}") from None
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """What the library logs while it reads a kubeconfig: it only logs a plugin's failure."""
+    complaints: list[str] = []
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.module != "kube_config":
+            return True
+        message = one_line(record.getMessage())
+        # The library's own defect: on a terminal it has not read the plugin's standard error.
+        complaints.append("it printed why" if "NoneType" in message else message[:_QUOTED])
+        return False
+
+    root.addFilter(keep)
+    try:
+        yield complaints
+    finally:
+        root.removeFilter(keep)
+        root.handlers[:] = handlers  # logging adds one to a logger without any
+
+
+def _problem(error: Exception) -> str:
+    """The problem on one line; of YAML with its place."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        what = _unquoted(getattr(error, "problem", ""))
+        return f"line {mark.line + 1}, column {mark.column + 1}: {what}"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeError):
+        return "a text in it has characters that cannot be used there"
+    if isinstance(error, LocationValueError):
+        return "a URL in it is none"
+    if isinstance(error, (TypeError, AttributeError, LookupError)):
+        return f"it has not the form of one ({one_line(str(error))})"
+    return one_line(str(error))
+
+
+def _unquoted(problem: str) -> str:
+    """The problem of YAML without what it quotes, which may be a token."""
+    return re.split("['\"]", problem, maxsplit=1)[0].rstrip()

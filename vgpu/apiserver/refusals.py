@@ -1,0 +1,125 @@
+"""Failed requests as :class:`~vgpu.kube.errors.ClusterError`, with one line of text each."""
+
+import ssl
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from vgpu.apiserver.content import content
+from vgpu.kube.errors import GONE, ClusterError, ExpiredError, one_line
+
+_QUOTED: Final = 200
+"""Maximum number of quoted bytes of an answer that is not a Status, such as a proxy's page."""
+
+_REDIRECTIONS: Final = range(300, 400)
+
+
+class _ListMeta(msgspec.Struct, frozen=True):
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    causes: tuple[_Cause, ...] | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """A Kubernetes Status, which is the body of a refusal."""
+
+    reason: str = ""
+    message: str = ""
+    metadata: _ListMeta = _ListMeta()
+    details: _Details | None = None
+
+
+def refusal(server: str, response: urllib3.BaseHTTPResponse) -> ClusterError:
+    """The error in an answer. Raises HTTPError if the rest of the answer does not come."""
+    status = _status(server, response)
+    if response.status == GONE:
+        return ExpiredError(status.message, status.metadata.continue_token)
+    retry_after = response.headers.get("Retry-After", "")
+    causes = (status.details.causes if status.details else None) or ()
+    return ClusterError(
+        response.status,
+        status.reason or f"HTTP {response.status}",
+        status.message,
+        float(retry_after) if retry_after.isdecimal() else None,
+        tuple(cause.message for cause in causes if cause.message),
+    )
+
+
+def _status(server: str, response: urllib3.BaseHTTPResponse) -> _Status:
+    """The Status of an answer; for another body, such as a proxy's page, one that quotes it."""
+    body = content(response)
+    try:
+        status = msgspec.json.decode(body, type=_Status)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        status = _Status()
+    if status.reason or status.message:
+        return status
+    if response.status in _REDIRECTIONS:
+        place = _place(response.headers.get("Location", ""))
+        return _Status(message=f"{server} redirects to {place}, as no API server does")
+    quoted = one_line(body[:_QUOTED].decode("utf-8", "replace"))
+    text = f": {quoted}" if quoted else ", it is empty"
+    return _Status(message=f"{server}: the answer is not from Kubernetes{text}")
+
+
+def _place(location: str) -> str:
+    """Where a redirection leads, without a password and a query."""
+    try:
+        target = urlsplit(location)
+    except ValueError:
+        return "no URL"
+    host = target.netloc.rpartition("@")[2]
+    shown = target._replace(netloc=host, query="", fragment="")
+    return one_line(urlunsplit(shown)) or "nowhere"
+
+
+def unreachable(server: str, error: HTTPError, timeout: urllib3.Timeout) -> ClusterError:
+    """The error of a request without an answer."""
+    cause = getattr(error, "reason", None) or error  # the cause of the last try's failure
+    return ClusterError(0, "Unreachable", f"{server}: {_cause_text(cause, timeout)}")
+
+
+def _cause_text(cause: BaseException, timeout: urllib3.Timeout) -> str:
+    text = str(cause)
+    match cause:
+        case NameResolutionError():
+            text = "the host is unknown"
+        case NewConnectionError():
+            origin = cause.__cause__
+            text = str(getattr(origin, "strerror", None) or origin or cause).lower()
+        case ProxyError():
+            text = f"the proxy: {_cause_text(cause.original_error, timeout)}"
+        case ConnectTimeoutError():
+            text = f"no connection within {timeout.connect_timeout:g} s"
+        case ReadTimeoutError():
+            text = f"no answer within {timeout.total or timeout.read_timeout:g} s"
+        case SSLError():
+            text = f"TLS: {_tls_text(cause)}"
+        case ProtocolError() if len(cause.args) > 1:
+            text = f"{str(cause.args[0]).rstrip('.')}: {cause.args[1]}"
+    return one_line(text)
+
+
+def _tls_text(error: SSLError) -> str:
+    origin = error.args[0] if error.args else error
+    if isinstance(origin, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not valid: {origin.verify_message}"
+    return one_line(str(getattr(origin, "reason", None) or origin)).replace("_", " ").lower()

@@ -1,1 +1,0 @@
-"""Commands that belong to no single program."""

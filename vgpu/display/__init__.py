@@ -1,1 +1,0 @@
-"""gpu-manager's display of a node: how its GPUs lie, and which pods use them."""

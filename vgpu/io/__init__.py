@@ -1,0 +1,1 @@
+"""Files, sockets and HTTP, with bounds for what others send."""

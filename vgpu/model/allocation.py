@@ -1,0 +1,128 @@
+"""Devices, shares, requests, allocations and claims as frozen values. No I/O."""
+
+import msgspec
+
+from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, device_node
+
+
+class Share(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A slice of one device; None is unlimited, or unknown.
+
+    Attributes:
+        device: the device's name where the fact was read: its UUID if the scheme reports it, else
+            the driver's index of the GPU in decimal (gpushare, ``NVIDIA_VISIBLE_DEVICES``), its
+            device node (gpu-manager) or the GPUID of a virtual GPU (kubeshare).
+            :attr:`Device.names` resolves it.
+        memory_bytes: bytes of the device's memory.
+        cores_milli: thousandths of the device's cores; 10 are one percent.
+    """
+
+    device: str
+    memory_bytes: int | None = None
+    cores_milli: int | None = None
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """The request of one container, from each of ``count`` devices.
+
+    Attributes:
+        container: its name; "" where the scheme knows whole pods only (kubeshare).
+        count: number of devices.
+        memory_bytes: of each device; None is all that the device has.
+        memory_percent: of each device, in place of bytes (volcano); None if not requested so.
+        cores_milli: of each device; 0 is a share without reserved cores.
+        limit_milli: maximum cores that it may use when others leave them free (gpu-manager,
+            kubeshare); None is ``cores_milli``.
+        kind: when it runs.
+    """
+
+    container: str
+    count: int
+    memory_bytes: int | None = None
+    memory_percent: int | None = None
+    cores_milli: int = 0
+    limit_milli: int | None = None
+    kind: ContainerKind = ContainerKind.APP
+
+
+class Allocation(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The shares of one container, in the order in which it sees them.
+
+    ``kind`` is when the container runs, where the pod's spec is known.
+    """
+
+    container: str
+    shares: tuple[Share, ...]
+    phase: Phase
+    kind: ContainerKind = ContainerKind.APP
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """All that a pod's own annotations have about its devices.
+
+    Attributes:
+        scheme: the scheme of the annotations.
+        pod: the pod.
+        node: where the scheduler placed it; "" if the annotations do not name it.
+        allocations: by container, in the pod's order.
+        assumed_at: when a scheduler reserved it, unix seconds; None if unknown.
+        assigned_at: when the plugin allocated it, unix seconds; None if unknown.
+        unserved: containers whose devices Allocate has still to allocate, by the annotations
+            (volcano's devices-to-allocate).
+        failed: the plugin reports that it could not serve the pod (volcano's bind-phase).
+        remarks: impossible or unreadable parts of the annotations, as
+            ``<key>: <what is wrong>: <the text>``.
+    """
+
+    scheme: Scheme
+    pod: PodRef
+    node: str
+    allocations: tuple[Allocation, ...]
+    assumed_at: float | None = None
+    assigned_at: float | None = None
+    unserved: tuple[str, ...] = ()
+    failed: bool = False
+    remarks: tuple[str, ...] = ()
+
+
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """A GPU or MIG instance of a node, as a scheme counts it.
+
+    Attributes:
+        uuid: its identity; "" where only the API server was asked and the scheme does not say it.
+        index: its index to the driver, which is gpushare's number of it; where only the API server
+            was asked, its number to the scheme that registered it. None if unknown.
+        memory_bytes: what there is to share; None if unknown.
+        cores_milli: what there is to share: 1000, more with core scaling.
+        slots: how many shares it takes at most; None is any number.
+        healthy: whether new shares may go there.
+        model: the GPU's name, "" if unknown.
+        handles: further names that schemes give it (GPUIDs of kubeshare's virtual GPUs).
+        parent: of a MIG instance, its GPU's UUID.
+        minor: the N of ``/dev/nvidia<N>``, which is gpu-manager's number of it; on many hosts it is
+            not the index. None if unknown: an index is never taken for it.
+    """
+
+    uuid: str = ""
+    index: int | None = None
+    memory_bytes: int | None = None
+    cores_milli: int = 1000
+    slots: int | None = None
+    healthy: bool = True
+    model: str = ""
+    handles: tuple[str, ...] = ()
+    parent: str = ""
+    minor: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The device's name in allocation records and reports."""
+        return self.uuid or ("" if self.index is None else str(self.index))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a :class:`Share` may have for the device."""
+        index = () if self.index is None else (str(self.index),)
+        node = () if self.minor is None else (device_node(self.minor),)
+        uuid = (self.uuid,) if self.uuid else ()
+        return (*uuid, *index, *node, *self.handles)

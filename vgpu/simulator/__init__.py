@@ -1,1 +1,0 @@
-"""The embedded simulated node: GPUs, containers, real-format files, faults."""

@@ -1,0 +1,3 @@
+"""The command line: one folder or file a command."""
+
+DISTRIBUTION = "vgpu"

@@ -1,0 +1,1 @@
+"""`vgpu demo`: all programs on a simulated cluster."""

@@ -1,0 +1,214 @@
+"""`vgpu demo`: the real exporter on an embedded simulated node, the real reconciler around it, and
+the real scheduler.
+
+All files that the exporter reads are written in their real format into a temporary folder and read
+through the real sources; only the driver is simulated. The reconciler repairs a small simulated
+cluster that has the node, and the scheduler places pods there. The command takes the exporter's
+flags.
+"""
+
+import shutil
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import click
+import msgspec
+
+from exporter.flags import ExporterOptions, all_flags, options_from
+from exporter.main import run
+from exporter.problems import problems, short_size, who
+from exporter.sampler import MetricsPage
+from exporter.view import TokenRow
+from simulator.apiserver import ApiServer
+from simulator.cluster import SimulatedCluster
+from simulator.demo import demo
+from simulator.demo_cluster import demo_cluster
+from simulator.demo_tenants import with_tenants
+from simulator.node import SimulatedNode
+from vgpu.model.units import GIB
+from vgpu.program import logs, signals
+from vgpu.program.flags import field, is_typed
+from vgpu.program.output import say, say_text
+from vgpucli.demo.more import show_more
+from vgpucli.demo.repair import repair
+from vgpucli.demo.schedule import schedule
+from vgpucli.demo.tokens import DemoTokens
+
+WRITE_SECONDS = 1.0
+"""Interval between two updates of the node's files, in seconds."""
+
+SAMPLE_SECONDS = 2.0
+"""Interval between two samples, in seconds: short, so that a person sees changes."""
+
+_NARROWEST, _WIDEST = 60, 100
+"""Bounds of the width of the first text, in columns."""
+
+NODE_FLAGS = (
+    "--node-name",
+    "--shim.root",
+    "--kubelet.log-dir",
+    "--kubelet.checkpoint",
+    "--kubelet.pod-resources",
+    "--pods",
+    "--limits.gaia-dir",
+    "--limits.kubeshare-dir",
+    "--plugin.state-dir",
+    "--path.procfs",
+    "--path.cgroupfs",
+    "--tokens.url",
+)
+"""Flags of the exporter for the paths and names of a node."""
+
+
+def on_node(options: ExporterOptions, node: SimulatedNode, tokens_url: str = "") -> ExporterOptions:
+    """The options with every path pointing into the simulated node, and its token daemon."""
+    paths = node.paths
+    if tokens_url:
+        collectors = options.collectors | {"tokens"}
+        options = msgspec.structs.replace(options, collectors=collectors, tokens_url=tokens_url)
+    return msgspec.structs.replace(
+        options,
+        node_name=node.scenario.node,
+        shim_root=paths.shim_roots,
+        kubelet_log_dir=paths.log_dir,
+        kubelet_checkpoint=paths.checkpoint,
+        pods=paths.pods_file,
+        limits_gaia_dir=paths.gaia_dir,
+        limits_kubeshare_dir=paths.kubeshare_dir,
+        limits_mps_dir=paths.mps_dir,
+        plugin_state_dir=paths.state_dir,
+        path_procfs=paths.procfs,
+        path_cgroupfs=paths.cgroupfs,
+        gpushare_memory_unit=options.gpushare_memory_unit or GIB,
+        volcano_memory_factor=options.volcano_memory_factor or 1024,
+    )
+
+
+def first_summary(url: str, page: MetricsPage) -> str:
+    """The first text that the demo prints in the terminal."""
+    lines = [
+        "",
+        "  A simulated node is being exported. Look at:",
+        f"    {url}/           who holds what, and what is wrong",
+        f"    {url}/metrics    what Prometheus scrapes ({page.exposition.series} series)",
+        "",
+        f"  {'container':<44}{'scheme':<11}{'used':>10}{'limit':>11}",
+    ]
+    for share in page.view.attribution.shares:
+        used = "–" if share.used_bytes is None else short_size(share.used_bytes)
+        limit = "–" if share.limit_bytes is None else short_size(share.limit_bytes)
+        lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
+    lines += token_lines(page.view.attribution.tokens)
+    lines += ["", "  Problems on this node:"]
+    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
+    for problem in problems(page.view):
+        head = f"    {problem.severity.name.lower():<8} "
+        lines += textwrap.wrap(
+            problem.text, width, initial_indent=head, subsequent_indent=" " * len(head)
+        )
+    return "\n".join([*lines, ""])
+
+
+def token_lines(tokens: Iterable[TokenRow]) -> list[str]:
+    """The lines about pods that share the time of a GPU; none without such pods."""
+    lines = [
+        f"  {f'{tenant.namespace}/{tenant.pod}':<44}"
+        + "".join(
+            f"{'–' if ratio is None else f'{ratio:.0%}':>10}"
+            for ratio in (tenant.request_ratio, tenant.limit_ratio, tenant.window_share_ratio)
+        )
+        for tenant in (row.tenant for row in tokens)
+    ]
+    title = f"  {'time of a GPU, shared by tokens':<44}{'request':>10}{'limit':>10}{'share':>10}"
+    return ["", title, *lines] if lines else []
+
+
+class DemoNode:
+    """The embedded node and its cluster, updated from the scenario every second."""
+
+    def __init__(self, folder: str) -> None:
+        """Write the node's files below ``folder``, first of all now."""
+        start = time.time()
+        story = demo_cluster(start)
+        first, *others = story.nodes
+        nodes = with_tenants(first), *others
+        self.cluster = SimulatedCluster(msgspec.structs.replace(story, nodes=nodes), start)
+        self.files = SimulatedNode(with_tenants(demo()), folder, start)
+        self.driver = self.files.driver()
+        self._version = -1
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._move_on, name="demo-node", daemon=True)
+        self._write()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _move_on(self) -> None:
+        while not self._ended.wait(WRITE_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        version = self.cluster.store.version
+        if version != self._version:
+            self._version = version
+            scenario = self.cluster.node(self.files.scenario.node)
+            self.driver.become(scenario)
+            self.files.become(scenario, self.cluster.pods())
+        self.files.write(time.time() - self.files.start)
+
+
+@click.command(
+    "demo",
+    epilog="Example: vgpu demo --once | grep vgpu_allocation_conflicts",
+    context_settings={"max_content_width": 100},
+)
+@all_flags
+@click.pass_context
+def command(ctx: click.Context, /, **_: object) -> None:
+    """Run the exporter on an embedded simulated node, and repair what is wrong around it.
+
+    No GPU, no cluster needed: both are simulated. Takes the exporter's flags, such as --once and
+    --web.listen-address.
+    """
+    options = options_from(ctx)
+    taken = [name for name in NODE_FLAGS if is_typed(ctx, field(name))]
+    if taken:
+        raise click.UsageError(f"{', '.join(taken)}: the demo brings its own node", ctx)
+    if not is_typed(ctx, "sample_interval", or_set=True):
+        options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
+    logs.configure(options.log_level, options.log_format)
+    signals.ignore(signals.USER_DEFINED)  # not SIGHUP: a lost terminal ends the demo
+    with (
+        tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
+        DemoNode(folder) as node,
+        ApiServer(node.cluster.store) as api,
+        DemoTokens(Path(node.files.paths.kubeshare_dir).parent, node.files.start) as tokens,
+    ):
+        kubeconfig = Path(folder, "kubeconfig")
+        kubeconfig.write_text(api.kubeconfig())
+
+        def announce(url: str, page: MetricsPage) -> None:
+            say_text(f"{first_summary(url, page)}\n")
+            repair(str(kubeconfig))
+            schedule(str(kubeconfig), node.cluster.store)
+            show_more(str(kubeconfig))
+            logs.configure(options.log_level, options.log_format)  # each command has its own
+            say("  Ctrl-C ends it.", "")
+
+        status = run(
+            on_node(options, node.files, tokens.url),
+            node.driver if "nvml" in options.collectors else None,
+            announce,
+            ignored=signals.USER_DEFINED,
+        )
+    ctx.exit(status)

@@ -1,0 +1,161 @@
+"""The demo's use of `vgpu scheduler`: a node joins, and a few pods are placed on its GPUs.
+
+The scheduler is the real one, with the real client and its Leases. It is asked over HTTP as
+kube-scheduler asks an extender: filter, prioritize and bind, for one pod after the other.
+"""
+
+import itertools
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+import msgspec
+
+from scheduler.main import Scheduler, SchedulerOptions
+from simulator.demo_cluster import JOINING
+from simulator.objects import node_object
+from simulator.store import Json, ObjectStore, merged
+from vgpu.kube.kinds import NODES, PODS
+from vgpu.model.units import GIB
+from vgpu.placement.dialects import PlacementPolicies
+from vgpu.program.kube_flags import connected
+from vgpu.program.output import say, say_text
+from vgpu.schemes.gpushare.annotations import ASSIGNED, INDEX
+from vgpu.schemes.gpushare.node import GPUS, MEMORY
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.server import WebServer
+
+SECONDS: Final = 10.0
+"""Maximum time to wait for the scheduler, and for each answer, in seconds."""
+
+PAUSE_SECONDS: Final = 0.05
+"""Interval between two attempts, in seconds."""
+
+NAMESPACE: Final = "training"
+
+PODS_IN_GIB: Final = {"tokenizer-0": 24, "train-0": 40, "train-1": 48, "train-2": 36}
+"""Pods and the memory that each requests. The node's sum suffices for the last one, no GPU does; it
+fits once the first one has moved to the other GPU.
+"""
+
+_INTRODUCTION: Final = """\
+  A node with two GPUs of 80 GiB joins. The scheduler is asked as kube-scheduler asks an
+  extender (POST /filter, /prioritize, /bind), for one pod after the other:
+"""
+
+
+class _Extender(msgspec.Struct, frozen=True):
+    """The scheduler's port."""
+
+    address: str
+
+    def post(self, verb: str, body: Json) -> Any:
+        """The answer to a verb."""
+        return json.loads(self._ask(f"/{verb}", json.dumps(body).encode()))
+
+    def gpus(self, pod: str, node: str) -> list[str]:
+        """The lines about the GPUs of a node, from the page about a pod that waits."""
+        end = time.monotonic() + SECONDS
+        while True:
+            try:
+                lines = self._ask(f"/explain/{NAMESPACE}/{pod}").decode().splitlines()
+            except urllib.error.HTTPError:  # the watch has not shown the pod yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+                continue
+            of_node = itertools.dropwhile(lambda line: not line.startswith(f"node {node}"), lines)
+            next(of_node)
+            return list(itertools.takewhile(lambda line: line.startswith("  "), of_node))
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        url = f"http://{self.address}{path}"
+        with urllib.request.urlopen(url, body, timeout=SECONDS) as answer:
+            content: bytes = answer.read()
+        return content
+
+
+def schedule(kubeconfig: str, store: ObjectStore) -> None:
+    """Place the pods, and print where each of them is."""
+    say_text(f"{_INTRODUCTION}\n")
+    node = store.create(NODES, _joining())
+    with _running(kubeconfig) as extender:
+        for name, gib in PODS_IN_GIB.items():
+            pod = store.create(PODS, _pod(name, gib))
+            line = _placed(extender, store, pod, node["metadata"]["name"])
+            say(*f"    {name:<12}{gib:>3} GiB   {line}".splitlines())
+    say()
+
+
+@contextmanager
+def _running(kubeconfig: str) -> Iterator[_Extender]:
+    options = SchedulerOptions(
+        kubeconfig, "", None, "kube-system", PlacementPolicies(), {"gpushare": GIB}
+    )
+    with connected(kubeconfig, "", gather=0.0) as api:
+        scheduler = Scheduler(
+            api, options, lambda tables, view: metrics_page(LiveMetrics(tables, view).body)
+        )
+        server = WebServer(scheduler.routes(), ["127.0.0.1:0"])
+        server.start()
+        scheduler.start()
+        try:
+            if not scheduler.wait(SECONDS):
+                raise click.ClickException("the scheduler has not read the simulated cluster")
+            yield _Extender(server.addresses[0])
+        finally:
+            scheduler.stop()
+            server.stop()
+
+
+def _placed(extender: _Extender, store: ObjectStore, pod: Json, node: str) -> str:
+    """Place a pod as kube-scheduler does, and begin it; where it is, or why it waits."""
+    meta = pod["metadata"]
+    query = {"Pod": pod, "Nodes": None, "NodeNames": [node]}
+    answer = extender.post("filter", query)
+    names = answer["NodeNames"]
+    if not names:
+        reason = next(iter(answer["FailedNodes"].values()), answer["Error"])
+        gpus = extender.gpus(meta["name"], node)
+        return "\n".join([f"waits: {reason}", *(f"{'':<23}{line}" for line in gpus)])
+    extender.post("prioritize", {**query, "NodeNames": names})
+    binding = {"PodName": meta["name"], "PodNamespace": NAMESPACE, "PodUID": meta["uid"]}
+    error = extender.post("bind", {**binding, "Node": names[0]})["Error"]
+    if error:
+        return f"waits: {error}"
+    bound = store.get(PODS, NAMESPACE, meta["name"])
+    started = {"metadata": {"annotations": {ASSIGNED: "true"}}, "status": {"phase": "Running"}}
+    store.patch(PODS, NAMESPACE, meta["name"], started)  # as device plugin and kubelet do
+    return f"{bound['spec']['nodeName']}, GPU {bound['metadata']['annotations'][INDEX]}"
+
+
+def _joining() -> Json:
+    """The node as gpushare's plugin registers it."""
+    gib = sum(gpu.memory_bytes for gpu in JOINING.gpus) // GIB
+    offered = {MEMORY: str(gib), GPUS: str(len(JOINING.gpus))}
+    return merged(node_object(JOINING), {"status": {"capacity": offered, "allocatable": offered}})
+
+
+def _pod(name: str, gib: int) -> Json:
+    limits = {MEMORY: str(gib)}
+    container = {
+        "name": "main",
+        "image": "registry.example/main:1.0",
+        "resources": {"limits": limits, "requests": limits},
+    }
+    owner, _, _ = name.rpartition("-")
+    reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": owner}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "ownerReferences": [reference | {"controller": True}],
+        },
+        "spec": {"containers": [container]},
+        "status": {"phase": "Pending"},
+    }

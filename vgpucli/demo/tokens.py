@@ -1,0 +1,148 @@
+"""The demo's token daemon: its real code, with a simulated GPU and simulated processes.
+
+The files of the tenants, the decisions, the messages and the page of metrics are those of `vgpu
+tokens`; in place of its sockets and clock are processes on a virtual clock, which follows that of
+the demo.
+"""
+
+import heapq
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from kubeshare.node_files import PORTS
+from kubeshare.tokens.frames import QuotaRequest
+from kubeshare.tokens.gpu_tokens import Answer, GpuTokens
+from kubeshare.tokens.metrics import TABLES
+from kubeshare.tokens.scheduler import DEFAULT_RULES
+from kubeshare.tokens.server import ServerView
+from kubeshare.tokens.tally import no_handovers, no_lags
+from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.tenant_files import TenantFiles
+from simulator.demo_tenants import NOTEBOOK, T4, TRAINER, WORKS
+from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS, TenantPort, format_ports
+from vgpu.web.metrics import LiveMetrics, metrics_page
+from vgpu.web.server import WebServer
+
+WARM_UP_SECONDS: Final = 20.0
+"""Time for which the pods have shared the GPU when the demo begins, in seconds: two windows."""
+
+BURST: Final = 40_000
+"""Time that the GPU works for one step of a program, in microseconds."""
+
+SECOND: Final = 1_000_000
+
+
+class _SimulatedClient(msgspec.Struct):
+    """A process with Gemini's hook; ``works`` is whether it computes at a second of the demo."""
+
+    entry: TenantEntry
+    works: Callable[[float], bool]
+    messages: int = 0
+
+
+class TokenSimulation:
+    """Two pods on a GPU. Times are microseconds since the pods began. For one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder`` is that of KubeShare's scheduler on the node, with the file of shares."""
+        ports = [
+            TenantPort(pod.ref.namespace, pod.ref.name, port)
+            for pod, port in zip((TRAINER, NOTEBOOK), MANAGER_PORTS, strict=False)
+        ]
+        (folder / PORTS).mkdir(parents=True, exist_ok=True)
+        (folder / PORTS / T4.uuid).write_bytes(format_ports(ports))
+        files = TenantFiles(folder)
+        entries = tuple(files.read().values())
+        self.problems = files.problems
+        self._tokens = GpuTokens[int](DEFAULT_RULES, 0)
+        self._clients = {
+            number: _SimulatedClient(entry, _works if entry.pod == NOTEBOOK.ref.name else _always)
+            for number, entry in enumerate(entries)
+        }
+        self._events: list[tuple[int, int, int]] = []  # time, client, overuse
+        self._answered(self._tokens.configure(entries, 0), 0)
+        for number, client in self._clients.items():
+            self._tokens.connect(client.entry, number, "127.0.0.1")
+            heapq.heappush(self._events, (0, number, 0))
+
+    def view(self, now: int) -> ServerView:
+        """What the daemon reports at a time, up to which the pods have worked."""
+        self._advance(now)
+        tenants = tuple(self._tokens.views(now))
+        lags, handovers = no_lags().histogram(), no_handovers().histogram()  # no time of a program
+        problem = next(iter(self.problems), "")
+        return ServerView(problem, tenants, len(self.problems), 0, lags, handovers)
+
+    def _advance(self, until: int) -> None:
+        while True:
+            wake_at = self._tokens.wake_at
+            now = min(wake_at, self._events[0][0] if self._events else wake_at)
+            if now > until:
+                return
+            if now == wake_at:
+                self._answered(self._tokens.tick(now), now)
+            else:
+                _, number, overuse = heapq.heappop(self._events)
+                self._ask(number, overuse, now)
+
+    def _ask(self, number: int, overuse: int, now: int) -> None:
+        client = self._clients[number]
+        second = now / SECOND - WARM_UP_SECONDS
+        if not client.works(second):
+            heapq.heappush(self._events, (now + SECOND // 10, number, 0))
+            return
+        name = client.entry.name.encode()
+        request = QuotaRequest(name, client.messages, overuse / 1000, BURST / 1000)
+        client.messages += 1
+        self._answered(self._tokens.request(number, request, now), now)
+
+    def _answered(self, answers: Iterable[Answer[int]], now: int) -> None:
+        """A process makes the steps that end within its quota, and one in any case."""
+        for number, response, _ in answers:
+            (milliseconds,) = struct.unpack_from("<d", response, 4)
+            quota = round(milliseconds * 1000)
+            used = max(1, quota // BURST) * BURST
+            heapq.heappush(self._events, (now + used, number, max(0, used - quota)))
+
+
+def _always(_: float) -> bool:
+    return True
+
+
+def _works(second: float) -> bool:
+    return second < 0 or WORKS.value(second) > 0
+
+
+class DemoTokens:
+    """The page of the daemon's metrics, on a port of its own of the loopback interface."""
+
+    def __init__(self, folder: Path, start: float) -> None:
+        """``start`` is the unix time of second 0 of the demo."""
+        self._simulation = TokenSimulation(folder)
+        self._start = start
+        self._lock = threading.Lock()
+        metrics = LiveMetrics(TABLES, self._view)
+        self._server = WebServer({"/metrics": metrics_page(metrics.body)}, ["127.0.0.1:0"])
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{self._server.addresses[0]}/metrics"
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    def _view(self) -> ServerView:
+        with self._lock:
+            seconds = time.time() - self._start + WARM_UP_SECONDS
+            return self._simulation.view(max(0, int(seconds * SECOND)))

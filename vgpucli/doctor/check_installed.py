@@ -1,0 +1,209 @@
+"""What is installed, and which settings contradict each other; pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Final
+
+from vgpu.model.units import count
+from vgpu.schemes.registry import registry
+from vgpucli.doctor.components import (
+    HAMIS,
+    KUBESHARE,
+    NVIDIA,
+    RESOURCE_OF,
+    VOLCANOS,
+    ComponentRole,
+    InstalledComponent,
+)
+from vgpucli.doctor.facts import ClusterFacts, named
+from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
+
+_SYSTEMS: Final = DoctorCheck.SYSTEMS
+_SETTINGS: Final = DoctorCheck.SETTINGS
+
+_UNPLACED: Final = frozenset({NVIDIA})
+"""Systems whose pods kube-scheduler places by itself."""
+
+
+# ---------------------------------------------------------------- systems
+
+
+def check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """What is installed, in which version, and whether it runs."""
+    if not facts.components and not facts.systems:
+        yield finding(_SYSTEMS, DoctorReason.NOTHING_INSTALLED)
+        return
+    for of_workload in _by_workload(facts):
+        yield from _of_workload(of_workload)
+    nodes = Counter(name for systems in facts.systems.values() for name in systems)
+    for name in sorted(nodes):
+        on = named(node for node, systems in facts.systems.items() if name in systems)
+        evidence = f"{count(nodes[name], 'node')} with GPUs of {name}: {on}"
+        yield finding(_SYSTEMS, DoctorReason.NODES, "", evidence)
+    if facts.workloads:
+        yield from _missing_components(facts, nodes)
+    yield from _versions(facts)
+    yield from _allocatable(facts)
+
+
+def _by_workload(facts: ClusterFacts) -> Iterable[list[InstalledComponent]]:
+    by_title: dict[str, list[InstalledComponent]] = {}
+    for component in facts.components:
+        by_title.setdefault(component.workload.title, []).append(component)
+    return by_title.values()
+
+
+def _of_workload(installed: list[InstalledComponent]) -> Iterator[DoctorFinding]:
+    workload = installed[0].workload
+    ready = f"{workload.ready} of {count(workload.desired, 'pod')} ready"
+    titles = (f"{each.row.title} {each.version}" for each in installed)
+    yield finding(_SYSTEMS, DoctorReason.INSTALLED, workload.title, ", ".join((*titles, ready)))
+    if workload.ready < workload.desired:
+        reason = DoctorReason.PARTLY_READY if workload.ready else DoctorReason.NONE_READY
+        names = " and ".join(each.row.title for each in installed)
+        yield finding(_SYSTEMS, reason, workload.title, f"{names}: {ready}")
+
+
+def _missing_components(facts: ClusterFacts, nodes: Counter[str]) -> Iterator[DoctorFinding]:
+    plugins = {name for each in facts.of_role(ComponentRole.DEVICE_PLUGIN) for name in each.serves}
+    placing = (ComponentRole.SCHEDULER, ComponentRole.CONTROLLER)
+    schedulers = {name for role in placing for each in facts.of_role(role) for name in each.serves}
+    for row in registry().rows:
+        if not nodes[row.name]:
+            continue
+        on = named(node for node, systems in facts.systems.items() if row.name in systems)
+        evidence = f"{row.name}: {count(nodes[row.name], 'node')} ({on})"
+        if row.has_allocate and row.name not in plugins:
+            yield finding(_SYSTEMS, DoctorReason.NO_DEVICE_PLUGIN, "", evidence)
+        if row.name not in schedulers | _UNPLACED:
+            yield finding(_SYSTEMS, DoctorReason.NO_SCHEDULER, "", evidence)
+
+
+def _versions(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    by_images: dict[tuple[str, ...], dict[str, list[InstalledComponent]]] = {}
+    for each in facts.components:
+        if each.row.role is not ComponentRole.KUBE_SCHEDULER:
+            by_images.setdefault(each.row.images, {}).setdefault(each.version, []).append(each)
+    for versions in by_images.values():
+        if len(versions) > 1:
+            texts = (each.text for of_version in versions.values() for each in of_version)
+            yield finding(_SYSTEMS, DoctorReason.SEVERAL_VERSIONS, "", *texts)
+
+
+def _allocatable(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    gone: dict[str, list[str]] = {}
+    for reported in facts.gpu_nodes:
+        node = reported.node
+        for name in sorted(set(RESOURCE_OF.values())):
+            if node.capacity.get(name) and not node.allocatable.get(name):
+                gone.setdefault(name, []).append(node.name)
+    for name, nodes in gone.items():
+        evidence = f"{count(len(nodes), 'node')}: {named(nodes)}"
+        yield finding(_SYSTEMS, DoctorReason.NOTHING_ALLOCATABLE, name, evidence)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def check_settings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """Settings and components that contradict each other."""
+    yield from _several_systems(facts)
+    yield from _several_binders(facts)
+    yield from _several_plugins(facts)
+    yield from _two_feedbacks(facts)
+    yield from _node_locks(facts)
+    for each in facts.of_role(ComponentRole.SCHEDULER):
+        if each.is_ours and "single" in each.flags and each.workload.desired > 1:
+            evidence = f"{count(each.workload.desired, 'replica')} with --single"
+            yield finding(
+                _SETTINGS, DoctorReason.SINGLE_WITH_REPLICAS, each.workload.title, evidence
+            )
+    yield from _webhooks(facts)
+
+
+def _several_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    by_systems: dict[frozenset[str], list[str]] = {}
+    for name, systems in facts.systems.items():
+        if KUBESHARE in systems:
+            systems -= {NVIDIA}  # its holder pods request GPUs of NVIDIA's plugin
+        if len(systems) > 1:
+            by_systems.setdefault(systems, []).append(name)
+    for systems, nodes in by_systems.items():
+        verb = "has" if len(nodes) == 1 else "have"
+        *others, last = sorted(systems)
+        evidence = f"{named(nodes)} {verb} GPUs of {', '.join(others)} and {last}"
+        yield finding(_SETTINGS, DoctorReason.SEVERAL_SYSTEMS, "", evidence)
+
+
+def _several_binders(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    in_use = {name for systems in facts.systems.values() for name in systems}
+    for name in sorted(in_use):
+        binders = [each for each in facts.of_role(ComponentRole.SCHEDULER) if name in each.serves]
+        if len({each.workload.title for each in binders}) > 1:
+            texts = [each.text for each in binders]
+            yield finding(_SETTINGS, DoctorReason.SEVERAL_BINDERS, f"pods of {name}", *texts)
+
+
+def _several_plugins(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    plugins = [each for each in facts.of_role(ComponentRole.DEVICE_PLUGIN) if each.resource]
+    for one, other in combinations(plugins, 2):
+        if one.resource == other.resource and one.workload != other.workload:
+            yield from _together(facts, DoctorReason.SEVERAL_PLUGINS, one.resource, one, other)
+
+
+def _two_feedbacks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    for feedback in facts.of_role(ComponentRole.FEEDBACK):
+        for monitor in facts.of_role(ComponentRole.MONITOR):
+            yield from _together(facts, DoctorReason.TWO_FEEDBACKS, "", feedback, monitor)
+
+
+def _together(
+    facts: ClusterFacts,
+    reason: DoctorReason,
+    about: str,
+    one: InstalledComponent,
+    other: InstalledComponent,
+) -> Iterator[DoctorFinding]:
+    """The finding, if both may have a pod on the same node."""
+    nodes = [each.node.name for each in facts.selected(one.workload, other.workload)]
+    if nodes:
+        evidence = (one.text, other.text, f"{count(len(nodes), 'node')}: {named(nodes)}")
+        yield finding(_SETTINGS, reason, about, *evidence)
+
+
+def _node_locks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    plugins = facts.of_role(ComponentRole.DEVICE_PLUGIN)
+    originals = [
+        each for each in plugins if not each.is_ours and {HAMIS, VOLCANOS} & {*each.serves}
+    ]
+    schedulers = facts.of_role(ComponentRole.SCHEDULER)
+    theirs = {name for each in schedulers if not each.is_ours for name in each.serves}
+    # Where the original scheduler runs as well, it may place these pods: several_binders has that.
+    unlocked = [each for each in originals if not theirs & {*each.serves}]
+    for each in schedulers:
+        if not each.is_ours:
+            continue
+        locks = "original-plugin" in each.flags
+        if unlocked and not locks:
+            texts = [plugin.text for plugin in unlocked]
+            yield finding(_SETTINGS, DoctorReason.NO_NODE_LOCK, each.workload.title, *texts)
+        if locks and plugins and not originals:
+            yield finding(_SETTINGS, DoctorReason.NEEDLESS_LOCK, each.workload.title)
+
+
+def _webhooks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    for each in facts.webhooks:
+        down = [
+            component.text
+            for component in facts.components
+            if component.workload.namespace == each.namespace
+            and each.service.startswith(component.workload.name)
+            and component.workload.desired
+            and not component.workload.ready
+        ]
+        if each.failure_policy == "Fail" and each.service and down:
+            evidence = f"it calls the Service {each.namespace}/{each.service}"
+            yield finding(
+                _SETTINGS, DoctorReason.WEBHOOK_BLOCKS_PODS, each.configuration, evidence, *down
+            )

@@ -1,0 +1,96 @@
+"""Traps in the configurations of kube-scheduler and of Volcano's scheduler; pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from scheduler.config_check import ConfigTrap, config_findings
+from scheduler.kube_scheduler_config import API_VERSION, KIND
+from vgpu.model.reasons import SourceError
+from vgpucli.doctor.components import NVIDIA, VOLCANOS, ComponentRole
+from vgpucli.doctor.facts import ClusterFacts, SchedulerText
+from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, finding
+
+_CHECK: Final = DoctorCheck.SCHEDULER
+
+_LONGEST_DETAIL: Final = 200
+"""Maximum length of a decoder's message, in characters."""
+
+
+def check_schedulers(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """The traps of each configuration."""
+    found = False
+    for config in facts.configs:
+        kind = DoctorReason.CONFIGURED
+        try:
+            document = yaml.safe_load(config.text)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            place = getattr(error, "problem_mark", None)
+            line = f"not YAML, line {place.line + 1}" if place is not None else "not YAML"
+            yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, line)
+            continue
+        if not isinstance(document, dict):
+            yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, "not an object")
+        elif "tiers" in document:
+            yield finding(_CHECK, kind, config.place, "Volcano's scheduler")
+            yield from _of_volcano(facts, config.place, document)
+        else:
+            found = True
+            yield from _of_kube_scheduler(facts, config, document)
+    extenders = [
+        each
+        for each in facts.of_role(ComponentRole.SCHEDULER)
+        if {*each.serves} - {VOLCANOS, NVIDIA}
+    ]
+    if extenders and not found:
+        yield finding(_CHECK, DoctorReason.CONFIG_UNKNOWN, "", *(each.text for each in extenders))
+
+
+def _of_kube_scheduler(
+    facts: ClusterFacts, config: SchedulerText, document: Mapping[str, Any]
+) -> Iterator[DoctorFinding]:
+    if (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
+        detail = f"it is not {API_VERSION} {KIND}"
+        yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, detail)
+        return
+    try:
+        traps = config_findings(document, config.place)
+    except SourceError as error:
+        detail = error.detail[:_LONGEST_DETAIL]
+        yield finding(_CHECK, DoctorReason.CONFIG_UNREADABLE, config.place, detail)
+        return
+    yield finding(_CHECK, DoctorReason.CONFIGURED, config.place, KIND)
+    ours = any(each.is_ours for each in facts.of_role(ComponentRole.SCHEDULER))
+    for trap in traps:
+        if trap.trap is ConfigTrap.NO_EXTENDER and not ours:
+            severity = Severity.INFO  # the configuration of a scheduler for other pods
+        elif trap.is_error:
+            severity = Severity.ERROR
+        else:
+            # An original's own configuration has traps that its users cannot change.
+            severity = Severity.WARNING if ours else Severity.INFO
+        advice = "vgpu scheduler check-config checks a file; the page scheduler has a whole one"
+        yield DoctorFinding(_CHECK, severity, trap.trap, config.place, (trap.field,), advice)
+
+
+def _of_volcano(
+    facts: ClusterFacts, place: str, document: Mapping[str, Any]
+) -> Iterator[DoctorFinding]:
+    if any(VOLCANOS in systems for systems in facts.systems.values()) and not _enables(document):
+        yield finding(_CHECK, DoctorReason.VGPU_NOT_ENABLED, place)
+
+
+def _enables(document: Mapping[str, Any]) -> bool:
+    """Whether the plugin deviceshare places vGPUs; any other form of the document is none."""
+    tiers = document.get("tiers")
+    for tier in tiers if isinstance(tiers, list) else ():
+        plugins = tier.get("plugins") if isinstance(tier, dict) else None
+        for plugin in plugins if isinstance(plugins, list) else ():
+            if not isinstance(plugin, dict) or plugin.get("name") != "deviceshare":
+                continue
+            arguments = plugin.get("arguments")
+            value = arguments.get("deviceshare.VGPUEnable") if isinstance(arguments, dict) else None
+            if str(value).lower() == "true":
+                return True
+    return False

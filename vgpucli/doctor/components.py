@@ -1,0 +1,313 @@
+"""The components of sharing systems, by the images and programs of their containers; pure.
+
+:data:`COMPONENTS` has a row for each. Registries and their mirrors differ, so only the last part of
+an image's name counts. Of command lines only the flags of a row are kept.
+
+Names are from the manifests and charts of the projects: HAMi v2.10, volcano-vgpu-device-plugin
+v1.12, Volcano 1.14, gpushare-scheduler-extender and gpushare-device-plugin, gpu-manager,
+gpu-admission, KubeShare releases 1.0 and 2.0, k8s-device-plugin v0.17 and the GPU Operator.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.installation import Workload, WorkloadContainer
+from vgpu.model.reasons import Explained
+from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
+
+_LONGEST_VERSION: Final = 40
+"""Maximum length of a printed version or flag, in characters."""
+
+HAMIS: Final = HAMI.name
+VOLCANOS: Final = VOLCANO.name
+GPUSHARE: Final = "gpushare"
+GAIA: Final = "gaia"
+KUBESHARE: Final = "kubeshare"
+NVIDIA: Final = "nvidia"
+
+VGPU: Final = "vgpu"
+"""The last part of the name of our image."""
+
+MEMORY_FACTOR: Final = "volcano.memory-factor"
+MEMORY_UNIT: Final = "gpushare.memory-unit"
+NODE_TOKEN_FLAG: Final = "require-node-token"  # noqa: S105  # a flag
+
+
+class ComponentRole(Explained):
+    """What a component does."""
+
+    DEVICE_PLUGIN = "device_plugin", "device plugin"
+    SCHEDULER = "scheduler", "scheduler"
+    MONITOR = "monitor", "monitor"
+    FEEDBACK = "feedback", "feedback"
+    EXPORTER = "exporter", "exporter"
+    RECONCILER = "reconciler", "reconciler"
+    NODE_RECONCILER = "node_reconciler", "reconciler of a node"
+    CONTROLLER = "controller", "controllers"
+    NODE_COMPONENT = "node_component", "component of a node"
+    TOKEN_DAEMON = "token_daemon", "token daemon"
+    OPERATOR = "operator", "operator"
+    WEBHOOK = "webhook", "webhook"
+    DRA_DRIVER = "dra_driver", "DRA driver"
+    KUBE_SCHEDULER = "kube_scheduler", "kube-scheduler"
+
+
+class ComponentRow(msgspec.Struct, frozen=True):
+    """A component.
+
+    Attributes:
+        system: the sharing system for people; "" is Kubernetes itself.
+        role: what it does.
+        images: the last part of the names of its images.
+        programs: names of its program or container; () if the image has no other.
+        serves: names of the rows of :mod:`vgpu.schemes.registry` whose pods it serves or places.
+        resource: the extended resource that its device plugin registers.
+        flags: the flags that are kept, without dashes.
+        words: the first words of our own command line.
+    """
+
+    system: str
+    role: ComponentRole
+    images: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    resource: str = ""
+    flags: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The component for people, such as "HAMi scheduler"."""
+        return f"{self.system} {self.role.explanation}".lstrip()
+
+
+RESOURCE_OF: Final[Mapping[str, str]] = {
+    VOLCANOS: VOLCANO.number,
+    HAMIS: HAMI.number,
+    NVIDIA: HAMI.number,
+    GPUSHARE: "aliyun.com/gpu-mem",
+    GAIA: "tencent.com/vcuda-core",
+}
+"""The resource that the device plugin of a row registers with the kubelet."""
+
+_OURS: Final = "vgpu"
+_UNITS: Final = (MEMORY_FACTOR, MEMORY_UNIT)
+
+
+def _plugin(system: str, name: str, *images: str, **fields: tuple[str, ...]) -> ComponentRow:
+    return ComponentRow(
+        system,
+        ComponentRole.DEVICE_PLUGIN,
+        images,
+        serves=(name,),
+        resource=RESOURCE_OF[name],
+        **fields,
+    )
+
+
+def _ours(
+    role: ComponentRole, *words: str, serves: tuple[str, ...] = (), flags: tuple[str, ...] = ()
+) -> ComponentRow:
+    return ComponentRow(_OURS, role, (VGPU,), serves=serves, flags=flags, words=words)
+
+
+_ROLE = ComponentRole
+_HAMI: Final = ("hami", "k8s-vdevice")
+_PLUGIN_OF_VOLCANO: Final = ("volcano-vgpu-device-plugin", "volcano-device-plugin")
+
+COMPONENTS: Final[tuple[ComponentRow, ...]] = (
+    _plugin("HAMi", HAMIS, *_HAMI, programs=("nvidia-device-plugin", "device-plugin")),
+    ComponentRow(
+        "HAMi", _ROLE.MONITOR, _HAMI, programs=("vGPUmonitor", "vgpu-monitor"), serves=(HAMIS,)
+    ),
+    ComponentRow(
+        "HAMi",
+        _ROLE.SCHEDULER,
+        _HAMI,
+        programs=("scheduler", "vgpu-scheduler-extender"),
+        serves=(HAMIS,),
+    ),
+    ComponentRow(
+        "Volcano",
+        _ROLE.MONITOR,
+        _PLUGIN_OF_VOLCANO,
+        programs=("vGPUmonitor", "monitor"),
+        serves=(VOLCANOS,),
+    ),
+    _plugin("Volcano", VOLCANOS, *_PLUGIN_OF_VOLCANO, flags=("gpu-memory-factor",)),
+    ComponentRow("Volcano", _ROLE.SCHEDULER, ("vc-scheduler",), serves=(VOLCANOS,)),
+    ComponentRow("Volcano", _ROLE.CONTROLLER, ("vc-controller-manager",)),
+    ComponentRow("Volcano", _ROLE.WEBHOOK, ("vc-webhook-manager",)),
+    _plugin(
+        "gpushare",
+        GPUSHARE,
+        "k8s-gpushare-plugin",
+        "gpushare-device-plugin",
+        flags=("memory-unit",),
+    ),
+    ComponentRow(
+        "gpushare",
+        _ROLE.SCHEDULER,
+        ("k8s-gpushare-schd-extender", "gpushare-scheduler-extender"),
+        serves=(GPUSHARE,),
+    ),
+    _plugin("gpu-manager", GAIA, "gpu-manager"),
+    ComponentRow("gpu-manager", _ROLE.SCHEDULER, ("gpu-admission",), serves=(GAIA,)),
+    ComponentRow(
+        "KubeShare",
+        _ROLE.CONTROLLER,
+        ("kubeshare-device-manager",),
+    ),
+    ComponentRow("KubeShare", _ROLE.SCHEDULER, ("kubeshare-scheduler",), serves=(KUBESHARE,)),
+    ComponentRow(
+        "KubeShare",
+        _ROLE.NODE_COMPONENT,
+        ("kubeshare-config-client", "kubeshare-config", "kubeshare-gemini-scheduler"),
+    ),
+    _plugin(
+        "NVIDIA",
+        NVIDIA,
+        "k8s-device-plugin",
+        programs=("nvidia-device-plugin", "nvidia-device-plugin-ctr"),
+    ),
+    ComponentRow("NVIDIA", _ROLE.OPERATOR, ("gpu-operator",)),
+    ComponentRow("NVIDIA", _ROLE.DRA_DRIVER, ("k8s-dra-driver-gpu", "dra-driver-nvidia-gpu")),
+    ComponentRow("NVIDIA", _ROLE.EXPORTER, ("dcgm-exporter",)),
+    ComponentRow("", _ROLE.KUBE_SCHEDULER, ("kube-scheduler",)),
+    _ours(
+        _ROLE.DEVICE_PLUGIN,
+        "device-plugin",
+        flags=(
+            "scheme",
+            "cdi",
+            "no-cdi",
+            "cdi.spec-dir",
+            "volcano.dialect",
+            NODE_TOKEN_FLAG,
+            *_UNITS,
+        ),
+    ),
+    _ours(
+        _ROLE.SCHEDULER,
+        "scheduler",
+        serves=(VOLCANOS, HAMIS, GPUSHARE, GAIA),
+        flags=("single", "original-plugin", "lease-namespace", *_UNITS),
+    ),
+    _ours(_ROLE.EXPORTER, "exporter", flags=("collector.api", *_UNITS)),
+    _ours(
+        _ROLE.NODE_RECONCILER,
+        "reconcile",
+        "run",
+        "--scope=node",
+        flags=(NODE_TOKEN_FLAG, *_UNITS),
+    ),
+    _ours(_ROLE.RECONCILER, "reconcile", "run", flags=("state-namespace", *_UNITS)),
+    _ours(
+        _ROLE.CONTROLLER,
+        "kubeshare",
+        "controller",
+        serves=(KUBESHARE,),
+        flags=("lease-namespace",),
+    ),
+    _ours(_ROLE.NODE_COMPONENT, "kubeshare", "node", flags=(NODE_TOKEN_FLAG,)),
+    _ours(_ROLE.FEEDBACK, "feedback"),
+    _ours(_ROLE.TOKEN_DAEMON, "tokens"),
+)
+"""The components; of several rows that fit a container the first one counts."""
+
+
+class InstalledComponent(msgspec.Struct, frozen=True):
+    """A container of a workload that is a known component.
+
+    Attributes:
+        row: the component.
+        workload: where it is.
+        version: the tag of its image, or the beginning of its digest.
+        flags: the flags of the row that its command line has; "" for one without a value.
+        serves, resource: those of the row; of our device plugin those of its flags.
+    """
+
+    row: ComponentRow
+    workload: Workload
+    version: str
+    flags: Mapping[str, str] = {}
+    serves: tuple[str, ...] = ()
+    resource: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a component of vgpu."""
+        return self.row.system == _OURS
+
+    @property
+    def text(self) -> str:
+        """The component, its place and its version, for people."""
+        return f"{self.row.title} {self.version} ({self.workload.title})"
+
+
+def components(workloads: Iterable[Workload]) -> tuple[InstalledComponent, ...]:
+    """The known components, in the order of the table and of the names of their workloads."""
+    installed = [
+        component
+        for workload in sorted(workloads, key=lambda each: each.title)
+        for container in workload.containers
+        if (component := _component(workload, container)) is not None
+    ]
+    order = {id(row): number for number, row in enumerate(COMPONENTS)}
+    return tuple(sorted(installed, key=lambda each: order[id(each.row)]))
+
+
+def _component(workload: Workload, container: WorkloadContainer) -> InstalledComponent | None:
+    image, version = image_parts(container.image)
+    for row in COMPONENTS:
+        if image in row.images and _fits(row, container):
+            flags = dict(_flags(container.words, row.flags))
+            serves, resource = row.serves, row.resource
+            if row.system == _OURS and row.role is ComponentRole.DEVICE_PLUGIN:
+                served = _served(flags)
+                serves, resource = (served,), RESOURCE_OF.get(served, "")
+            return InstalledComponent(row, workload, version, flags, serves, resource)
+    return None
+
+
+def _fits(row: ComponentRow, container: WorkloadContainer) -> bool:
+    if row.words:
+        first, *rest = row.words
+        words = [word for word in container.words if _program(word) != VGPU]
+        return words[:1] == [first] and all(word in words for word in rest)
+    if not row.programs:
+        return True
+    program = _program(container.words[0]) if container.words else ""
+    return program in row.programs or container.name in row.programs
+
+
+def _program(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _served(flags: Mapping[str, str]) -> str:
+    scheme = flags.get("scheme", "")
+    return HAMIS if scheme == VOLCANOS and flags.get("volcano.dialect") == HAMIS else scheme
+
+
+def _flags(words: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The wanted flags and their values, as Go and click write them: one dash or two."""
+    for word, following in pairwise((*words, "-")):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if name in wanted:
+            given = value if equals else "" if following.startswith("-") else following
+            yield name, given[:_LONGEST_VERSION]
+
+
+def image_parts(image: str) -> tuple[str, str]:
+    """The last part of an image's name, and its tag or the beginning of its digest."""
+    rest, at, digest = image.partition("@")
+    _, _, last = rest.rpartition("/")
+    name, _, tag = last.partition(":")
+    version = tag or (digest.removeprefix("sha256:")[:12] if at else "latest")
+    return name, version[:_LONGEST_VERSION]

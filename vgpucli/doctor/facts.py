@@ -1,0 +1,142 @@
+"""What the checks are made from: the facts about a cluster; pure."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from vgpu.kube.access_review import Right
+from vgpu.kube.installation import (
+    AdmissionPolicy,
+    AdmissionWebhook,
+    NodeHeartbeat,
+    PolicyBinding,
+    ReportedNode,
+    Workload,
+)
+from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.registry import UnitBytes, registry
+from vgpu.schemes.volcano.key_set import HAMI
+from vgpucli.doctor.components import (
+    HAMIS,
+    NVIDIA,
+    ComponentRole,
+    InstalledComponent,
+    components,
+)
+from vgpucli.doctor.model import Unread
+
+_NAMED: Final = 3
+"""Number of nodes that a text names."""
+
+
+class SchedulerText(msgspec.Struct, frozen=True):
+    """The text of a scheduler's configuration, and where it is; the text is never printed."""
+
+    place: str
+    text: str
+
+
+class DeniedRight(msgspec.Struct, frozen=True):
+    """A right that the ServiceAccount of a component does not have.
+
+    ``need`` is what it is for; "" if the component cannot do without it.
+    """
+
+    component: str
+    account: str
+    right: Right
+    need: str = ""
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, dict=True):
+    """What is known of a cluster.
+
+    Attributes:
+        as_of: unix seconds of the objects.
+        is_dump: whether they are of a dump: then clocks, rights and the server are not known.
+        nodes, workloads, webhooks, heartbeats: the objects.
+        policies, policy_bindings: ValidatingAdmissionPolicies and their bindings; None if they are
+            not known.
+        configs: configurations of schedulers.
+        groups: the API's groups with their versions, such as ``resource.k8s.io/v1``; None if they
+            are not known.
+        custom_kinds: names of those CustomResourceDefinitions of sharing systems whose kinds the
+            server has; None if they are not known.
+        server_version: such as ``v1.34.4``; "" if it is not known.
+        clock_ahead: seconds that this machine's clock is ahead of the server's; None if unknown.
+        reviewed: number of rights that were asked for.
+        denied: those that are missing.
+        unread: what could not be read.
+        malformed: names of objects that could not be decoded.
+        units: bytes of one unit of memory by the name of the system's row, as the caller has set
+            them; a system whose unit is not set has none.
+    """
+
+    as_of: float
+    is_dump: bool = False
+    nodes: tuple[ReportedNode, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    webhooks: tuple[AdmissionWebhook, ...] = ()
+    heartbeats: tuple[NodeHeartbeat, ...] = ()
+    policies: tuple[AdmissionPolicy, ...] | None = None
+    policy_bindings: tuple[PolicyBinding, ...] | None = None
+    configs: tuple[SchedulerText, ...] = ()
+    groups: frozenset[str] | None = None
+    custom_kinds: frozenset[str] | None = None
+    server_version: str = ""
+    clock_ahead: float | None = None
+    reviewed: int = 0
+    denied: tuple[DeniedRight, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    malformed: tuple[str, ...] = ()
+    units: UnitBytes = {}
+
+    @cached_property
+    def components(self) -> tuple[InstalledComponent, ...]:
+        """The known components."""
+        return components(self.workloads)
+
+    def of_role(self, role: ComponentRole) -> list[InstalledComponent]:
+        """The components of a role that are meant to run."""
+        return [each for each in self.components if each.row.role is role and each.workload.desired]
+
+    @cached_property
+    def systems(self) -> Mapping[str, frozenset[str]]:
+        """The names of the systems' rows, by the node whose GPUs they share; such nodes only."""
+        by_node = {node.node.name: node_systems(node) for node in self.nodes}
+        return {name: systems for name, systems in by_node.items() if systems}
+
+    @cached_property
+    def gpu_nodes(self) -> tuple[ReportedNode, ...]:
+        """The nodes with GPUs of a system."""
+        return tuple(node for node in self.nodes if node.node.name in self.systems)
+
+    def selected(self, *workloads: Workload) -> list[ReportedNode]:
+        """The nodes on which all these may have a pod."""
+        return [
+            node
+            for node in self.nodes
+            if all(workload.selects(node.labels) for workload in workloads)
+        ]
+
+
+def node_systems(node: ReportedNode) -> frozenset[str]:
+    """The names of the systems' rows that have GPUs on the node; NVIDIA's plugin is one of them.
+
+    HAMi's plugin registers NVIDIA's resource itself.
+    """
+    names = {row.name for row in registry().rows if row.has_devices(node.node)}
+    for resource, number in node.node.capacity.items():
+        of_hami = resource == HAMI.number and HAMIS in names
+        if number and is_own_resource(resource) and not of_hami:
+            names.add(NVIDIA)
+    return frozenset(names)
+
+
+def named(names: Iterable[str]) -> str:
+    """The first names, and the number of the others."""
+    names = sorted(names)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"

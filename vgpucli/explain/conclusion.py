@@ -1,0 +1,112 @@
+"""The closing sentence of an explanation, and what to do. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.reasons import Cause
+from vgpu.inventory import WaitingReason
+from vgpu.kube.closed_nodes import ClosedReason
+from vgpu.model.documentation import page
+from vgpu.placement.result import PlacementReason
+from vgpucli.explain.model import ExplainedStep, ExplainOutcome, ExplainReason, Explanation, WayStep
+
+_REQUEST = "correct the resources or annotations of the pod, and create the pod again"
+_QUOTA = "raise the quota, end other pods of the namespace, or request less"
+_ROOM = "end or move other pods (vgpu inspect shows the holders), request less, or add a GPU"
+_NODE = "vgpu explain node NODE shows what is wrong with such a node"
+_KUBELET = "look at the kubelet and the device plugin of the node"
+_DESCRIBE = "kubectl describe pod shows the events of the pod"
+
+ADVICE: Final[Mapping[str, str]] = {
+    PlacementReason.MALFORMED_REQUEST: _REQUEST,
+    PlacementReason.SEVERAL_SYSTEMS: _REQUEST,
+    PlacementReason.INIT_CONTAINER: _REQUEST,
+    PlacementReason.NOTHING_REQUESTED: "request a resource of a sharing system",
+    PlacementReason.FOREIGN_ANNOTATIONS: "remove the annotations, and create the pod again",
+    PlacementReason.QUOTA: _QUOTA,
+    PlacementReason.QUOTA_UNREADABLE: "correct the object that declares the quota",
+    PlacementReason.QUOTA_MODEL: _QUOTA,
+    PlacementReason.QUOTA_POOL: _QUOTA,
+    PlacementReason.NO_GPUS: "check that the device plugin of the pod's sharing system runs",
+    PlacementReason.MIXED_NODE: _NODE,
+    PlacementReason.UNREADABLE: _NODE,
+    PlacementReason.OTHER_SCHEDULER: "wait until the other scheduler has bound its pod; vgpu"
+    " reconcile plan names reservations that stay",
+    PlacementReason.POD_WITHOUT_GPU: _NODE,
+    PlacementReason.TOO_FEW_GPUS: "request fewer GPUs for a container, or add a larger node",
+    PlacementReason.MEMORY: _ROOM,
+    PlacementReason.CORES: _ROOM,
+    PlacementReason.SLOTS: _ROOM,
+    PlacementReason.EXCLUSIVE: _ROOM,
+    PlacementReason.EXCLUSIVELY_USED: _ROOM,
+    PlacementReason.NO_FITTING_GPU: _ROOM,
+    PlacementReason.POD_GROUP: _ROOM,
+    PlacementReason.NUMA: _ROOM,
+    PlacementReason.UUID: "correct the annotations of the pod that choose GPUs",
+    PlacementReason.TYPE: "correct the annotations of the pod that choose GPUs",
+    PlacementReason.UNHEALTHY: "repair the GPUs, or add a node",
+    PlacementReason.CORDONED: "remove the cordon of the GPUs, or add a node",
+    ExplainReason.STALE_SCHEDULER: "restart the scheduler or scheduler extender of the pod's"
+    " sharing system, and look at the pod again",
+    ExplainReason.OTHER_CHECKS: "correct what kube-scheduler names; GPUs are not the reason",
+    ExplainReason.UNITS_IN_USE: "look for pods that request the resource and hold no GPU: vgpu"
+    " inspect NODE",
+    ExplainReason.NODES_CLOSED: "repair or uncordon a node, or let the pod tolerate its taint",
+    ExplainReason.GATED: "wait for the controller that has set the gate (spec.schedulingGates)",
+    ExplainReason.OTHER_PLACEMENT: "look at the controller of the pod's sharing system",
+    ExplainReason.NOT_REPORTED: _KUBELET,
+    ClosedReason.NOT_READY: "repair the node; without its kubelet nothing is known about its pods",
+    ClosedReason.CORDONED_NODE: "kubectl uncordon the node when it may take pods",
+    ExplainReason.NOT_ADVERTISED: "check that the device plugin of the node runs and has registered"
+    " its resources",
+    ExplainReason.STARTING: f"wait; {_DESCRIBE}",
+    WaitingReason.UNREADABLE: "correct or remove the annotations that are quoted",
+    WaitingReason.NOT_BOUND: "wait for kube-scheduler, which binds the pod or gives the GPU back",
+    WaitingReason.NOT_SCHEDULED: "check the schedulerName of the pod, and that this scheduler runs",
+    WaitingReason.UNSCHEDULABLE: "look at the step before",
+    WaitingReason.NO_ANNOTATION: "delete the pod, and let the scheduler of the sharing system place"
+    " it: check schedulerName and nodeName",
+    WaitingReason.RUNNING_WITHOUT: "delete the pod, and let the scheduler of the sharing system"
+    " place it: check schedulerName and nodeName",
+    WaitingReason.FAILED: _KUBELET,
+    WaitingReason.NOT_ASSIGNED: _KUBELET,
+    Cause.OTHER: _DESCRIBE,
+    Cause.CANNOT_START: _DESCRIBE,
+    Cause.CRASH_LOOP: "kubectl logs --previous shows why the container ended",
+}
+"""What to do, by the code of the first reason."""
+
+
+def concluded(explanation: Explanation) -> Explanation:
+    """The explanation with its closing sentence and advice."""
+    decisive = explanation.decisive
+    kind = explanation.kind if explanation.kind == "GPU" else explanation.kind.lower()
+    if decisive is None:
+        return structs.replace(explanation, conclusion=_all_passed(explanation))
+    verb = "fails" if decisive.outcome is ExplainOutcome.FAILED else "waits"
+    text = f"the {kind} {verb} at step {decisive.step}"
+    if decisive.reasons:
+        text += f": {decisive.reasons[0].explanation}"
+    return structs.replace(explanation, conclusion=text, advice=_advice(decisive))
+
+
+def _advice(step: ExplainedStep) -> str:
+    if not step.reasons:
+        return ""
+    reason = step.reasons[0]
+    if reason.rule:
+        runbook = page(f"runbooks/{reason.rule}")
+        return f"vgpu reconcile plan shows the repair, if there is one; see {runbook}"
+    return ADVICE.get(reason.code, "")
+
+
+def _all_passed(explanation: Explanation) -> str:
+    use = next((step for step in explanation.steps if step.step is WayStep.USE), None)
+    if use is None:
+        kind = explanation.kind if explanation.kind == "GPU" else explanation.kind.lower()
+        return f"nothing is wrong with the {kind}"
+    if any("has ended" in text for text in use.evidence):
+        return "the pod has ended and holds no share of a GPU"
+    return "the pod runs and has its share of a GPU" if use.evidence else "the pod runs"

@@ -1,0 +1,416 @@
+"""What an explanation needs of a cluster's objects, by the very code of the programs.
+
+Placements and quotas are answers of the scheduler's cache, filled with these objects; findings are
+those of the reconciler's rules. Only the objects near the explained one are judged: a whole cluster
+would take seconds.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from reconciler.cluster_index import ClusterIndex
+from reconciler.ledger_cache import LedgerCache
+from reconciler.model import Coverage, Finding, ObjectKind, Snapshot
+from reconciler.observe.cluster import cluster_view
+from reconciler.plan import find
+from reconciler.policy import Mode, Policy
+from reconciler.reasons import Cause, Rule
+from scheduler.cache import SchedulerCache
+from scheduler.read_once import ReadObjects, filled_cache
+from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
+from vgpu.inventory.nvidia import advertised_units
+from vgpu.kube.closed_nodes import closed_to
+from vgpu.ledger import Ledger
+from vgpu.ledger.cluster import home, node_ledger
+from vgpu.ledger.from_api import Reading, read_pod
+from vgpu.model.objects import (
+    MalformedObject,
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+    holds_devices,
+)
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import (
+    PlacementPolicies,
+    SchedulerScheme,
+    demand_of,
+    scheduler_schemes,
+)
+from vgpu.placement.node_view import scheme_of
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.mark import OVER_QUOTA
+from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.other_schedulers import other_scheduler
+from vgpu.schemes.registry import registry
+from vgpucli.explain.known_objects import KnownNode, KnownPod, NodeAnswer
+
+EVERY_RULE: Final = Policy(modes=dict.fromkeys(Rule, Mode.PLAN))
+"""All rules are on, with their default ages: a state that is normal for a while is no finding."""
+
+
+class ClusterObjects(msgspec.Struct, frozen=True):
+    """The objects of a cluster, or those that an explanation needs.
+
+    Attributes:
+        objects: nodes, pods, SharePods, lists of unhealthy GPUs, unreadable objects.
+        as_of: unix seconds of the read.
+        namespaces, resource_quotas, gpu_quota: what declares quotas.
+        lock_owners: pods that locks of nodes name, None for one that does not exist; those that
+            were not asked for are missing.
+        is_dump: whether a file was read, so that ages are estimated from status times.
+        notes: what is missing.
+    """
+
+    objects: Objects
+    as_of: float
+    namespaces: tuple[Namespace, ...] = ()
+    resource_quotas: tuple[ResourceQuota, ...] = ()
+    gpu_quota: Mapping[str, str] | None = None
+    lock_owners: Mapping[tuple[str, str], Pod | None] = {}
+    is_dump: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class ClusterEvidence:
+    """A cluster's objects, ready for questions about one of them."""
+
+    def __init__(
+        self,
+        cluster: ClusterObjects,
+        units: Units = Units(),  # noqa: B008 - frozen
+        policies: PlacementPolicies = PlacementPolicies(),  # noqa: B008 - frozen
+    ) -> None:
+        """``units`` are the operators' units of memory, ``policies`` those of the scheduler."""
+        self.cluster = cluster
+        self.now = cluster.as_of
+        self.schemes: DetectedSchemes = detect_schemes(cluster.objects, units)
+        self.placing = scheduler_schemes(self.schemes.unit_bytes, policies)
+        self._policies = policies
+
+    # ------------------------------------------------------------ look-ups
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name, joined with its SharePod; else the SharePod."""
+        named = [pod for pod in self._all_pods if _is_named(pod, namespace, name)]
+        living = [pod for pod in named if not pod.terminal]
+        return next(iter(living or named), None)
+
+    @property
+    def pod_names(self) -> tuple[str, ...]:
+        """``<namespace>/<name>`` of the pods."""
+        return tuple(f"{pod.ref.namespace}/{pod.ref.name}" for pod in self._all_pods)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return tuple(self._nodes)
+
+    def malformed_pod(self, namespace: str, name: str) -> MalformedObject | None:
+        """The unreadable pod or SharePod of this name."""
+        kinds = (ObjectKind.POD, ObjectKind.SHARE_POD)
+        for malformed in self.cluster.objects.malformed:
+            ref = malformed.ref
+            if malformed.kind in kinds and (ref.namespace, ref.name) == (namespace, name):
+                return malformed
+        return None
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name."""
+        return self._nodes.get(name)
+
+    def malformed_node(self, name: str) -> MalformedObject | None:
+        """The unreadable node of this name."""
+        malformed = self.cluster.objects.malformed
+        return next((e for e in malformed if (e.kind, e.name) == (ObjectKind.NODE, name)), None)
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, Node]:
+        return {node.name: node for node in self.cluster.objects.nodes}
+
+    @cached_property
+    def _all_pods(self) -> tuple[Pod, ...]:
+        sharing = {pod.ref.uid for pod in self.schemes.pods}
+        others = (pod for pod in self.cluster.objects.pods if pod.ref.uid not in sharing)
+        return (*self.schemes.pods, *others)
+
+    # ------------------------------------------------------------ evidence
+
+    def of_pod(self, pod: Pod) -> KnownPod:
+        """What is known about the pod."""
+        bound_to = self._nodes.get(pod.node)
+        advertised = None if bound_to is None else bound_to.advertised or None
+        reading = read_pod(pod, self.schemes.codecs, advertised)
+        demanded = demand_of(pod, self.placing)
+        observed: Mapping[str, int] = {}
+        if pod.ref.uid in self.schemes.nvidia:
+            reading, observed = Reading(), pod.requested_units()
+            demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+        other = other_scheduler(pod)
+        if other is not None:
+            reading, observed = Reading(), {}
+            demanded = PlacementRefusal.of(PlacementReason.NOTHING_REQUESTED)
+        name = home(pod, reading)
+        findings = self._findings(
+            {name} - {""}, frozenset({pod.ref.namespace}), {pod.ref.uid, pod.kubelet_uid}
+        )
+        ledger = self.ledger(name) if name else None
+        held = {each.share.device for each in ledger.of_pod(pod.kubelet_uid)} if ledger else set()
+        own = [each for each in findings if self._is_about(each, pod) and other is None]
+        nearby = [
+            each
+            for each in findings
+            if (
+                each.object_ref.kind in (ObjectKind.RESOURCE_QUOTA, ObjectKind.NAMESPACE)
+                and each.object_ref.namespace == pod.ref.namespace
+            )
+            or (each.object_ref.kind is ObjectKind.DEVICE and each.object_ref.name in held)
+        ]
+        evidence = KnownPod(
+            pod,
+            self.now,
+            demanded,
+            reading,
+            self._nodes.get(name),
+            ledger,
+            tuple(own),
+            tuple(nearby),
+            observed=observed,
+            other=other,
+        )
+        if isinstance(demanded, PlacementRefusal):
+            return evidence
+        return self._with_placement(evidence, *demanded)
+
+    def of_node(self, node: Node) -> KnownNode:
+        """What is known about the node."""
+        cache = self._cache([node], self.pods_at(node.name))
+        scheme = scheme_of(node, self.placing)
+        here = [
+            each
+            for each in self._findings({node.name}, frozenset(), frozenset())
+            if each.object_ref.home == node.name
+        ]
+        of_node = (ObjectKind.NODE, ObjectKind.DEVICE, ObjectKind.FOLDER)
+        findings = [each for each in here if each.object_ref.kind in of_node]
+        claiming = [each for each in here if each.cause is Cause.CLAIM_WITHOUT_REQUEST]
+        schemes = registry().schemes_of(node)
+        resources = {
+            name: node.allocatable.get(name, 0)
+            for codec in self.schemes.codecs
+            if codec.scheme in schemes and not _is_renamed(codec, node)
+            for name in codec.resources
+            if name in node.allocatable or name in node.capacity
+        }
+        return KnownNode(
+            node,
+            self.now,
+            tuple(scheme for scheme in registry().schemes if scheme in schemes),
+            cache.view(node.name),
+            scheme if isinstance(scheme, PlacementReason) else None,
+            self.ledger(node.name),
+            tuple(findings),
+            tuple(pod for pod in self.pods_at(node.name) if holds_devices(pod)),
+            resources,
+            {
+                name: units
+                for name, units in advertised_units(node).items()
+                if name not in resources
+            },
+            tuple(
+                sorted(
+                    f"pod {each.object_ref.namespace}/{each.object_ref.name}:"
+                    f" {each.cause.explanation}"
+                    for each in claiming
+                )
+            ),
+        )
+
+    def ledger(self, name: str) -> Ledger:
+        """The ledger of a node."""
+        pods = [pod for pod in self.pods_at(name) if holds_devices(pod)]
+        node = self._nodes.get(name) or Node(name)
+        unhealthy = self.cluster.objects.unhealthy.get(name, "")
+        return node_ledger(node, pods, self.schemes.codecs, unhealthy)
+
+    def pods_at(self, name: str) -> tuple[Pod, ...]:
+        """The pods that are bound to the node, or reserved to it."""
+        return tuple(
+            pod
+            for pod in self.schemes.pods
+            if pod.node == name
+            or (not pod.node and home(pod, read_pod(pod, self.schemes.codecs)) == name)
+        )
+
+    # ------------------------------------------------------------ parts
+
+    def _with_placement(
+        self, evidence: KnownPod, scheme: SchedulerScheme, demand: PodDemand
+    ) -> KnownPod:
+        """The evidence with the answers of the scheduler's cache."""
+        pod = evidence.pod
+        namespace = pod.ref.namespace
+        of_namespace = [each for each in self.schemes.pods if each.ref.namespace == namespace]
+        is_placed = bool(pod.node) or not holds_devices(pod)
+        if is_placed:
+            names = {each.node for each in of_namespace} | {pod.node}
+            nodes: Iterable[Node] = (node for name, node in self._nodes.items() if name in names)
+            pods: Iterable[Pod] = of_namespace
+        else:
+            nodes, pods = self.cluster.objects.nodes, self.schemes.pods
+        cache = self._cache(nodes, pods, namespace)
+        quota = cache.quota_of(demand)
+        evidence = structs.replace(
+            evidence,
+            quota=quota.quota,
+            used=quota.used,
+            over_quota=quota.refusal,
+            shares_cores=scheme.row.shares_cores,
+        )
+        if is_placed:
+            return evidence
+        answers = _answers(cache, scheme, demand, limited=bool(quota.quota))
+        fitting = [name for name, _, refusal in answers if refusal is None]
+        return structs.replace(
+            evidence,
+            answers=answers,
+            closed=closed_to(pod.tolerations, self.cluster.objects.nodes),
+            units_free=self._with_free_units(demand, fitting),
+        )
+
+    def _with_free_units(self, demand: PodDemand, names: Sequence[str]) -> frozenset[str]:
+        """The nodes whose advertised resources suffice for the pod beside the bound ones."""
+        wanted = set(names)
+        used: dict[str, Counter[str]] = {name: Counter() for name in names}
+        for pod in self.schemes.pods:
+            if pod.node in wanted and not pod.terminal and pod.ref.uid != demand.pod.uid:
+                used[pod.node].update(pod.requested_units())
+        return frozenset(
+            name
+            for name in names
+            if all(
+                used[name][resource] + units <= self._nodes[name].allocatable[resource]
+                for resource, units in demand.units
+                if resource in self._nodes[name].allocatable
+            )
+        )
+
+    def _cache(
+        self, nodes: Iterable[Node], pods: Iterable[Pod], namespace: str = ""
+    ) -> SchedulerCache:
+        """The scheduler's cache with these objects, and the quota of a namespace."""
+        cluster = self.cluster
+        quotas = cluster.resource_quotas
+        read = ReadObjects(
+            self.now,
+            nodes,
+            pods,
+            cluster.objects.malformed,
+            cluster.objects.unhealthy,
+            [each for each in cluster.namespaces if each.name == namespace],
+            [each for each in quotas if each.namespace == namespace and each.hard],
+            cluster.gpu_quota if namespace else None,
+        )
+        return filled_cache(self.placing, read)
+
+    def _findings(
+        self, nodes: Collection[str], namespaces: frozenset[str], uids: Collection[str]
+    ) -> tuple[Finding, ...]:
+        """The findings of all rules about objects on these nodes and in these namespaces.
+
+        Pods that a SharePod or its holder may be are judged together with all others of the kind.
+        """
+        whole = self.cluster.objects
+        quotas = cluster_quotas(
+            self.cluster.namespaces,
+            self.cluster.resource_quotas,
+            self.cluster.gpu_quota,
+            namespaces,
+        )
+        quotas = {name: quota for name, quota in quotas.items() if name in namespaces}
+        declared = tuple(q for q in self.cluster.resource_quotas if q.namespace in namespaces)
+        marked = tuple(
+            each
+            for each in self.cluster.namespaces
+            if each.name in namespaces and OVER_QUOTA in each.annotations
+        )
+        is_limited = bool(quotas or declared or marked)
+        codecs = self.schemes.codecs
+        uses_share_pods = registry().uses_share_pods
+
+        def is_near(pod: Pod) -> bool:
+            return (
+                pod.node in nodes
+                or pod.ref.uid in uids
+                or (is_limited and pod.ref.namespace in namespaces)
+                or (not pod.node and home(pod, read_pod(pod, codecs)) in nodes)
+                or uses_share_pods((*pod.annotations, *pod.labels))
+            )
+
+        pods = tuple(filter(is_near, whole.pods))
+        names = {*nodes, *(pod.node for pod in pods)}
+        near = structs.replace(
+            whole,
+            pods=pods,
+            nodes=tuple(node for name, node in self._nodes.items() if name in names),
+        )
+        near_uids = {pod.ref.uid for pod in (*pods, *whole.share_pods)}
+        schemes = structs.replace(
+            self.schemes,
+            pods=tuple(pod for pod in self.schemes.pods if pod.ref.uid in near_uids),
+        )
+        complete = {Coverage.PODS, Coverage.NODES, Coverage.SHARE_PODS, Coverage.QUOTAS}
+        by_name = {(pod.ref.namespace, pod.ref.name): pod for pod in whole.pods}
+        snapshot = Snapshot(
+            now=self.now,
+            complete=frozenset(complete),
+            lock_owners={**by_name, **self.cluster.lock_owners},
+            quotas=quotas,
+            quota_namespaces=marked,
+            resource_quotas=declared,
+            dated_by_status=self.cluster.is_dump,
+        )
+        view = cluster_view(snapshot, near, schemes, LedgerCache(), whole.unhealthy)
+        return tuple(find(ClusterIndex(view.snapshot, view.codecs), EVERY_RULE))
+
+    @staticmethod
+    def _is_about(finding: Finding, pod: Pod) -> bool:
+        """Whether the finding is about this pod, or about its SharePod."""
+        about = finding.object_ref
+        if about.kind not in (ObjectKind.POD, ObjectKind.SHARE_POD):
+            return False
+        named = (about.namespace, about.name) == (pod.ref.namespace, pod.ref.name)
+        return about.uid in (pod.ref.uid, pod.kubelet_uid) or (
+            named and about.kind is ObjectKind.SHARE_POD
+        )
+
+
+def _is_renamed(codec: SchemeCodec, node: Node) -> bool:
+    """Whether the known name is another plugin's on this node."""
+    is_renamed = registry().row(codec).is_renamed
+    return is_renamed is not None and is_renamed(node)
+
+
+def _answers(
+    cache: SchedulerCache, scheme: SchedulerScheme, demand: PodDemand, *, limited: bool
+) -> tuple[NodeAnswer, ...]:
+    """The answers of the nodes with GPUs: those of the extender's filter, with their GPUs.
+
+    A quota may refuse some of the nodes (``limited``); without one, the placement alone decides.
+    """
+    explained = cache.explain(scheme, demand)
+    if not limited:
+        return tuple(explained)
+    refused = cache.filter(scheme, demand, [name for name, _, _ in explained]).refused.of_quota()
+    return tuple((name, view, refused.get(name, refusal)) for name, view, refusal in explained)
+
+
+def _is_named(pod: Pod, namespace: str, name: str) -> bool:
+    return (pod.ref.namespace, pod.ref.name) == (namespace, name)

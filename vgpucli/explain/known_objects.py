@@ -1,0 +1,96 @@
+"""What is known about one pod or one node, as values. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from reconciler.model import Finding
+from vgpu.kube.closed_nodes import ClosedNode
+from vgpu.ledger import Ledger
+from vgpu.ledger.from_api import Reading
+from vgpu.model.names import Scheme
+from vgpu.model.objects import Node, Pod
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import CandidateView
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpu.quota.limits import NamespaceQuota
+from vgpu.quota.resources import Amounts
+from vgpu.schemes.other_schedulers import Recognised
+
+NodeAnswer = tuple[str, CandidateView | None, PlacementRefusal | None]
+"""A node with GPUs, its view, and why its GPUs refuse the pod; None if it has room for it."""
+
+
+class KnownPod(msgspec.Struct, frozen=True):
+    """What is known about one pod.
+
+    Attributes:
+        pod: the pod, joined with its SharePod.
+        now: unix seconds of the data.
+        demanded: the pod's sharing system and demand, or why the scheduler refuses it everywhere.
+        reading: its claims and requests in every sharing system.
+        node: the node that it is bound or reserved to; None if it is on none, or unknown.
+        ledger: the ledger of that node.
+        findings: the reconciler's findings about the pod.
+        nearby: findings about its ResourceQuotas, and about devices that it holds.
+        quota: the quota of its namespace; None if the scheduler does not place the pod.
+        used: what bound pods of the namespace use of it, by the model of the GPUs.
+        over_quota: why the quota refuses the pod everywhere; None if it does not.
+        answers: of the nodes with GPUs, if the pod is not bound.
+        closed: the nodes that do not take the pod, whatever their GPUs, by name.
+        units_free: names of the nodes whose advertised resources suffice for the pod.
+        shares_cores: whether cores are shared by the pod's sharing system.
+        observed: units of each resource of NVIDIA's own plugin that the pod requests; empty of a
+            pod of another system.
+        other: the other GPU scheduler that the pod belongs to, whose shares are not read.
+    """
+
+    pod: Pod
+    now: float
+    demanded: tuple[SchedulerScheme, PodDemand] | PlacementRefusal
+    reading: Reading = Reading()
+    node: Node | None = None
+    ledger: Ledger | None = None
+    findings: tuple[Finding, ...] = ()
+    nearby: tuple[Finding, ...] = ()
+    quota: NamespaceQuota | None = None
+    used: Mapping[str, Amounts] = {}
+    over_quota: PlacementRefusal | None = None
+    answers: tuple[NodeAnswer, ...] = ()
+    closed: Mapping[str, ClosedNode] = {}
+    units_free: frozenset[str] = frozenset()
+    shares_cores: bool = True
+    observed: Mapping[str, int] = {}
+    other: Recognised | None = None
+
+
+class KnownNode(msgspec.Struct, frozen=True):
+    """What is known about one node.
+
+    Attributes:
+        node: the node.
+        now: unix seconds of the data.
+        schemes: the sharing systems with GPUs on it.
+        view: the node as the scheduler sees it; None if it has no GPUs of a single system that
+            the scheduler places for.
+        reason: why the scheduler has no view of it.
+        ledger: its ledger.
+        findings: the reconciler's findings about the node, its devices and its folders.
+        pods: the pods that hold or have reserved devices on it.
+        resources: what it advertises of the sharing systems' resources.
+        observed: what it advertises of the resources of NVIDIA's own plugin.
+        claiming: its pods that claim GPUs and request none, in sentences.
+    """
+
+    node: Node
+    now: float
+    schemes: tuple[Scheme, ...]
+    view: CandidateView | None
+    reason: PlacementReason | None
+    ledger: Ledger
+    findings: tuple[Finding, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    resources: Mapping[str, int] = {}
+    observed: Mapping[str, int] = {}
+    claiming: tuple[str, ...] = ()

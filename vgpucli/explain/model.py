@@ -1,0 +1,173 @@
+"""The values of an explanation: steps with outcomes, reasons and evidence."""
+
+from enum import StrEnum
+
+import msgspec
+
+from vgpu.kube.closed_nodes import ClosedReason
+from vgpu.model.reasons import Explained
+from vgpu.placement.result import PlacementReason
+
+
+class WayStep(Explained):
+    """A step on the way of a pod, or a part of a node or GPU, in the order of the way."""
+
+    # a pod
+    REQUEST = "request", "the request is valid"
+    QUOTA = "quota", "the quota of the namespace admits the pod"
+    NODES = "nodes", "a node has room for the pod"
+    RESERVED = "reserved", "a scheduler reserves GPUs and binds the pod"
+    ADMITTED = "admitted", "the kubelet admits the pod"
+    ALLOCATED = "allocated", "the device plugin allocates the GPUs"
+    STARTED = "started", "the containers start"
+    USE = "use", "the containers use their shares"
+    # a node
+    REGISTERED = "registered", "the node registers GPUs to share"
+    READY = "ready", "the node is ready and takes new pods"
+    PLUGIN = "plugin", "the device plugin is alive for the scheduler"
+    LOCK = "lock", "no old lock stops the node"
+    RECORDS = "records", "the allocation records of the node can be read"
+    FOLDERS = "folders", "no folder of a sharing library is left over"
+    # a GPU
+    HEALTHY = "healthy", "the GPU takes new shares"
+    SHARES = "shares", "the shares fit into the GPU"
+
+
+class ExplainOutcome(StrEnum):
+    """The outcome of a step."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    WAITING = "waiting"
+
+
+class ExplainReason(Explained):
+    """The reasons of steps that neither the scheduler nor the reconciler has a code for."""
+
+    STALE_SCHEDULER = (
+        "stale_scheduler",
+        (
+            "nodes have room by their allocatable resources and by the allocation records, so the"
+            " scheduler's own memory is stale"
+        ),
+    )
+    OTHER_CHECKS = (
+        "other_checks",
+        "nodes have GPUs for the pod, and kube-scheduler refuses them for another reason",
+    )
+    UNITS_IN_USE = (
+        "units_in_use",
+        (
+            "nodes have GPUs for the pod by the allocation records, but other pods request all of"
+            " the resource that the nodes advertise"
+        ),
+    )
+    NODES_CLOSED = "nodes_closed", "each node with room is not ready, cordoned or tainted"
+    GATED = "gated", "a scheduling gate keeps every scheduler from the pod"
+    OTHER_PLACEMENT = "other_placement", "the sharing system places its pods by its own controller"
+    NOT_REPORTED = "not_reported", "the kubelet has not reported anything about the pod"
+    NOT_ADVERTISED = "not_advertised", "the node registers GPUs and advertises no resource for them"
+    NO_SUCH_GPU = "no_such_gpu", "the node has no such GPU"
+    STARTING = "starting", "the containers are starting"
+    ENDED = "ended", "the pod has ended and holds nothing"
+
+
+class StepReason(msgspec.Struct, frozen=True):
+    """Why a step did not pass.
+
+    Attributes:
+        code: the code of the scheduler's refusal, the reconciler's finding, or of
+            :class:`ExplainReason`.
+        explanation: its sentence.
+        rule: the reconciler's rule, "" if no rule found it.
+    """
+
+    code: str
+    explanation: str
+    rule: str = ""
+
+    @classmethod
+    def of(cls, reason: Explained, rule: str = "") -> "StepReason":
+        """The reason with its own sentence."""
+        return cls(reason.value, reason.explanation, rule)
+
+
+class ExplainedStep(msgspec.Struct, frozen=True):
+    """A step.
+
+    Attributes:
+        step: the step.
+        outcome: the outcome.
+        reasons: why it did not pass, the most important first; () if it passed, or if it was not
+            reached.
+        evidence: what shows the outcome, as sentences.
+        remarks: findings that are no reason for the outcome.
+        since: when the outcome began, unix seconds; None if unknown.
+    """
+
+    step: WayStep
+    outcome: ExplainOutcome
+    reasons: tuple[StepReason, ...] = ()
+    evidence: tuple[str, ...] = ()
+    remarks: tuple[StepReason, ...] = ()
+    since: float | None = None
+
+
+class GpuGroup(msgspec.Struct, frozen=True):
+    """GPUs of some nodes that are skipped for one reason; None is no reason: the GPU fits."""
+
+    reason: PlacementReason | None
+    gpus: int
+
+
+class NodeGroup(msgspec.Struct, frozen=True):
+    """Nodes that give one answer.
+
+    Attributes:
+        reason: why they do not take the pod; None if they have room for it and take new pods.
+        names: the names of the nodes.
+        gpus: their GPUs by reason, the most frequent first.
+        free_bytes: memory of the healthy GPU with the most free memory; None if unknown.
+        detail: what exactly is wrong with the first of them; "" if that is all.
+    """
+
+    reason: PlacementReason | ClosedReason | None
+    names: tuple[str, ...]
+    gpus: tuple[GpuGroup, ...] = ()
+    free_bytes: int | None = None
+    detail: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """An explanation of one object.
+
+    Attributes:
+        kind: ``Pod``, ``Node`` or ``GPU``.
+        name: the object, for people.
+        steps: in the order of the way.
+        as_of: unix seconds of the data.
+        nodes: the answers of nodes to a pod that is not bound.
+        lines: what else a person wants to see, such as the GPUs of a node.
+        conclusion: one sentence.
+        advice: what to do; "" if nothing.
+        notes: what a reader must know to trust the explanation.
+    """
+
+    kind: str
+    name: str
+    steps: tuple[ExplainedStep, ...]
+    as_of: float
+    nodes: tuple[NodeGroup, ...] = ()
+    lines: tuple[str, ...] = ()
+    conclusion: str = ""
+    advice: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def decisive(self) -> ExplainedStep | None:
+        """The step that decides: the first that failed, else the first that waits."""
+        for outcome in (ExplainOutcome.FAILED, ExplainOutcome.WAITING):
+            for step in self.steps:
+                if step.outcome is outcome:
+                    return step
+        return None

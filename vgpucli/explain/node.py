@@ -1,0 +1,226 @@
+"""The state of a node, and of one of its GPUs, in steps. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.model import ObjectKind
+from reconciler.reasons import Cause
+from reconciler.rules.conflicts import CAUSES
+from scheduler.explanation import node_lines
+from vgpu.kube.closed_nodes import closed_to_new_pods
+from vgpu.kube.errors import one_line
+from vgpu.ledger import DeviceEntry
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject
+from vgpu.model.units import count, percentage, rounded_size
+from vgpu.placement.result import PlacementReason
+from vgpu.schemes.registry import registry
+from vgpu.schemes.requesting import REQUESTS_NOTHING
+from vgpucli.explain.conclusion import concluded
+from vgpucli.explain.known_objects import KnownNode
+from vgpucli.explain.model import (
+    ExplainedStep,
+    ExplainOutcome,
+    ExplainReason,
+    Explanation,
+    StepReason,
+    WayStep,
+)
+from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
+from vgpucli.explain.text import gpu_text, share_text
+
+NODE_STEPS: Final = (
+    WayStep.REGISTERED,
+    WayStep.READY,
+    WayStep.PLUGIN,
+    WayStep.LOCK,
+    WayStep.RECORDS,
+    WayStep.FOLDERS,
+)
+"""The steps of a node, in order."""
+
+
+_NO_KNOWN_NAME: Final = (
+    "not checked: the node advertises no resource of a name that vgpu knows; an operator may have"
+    " renamed it"
+)
+
+
+def explain_node(evidence: KnownNode) -> Explanation:
+    """The steps of the node, its GPUs, and a closing sentence."""
+    node = evidence.node
+    steps = (
+        _registered(evidence),
+        _ready(evidence),
+        _plugin(evidence),
+        ExplainedStep(WayStep.LOCK, ExplainOutcome.PASSED),
+        _records(evidence),
+        ExplainedStep(WayStep.FOLDERS, ExplainOutcome.PASSED),
+    )
+    found = [each for each in evidence.findings if each.object_ref.kind is not ObjectKind.DEVICE]
+    judged = tuple(with_findings(step, found) for step in steps)
+    return concluded(
+        Explanation("Node", node.name, judged, evidence.now, lines=tuple(_gpus(evidence)))
+    )
+
+
+def explain_unreadable_node(node: MalformedObject, now: float) -> Explanation:
+    """The explanation of a node that cannot be read."""
+    reason = StepReason.of(Cause.MALFORMED, "malformed_object")
+    text = one_line(f"the object cannot be read: {node.detail}")
+    first = ExplainedStep(WayStep.REGISTERED, ExplainOutcome.FAILED, (reason,), (text,))
+    rest = (ExplainedStep(step, ExplainOutcome.WAITING) for step in NODE_STEPS[1:])
+    return concluded(Explanation("Node", node.name, (first, *rest), now))
+
+
+def gpu_entry(evidence: KnownNode, gpu: str) -> DeviceEntry | None:
+    """The GPU of this index, UUID or beginning of a UUID; None if none or several match.
+
+    Where the GPUs have no index, their position counts.
+    """
+    entries = evidence.ledger.devices
+    exact = [entry for entry in entries if gpu in entry.device.names]
+    if not exact and gpu.isdecimal() and all(entry.device.index is None for entry in entries):
+        exact = list(entries[int(gpu) : int(gpu) + 1])
+    begun = [entry for entry in entries if gpu and entry.device.uuid.startswith(gpu)]
+    found = exact or begun
+    return found[0] if len(found) == 1 else None
+
+
+def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:
+    """The steps of a GPU, its holders, and a closing sentence."""
+    device = entry.device
+    state = _gpu_state(evidence, entry)
+    held = (
+        f"{rounded_size(entry.held.memory_bytes)} of {rounded_size(device.memory_bytes or 0)}"
+        f" and {percentage(entry.held.cores_milli)} of the cores are held"
+    )
+    shares = ExplainedStep(WayStep.SHARES, ExplainOutcome.PASSED, evidence=(held,))
+    own = [each for each in evidence.findings if each.object_ref.name in (device.name, device.uuid)]
+    steps = tuple(
+        with_findings(_with_conflicts(step, evidence, entry), own) for step in (state, shares)
+    )
+    names = dict.fromkeys(device.names, "this GPU")
+    lines = tuple(
+        f"{each.pod.namespace}/{each.pod.name or each.pod.uid}"
+        f"{f'/{each.container}' if each.container else ''}:"
+        f" {share_text(each.share, names)}, {each.phase}"
+        for each in entry.holdings
+    )
+    title = f"{evidence.node.name}/{device.uuid or device.name}"
+    return concluded(Explanation("GPU", title, steps, evidence.now, lines=lines))
+
+
+# ---------------------------------------------------------------- steps
+
+
+def _registered(evidence: KnownNode) -> ExplainedStep:
+    if evidence.ledger.devices:
+        schemes = " and ".join(scheme.value for scheme in evidence.schemes) or "a sharing system"
+        text = f"{count(len(evidence.ledger.devices), 'GPU')} of {schemes}"
+        if evidence.reason is PlacementReason.MIXED_NODE:
+            return _failed(WayStep.REGISTERED, StepReason.of(evidence.reason), text)
+        return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+    if evidence.observed:
+        units = ", ".join(f"{name}: {number}" for name, number in evidence.observed.items())
+        text = f"NVIDIA's device plugin, which registers no GPUs at the API server: {units}"
+        return ExplainedStep(WayStep.REGISTERED, ExplainOutcome.PASSED, evidence=(text,))
+    return _failed(WayStep.REGISTERED, StepReason.of(PlacementReason.NO_GPUS))
+
+
+def _ready(evidence: KnownNode) -> ExplainedStep:
+    closed = closed_to_new_pods(evidence.node)
+    if closed is not None:
+        return _failed(WayStep.READY, StepReason.of(closed.reason))
+    return ExplainedStep(WayStep.READY, ExplainOutcome.PASSED)
+
+
+def _plugin(evidence: KnownNode) -> ExplainedStep:
+    texts = tuple(f"{name}: {units}" for name, units in sorted(evidence.resources.items()))
+    if evidence.ledger.devices and not evidence.resources:
+        return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=(_NO_KNOWN_NAME,))
+    if evidence.ledger.devices and evidence.schemes and not any(evidence.resources.values()):
+        reason = StepReason.of(ExplainReason.NOT_ADVERTISED)
+        return _failed(WayStep.PLUGIN, reason, *texts)
+    return ExplainedStep(WayStep.PLUGIN, ExplainOutcome.PASSED, evidence=texts)
+
+
+def _records(evidence: KnownNode) -> ExplainedStep:
+    view = evidence.view
+    unread = tuple(
+        one_line(each.detail if each.pod is None else f"{_pod_text(each.pod)}: {each.detail}")
+        for each in evidence.ledger.malformed
+        if each.detail != REQUESTS_NOTHING
+    )
+    if view is not None and view.reason is not None:
+        return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)
+    if view is not None and view.standing_reason is not None:
+        standing = (each.text for each in view.standing)
+        texts = (*standing, *unread, *map(one_line, evidence.claiming))
+        return _failed(WayStep.RECORDS, StepReason.of(view.standing_reason), *texts)
+    if unread:
+        texts = (*unread, *map(one_line, evidence.claiming))
+        return _failed(WayStep.RECORDS, StepReason.of(PlacementReason.UNREADABLE), *texts)
+    text = f"{count(len(evidence.pods), 'pod')} with devices"
+    texts = (text, *map(one_line, evidence.claiming))
+    return ExplainedStep(WayStep.RECORDS, ExplainOutcome.PASSED, evidence=texts)
+
+
+def _pod_text(pod: PodRef) -> str:
+    return f"pod {pod.namespace}/{pod.name or pod.uid}"
+
+
+def _gpu_state(evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
+    device = entry.device
+    if not device.healthy:
+        reason = StepReason.of(PlacementReason.UNHEALTHY)
+        return _failed(WayStep.HEALTHY, reason, gpu_text(device))
+    gpus = evidence.view.candidate.gpus if evidence.view is not None else ()
+    if any(gpu.cordoned for gpu in gpus if gpu.device.name == device.name):
+        return _failed(WayStep.HEALTHY, StepReason.of(PlacementReason.CORDONED), gpu_text(device))
+    return ExplainedStep(WayStep.HEALTHY, ExplainOutcome.PASSED, evidence=(gpu_text(device),))
+
+
+def _with_conflicts(step: ExplainedStep, evidence: KnownNode, entry: DeviceEntry) -> ExplainedStep:
+    """The step with the conflicts of the ledger about the GPU, by the rules that report them.
+
+    The finding of such a conflict may be about one of the pods.
+    """
+    conflicts = [
+        (CAUSES[conflict.kind], conflict)
+        for conflict in evidence.ledger.conflicts
+        if conflict.device == entry.device.name and conflict.kind in CAUSES
+    ]
+    own = [each for each in conflicts if GPU_STEPS.get(each[0][0]) is step.step]
+    if not own:
+        return step
+    reasons = (StepReason.of(cause, rule.value) for (rule, cause), _ in own)
+    return structs.replace(
+        step,
+        outcome=ExplainOutcome.FAILED,
+        reasons=tuple(dict.fromkeys((*reasons, *step.reasons))),
+        evidence=(*step.evidence, *(conflict.detail for _, conflict in own if conflict.detail)),
+    )
+
+
+def _failed(step: WayStep, reason: StepReason, *evidence: str) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.FAILED, (reason,), tuple(filter(None, evidence)))
+
+
+def _gpus(evidence: KnownNode) -> Iterator[str]:
+    """The GPUs as the scheduler sees them, else as the ledger has them; findings about them."""
+    if evidence.view is not None and evidence.view.candidate.gpus:
+        rows = [registry().of(scheme) for scheme in evidence.schemes]
+        shares_cores = any(row is None or row.shares_cores for row in rows)
+        lines = node_lines(evidence.node.name, evidence.view, None, shares_cores=shares_cores)
+        yield from (line.strip() for line in lines[1:])
+    else:
+        for entry in evidence.ledger.devices:
+            free = entry.free_memory_bytes
+            amount = "free memory unknown" if free is None else f"{rounded_size(free)} free"
+            yield f"{gpu_text(entry.device)}: {amount}, {count(len(entry.holdings), 'share')}"
+    for finding in evidence.findings:
+        if finding.object_ref.kind is ObjectKind.DEVICE:
+            yield f"{finding.rule}: {'; '.join(finding.evidence)}"

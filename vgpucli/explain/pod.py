@@ -1,0 +1,480 @@
+"""The way of a pod in steps: from its request to the use of its GPUs. Pure."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.reasons import Cause
+from scheduler.explanation import quota_lines, rejection_text, request_text, summary_of
+from scheduler.refused_nodes import RefusedNodes
+from vgpu.inventory import WaitingReason
+from vgpu.inventory.measured import MeasuredUse
+from vgpu.kube.closed_nodes import ClosedReason
+from vgpu.kube.errors import one_line
+from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
+from vgpu.ledger import Holding
+from vgpu.model.allocation import Claim, Request
+from vgpu.model.names import Phase
+from vgpu.model.objects import ContainerState, MalformedObject, Status, holds_devices
+from vgpu.model.reasons import Explained
+from vgpu.model.units import count, percentage, rounded_size
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
+from vgpu.quota.resources import CORES, MEMORY
+from vgpu.schemes.requesting import REQUESTS_NOTHING
+from vgpucli.explain.conclusion import concluded
+from vgpucli.explain.groups import node_groups
+from vgpucli.explain.known_objects import KnownPod
+from vgpucli.explain.model import (
+    ExplainedStep,
+    ExplainOutcome,
+    ExplainReason,
+    Explanation,
+    StepReason,
+    WayStep,
+)
+from vgpucli.explain.rule_steps import with_findings, with_remarks
+from vgpucli.explain.text import gpu_text, share_text, time_text
+
+MOST_NAMED: Final = 5
+"""Maximum number of nodes that a sentence names."""
+
+CHECKS_OF_KUBE_SCHEDULER: Final = (
+    "affinity",
+    "didn't match",
+    "didn't satisfy",
+    "didn't have free ports",
+    "ephemeral-storage",
+    "insufficient cpu",
+    "insufficient memory",
+    "persistentvolume",
+    "taint",
+    "too many pods",
+    "topology spread",
+    "unschedulable",
+    "volume",
+)
+"""Parts of kube-scheduler's messages about checks that are not about GPUs, in lower case (the
+reasons of its own plugins, ``pkg/scheduler/framework/plugins``)."""
+
+
+def explain_pod(evidence: KnownPod) -> Explanation:
+    """The steps of the pod, with a closing sentence."""
+    steps: list[ExplainedStep] = []
+    for check in _CHECKS:
+        step = with_findings(check(evidence), evidence.findings)
+        steps.append(with_remarks(step, evidence.nearby))
+    ref = evidence.pod.ref
+    explanation = Explanation(
+        "Pod",
+        f"{ref.namespace}/{ref.name}",
+        tuple(steps),
+        evidence.now,
+        nodes=node_groups(evidence.answers, evidence.closed),
+    )
+    return concluded(explanation)
+
+
+def explain_unreadable_pod(pod: MalformedObject, now: float) -> Explanation:
+    """The explanation of a pod that cannot be read."""
+    reason = StepReason.of(Cause.MALFORMED, "malformed_object")
+    evidence = (one_line(f"the object cannot be read: {pod.detail}"),)
+    steps = [ExplainedStep(WayStep.REQUEST, ExplainOutcome.FAILED, (reason,), evidence)]
+    steps += [_not_reached(step) for step in POD_STEPS[1:]]
+    name = f"{pod.ref.namespace}/{pod.ref.name}"
+    return concluded(Explanation("Pod", name, tuple(steps), now))
+
+
+# ---------------------------------------------------------------- the checks
+
+
+def _request(evidence: KnownPod) -> ExplainedStep:
+    demanded, pod = evidence.demanded, evidence.pod
+    if text := _observed_request(evidence):
+        return _passed(WayStep.REQUEST, text)
+    if not isinstance(demanded, PlacementRefusal):
+        scheme, demand = demanded
+        text = f"{scheme.row.name}: {request_text(demand.requests)}"
+        return _passed(WayStep.REQUEST, text)
+    if _is_placed_by_others(evidence):
+        requests = tuple(want.request for want in evidence.reading.wanted)
+        return _passed(WayStep.REQUEST, *_foreign_requests(evidence, requests))
+    unread = _unreadable(evidence)
+    if demanded.reason is PlacementReason.NOTHING_REQUESTED and unread:
+        return _failed(WayStep.REQUEST, WaitingReason.UNREADABLE, *unread)
+    if pod.node or pod.terminal:
+        text = f"our scheduler would refuse this request: {demanded.text}"
+        return _passed(WayStep.REQUEST, text)
+    message = demanded.message if demanded.message != demanded.reason.explanation else ""
+    claiming = (wrong.detail for wrong in evidence.reading.malformed)
+    remark = next((detail for detail in claiming if detail == REQUESTS_NOTHING), "")
+    texts = filter(None, (message, demanded.container, remark))
+    return _failed(WayStep.REQUEST, demanded.reason, *texts)
+
+
+def _observed_request(evidence: KnownPod) -> str:
+    """The request of a pod whose share is not read, as text; "" for another pod."""
+    if (other := evidence.other) is not None:
+        return f"a pod of {other.scheduler}, by {other.key}: vgpu does not read its share"
+    if not evidence.observed:
+        return ""
+    units = ", ".join(f"{number} {name}" for name, number in sorted(evidence.observed.items()))
+    return f"NVIDIA's device plugin, which vgpu only observes: {units}"
+
+
+def _quota(evidence: KnownPod) -> ExplainedStep:
+    quota, namespace = evidence.quota, evidence.pod.ref.namespace
+    if quota is None:
+        return _reached(WayStep.QUOTA, evidence, "the scheduler counts no quota for this pod")
+    if not quota:
+        return _passed(WayStep.QUOTA, f"namespace {namespace} has no quota of shared GPUs")
+    lines = tuple(line.strip() for line in quota_lines(quota, evidence.used))
+    refusal = evidence.over_quota
+    if refusal is not None and not _is_placed(evidence):
+        return _failed(WayStep.QUOTA, refusal.reason, refusal.message, *lines)
+    of_placement = [
+        refusal
+        for _, _, refusal in evidence.answers
+        if refusal is not None and refusal.reason in OF_QUOTA
+    ]
+    if of_placement and len(of_placement) == len(evidence.answers):
+        return _failed(WayStep.QUOTA, of_placement[0].reason, of_placement[0].message, *lines)
+    return _passed(WayStep.QUOTA, *lines)
+
+
+def _nodes(evidence: KnownPod) -> ExplainedStep:
+    pod = evidence.pod
+    if pod.node:
+        return _passed(
+            WayStep.NODES, f"the pod is bound to node {pod.node}", since=pod.scheduled_at
+        )
+    if pod.terminal:
+        return _passed(WayStep.NODES, "the pod has ended and was never bound to a node")
+    if evidence.observed:
+        return _passed(WayStep.NODES, "kube-scheduler alone places the pod")
+    if _is_placed_by_others(evidence):
+        other = evidence.other
+        texts = () if other is None else (f"{other.scheduler} places the pod",)
+        return _waiting(WayStep.NODES, ExplainReason.OTHER_PLACEMENT, *texts)
+    if isinstance(evidence.demanded, PlacementRefusal) or evidence.over_quota is not None:
+        return _not_reached(WayStep.NODES)
+    return _room(evidence, evidence.demanded[1])
+
+
+def _room(evidence: KnownPod, demand: PodDemand) -> ExplainedStep:
+    """Whether a node has room for a pod that is not bound."""
+    if not evidence.answers:
+        return _failed(WayStep.NODES, PlacementReason.NO_GPUS, "no node registers GPUs to share")
+    refused = {name: refusal for name, _, refusal in evidence.answers if refusal is not None}
+    fitting = [name for name, _, refusal in evidence.answers if refusal is None]
+    if not fitting:
+        numbers = RefusedNodes.of(refused)
+        reasons = tuple(StepReason.of(reason) for reason, _ in numbers.counts())
+        text = rejection_text(summary_of(numbers), demand)
+        return ExplainedStep(WayStep.NODES, ExplainOutcome.FAILED, reasons, tuple(text.split("; ")))
+    taking = [name for name in fitting if name not in evidence.closed]
+    named = taking or fitting
+    total = count(len(evidence.answers), "node")
+    text = f"GPUs have room on {len(named)} of {total}: {_names(named)}"
+    if not taking:
+        return _failed(WayStep.NODES, ExplainReason.NODES_CLOSED, text)
+    return _passed(WayStep.NODES, text)
+
+
+def _reserved(evidence: KnownPod) -> ExplainedStep:
+    pod, claims = evidence.pod, evidence.reading.claims
+    unread = _unreadable(evidence)
+    if unread and not claims and not pod.terminal:
+        return _failed(WayStep.RESERVED, WaitingReason.UNREADABLE, *unread)
+    if claims:
+        return _claimed(evidence)
+    if pod.terminal:
+        return _passed(WayStep.RESERVED, "the pod has ended, and its annotations name no GPU")
+    return _unclaimed(evidence) if pod.node else _unbound(evidence)
+
+
+def _claimed(evidence: KnownPod) -> ExplainedStep:
+    """The reservation that the annotations of the pod have."""
+    pod, claims = evidence.pod, evidence.reading.claims
+    texts = tuple(_claim_text(evidence, claim) for claim in claims)
+    since = next((claim.assumed_at for claim in claims if claim.assumed_at), None)
+    if pod.node or pod.terminal:
+        return _passed(WayStep.RESERVED, *texts, since=since)
+    quoted = (f"kube-scheduler: {one_line(pod.unschedulable)}",) if pod.unschedulable else ()
+    return _waiting(WayStep.RESERVED, WaitingReason.NOT_BOUND, *texts, *quoted)
+
+
+def _unclaimed(evidence: KnownPod) -> ExplainedStep:
+    """Why a bound pod has no reservation."""
+    where = f"the pod is bound to node {evidence.pod.node}"
+    if _holdings(evidence):
+        return _passed(WayStep.RESERVED, where, "the only GPU of the node needs no annotation")
+    if not evidence.reading.wanted:
+        return _passed(WayStep.RESERVED, where)
+    is_running = _runs(evidence)
+    reason = WaitingReason.RUNNING_WITHOUT if is_running else WaitingReason.NO_ANNOTATION
+    return _failed(WayStep.RESERVED, reason, where)
+
+
+def _unbound(evidence: KnownPod) -> ExplainedStep:
+    """Why a pod without a reservation is not bound."""
+    pod, message = evidence.pod, one_line(evidence.pod.unschedulable)
+    if pod.gated:
+        return _waiting(WayStep.RESERVED, ExplainReason.GATED)
+    if isinstance(evidence.demanded, PlacementRefusal) and not _is_placed_by_others(evidence):
+        return _not_reached(WayStep.RESERVED)
+    if not message:
+        return _waiting(WayStep.RESERVED, WaitingReason.NOT_SCHEDULED)
+    taking = [name for name, _, refusal in evidence.answers if refusal is None]
+    fitting = [name for name in taking if name not in evidence.closed]
+    quoted = f"kube-scheduler: {message}"
+    if not fitting:
+        return _waiting(WayStep.RESERVED, WaitingReason.UNSCHEDULABLE, quoted)
+    return _despite_room(evidence, fitting, quoted)
+
+
+def _despite_room(evidence: KnownPod, fitting: list[str], quoted: str) -> ExplainedStep:
+    """Why kube-scheduler refuses a pod for which these nodes have room."""
+    room = f"nodes with room by the allocation records: {_names(fitting)}"
+    free = [name for name in fitting if name in evidence.units_free]
+    if not free:
+        return _failed(WayStep.RESERVED, ExplainReason.UNITS_IN_USE, room, quoted)
+    if any(part in quoted.lower() for part in CHECKS_OF_KUBE_SCHEDULER):
+        return _waiting(WayStep.RESERVED, ExplainReason.OTHER_CHECKS, quoted, room)
+    advertised = f"nodes whose advertised resources suffice, too: {_names(free)}"
+    stale = _failed(WayStep.RESERVED, ExplainReason.STALE_SCHEDULER, quoted, room, advertised)
+    return structs.replace(stale, since=evidence.pod.scheduled_at)
+
+
+def _admitted(evidence: KnownPod) -> ExplainedStep:
+    pod = evidence.pod
+    if not pod.node:
+        return _not_reached(WayStep.ADMITTED)
+    has_run = any(status.state is not ContainerState.WAITING for status in pod.statuses)
+    if pod.phase == "Failed" and pod.reason and not has_run:
+        text = one_line(f"{pod.reason}: {pod.message}")
+        return _failed(WayStep.ADMITTED, Cause.OTHER, text)
+    if pod.started_at is not None or has_run or pod.phase in ("Running", "Succeeded", "Failed"):
+        text = f"the kubelet of {pod.node} accepted the pod"
+        return _passed(WayStep.ADMITTED, text, since=pod.started_at)
+    node = evidence.node
+    reason: Explained = ExplainReason.NOT_REPORTED
+    if node is not None and not node.ready:
+        reason = ClosedReason.NOT_READY
+    return _waiting(WayStep.ADMITTED, reason, f"node {pod.node}")
+
+
+def _allocated(evidence: KnownPod) -> ExplainedStep:
+    pod, claims = evidence.pod, evidence.reading.claims
+    if not pod.node:
+        return _not_reached(WayStep.ALLOCATED)
+    if any(claim.failed for claim in claims) and not _runs(evidence):
+        return _failed(WayStep.ALLOCATED, WaitingReason.FAILED)
+    pending = sorted(
+        {
+            allocation.container or "the pod"
+            for claim in claims
+            for allocation in claim.allocations
+            if allocation.phase is not Phase.ASSIGNED or allocation.container in claim.unserved
+        }
+    )
+    if pending and holds_devices(pod) and not _runs(evidence):
+        text = f"not allocated yet: {', '.join(pending)}"
+        return _waiting(WayStep.ALLOCATED, WaitingReason.NOT_ASSIGNED, text)
+    if claims:
+        since = next((claim.assigned_at for claim in claims if claim.assigned_at), None)
+        marked = "the annotations have every share as allocated"
+        text = "the containers run" if pending else marked
+        return _passed(WayStep.ALLOCATED, text, since=since)
+    if pod.terminal or _holdings(evidence) or not evidence.reading.wanted:
+        return _passed(WayStep.ALLOCATED)
+    return _not_reached(WayStep.ALLOCATED)
+
+
+def _started(evidence: KnownPod) -> ExplainedStep:
+    pod = evidence.pod
+    if not pod.node:
+        return _not_reached(WayStep.STARTED)
+    if pod.terminal:
+        return _passed(WayStep.STARTED, f"the pod has ended: {pod.phase}")
+    failing = next((status for status in pod.statuses if waits_in_vain(status)), None)
+    if failing is not None:
+        cause = Cause.CRASH_LOOP if failing.reason == CRASH_LOOP else Cause.CANNOT_START
+        return _failed(WayStep.STARTED, cause, _status_text(failing))
+    if _runs(evidence):
+        since = [s.started_at for s in pod.statuses if s.started_at is not None]
+        return _passed(WayStep.STARTED, since=min(since, default=None))
+    state = pod_state(pod)
+    text = one_line(f"{state.waiting_reason}: {state.waiting_message}".strip(": "))
+    if not pod.statuses and pod.started_at is None:
+        return _not_reached(WayStep.STARTED)
+    return _waiting(WayStep.STARTED, ExplainReason.STARTING, *filter(None, (text,)))
+
+
+def _use(evidence: KnownPod) -> ExplainedStep:
+    pod = evidence.pod
+    if not pod.node:
+        return _not_reached(WayStep.USE)
+    if not holds_devices(pod):
+        return _passed(WayStep.USE, "the pod has ended and holds no share of a GPU")
+    held = tuple(_holding_text(evidence, holding) for holding in _holdings(evidence))
+    if not _runs(evidence):
+        idle = tuple(f"not running, {text}" for text in held)
+        return ExplainedStep(WayStep.USE, ExplainOutcome.WAITING, evidence=idle)
+    if pod.deleted_at is not None:
+        due = f"the deletion of the pod is due since {time_text(pod.deleted_at)}"
+        return _passed(WayStep.USE, due, *held)
+    if evidence.observed or evidence.other:
+        text = "the API server does not have its GPU: vgpu top on the node shows it"
+        return _passed(WayStep.USE, text, *held)
+    return _passed(WayStep.USE, *held)
+
+
+_CHECKS: Final[tuple[Callable[[KnownPod], ExplainedStep], ...]] = (
+    _request,
+    _quota,
+    _nodes,
+    _reserved,
+    _admitted,
+    _allocated,
+    _started,
+    _use,
+)
+
+POD_STEPS: Final = (
+    WayStep.REQUEST,
+    WayStep.QUOTA,
+    WayStep.NODES,
+    WayStep.RESERVED,
+    WayStep.ADMITTED,
+    WayStep.ALLOCATED,
+    WayStep.STARTED,
+    WayStep.USE,
+)
+"""The steps of a pod, in order."""
+
+
+def with_use(explanation: Explanation, use: MeasuredUse | None) -> Explanation:
+    """The explanation with what an exporter measured of the pod; None is nothing."""
+    if use is None or MEMORY not in use.used:
+        text = "no exporter that was asked measures the pod"
+    else:
+        cores = f" and {percentage(use.used[CORES])} of a GPU's cores" if CORES in use.used else ""
+        idle = f"; {rounded_size(use.idle[MEMORY])} are idle" if MEMORY in use.idle else ""
+        text = f"it uses {rounded_size(use.used[MEMORY])} of GPU memory{cores} now{idle}"
+    steps = tuple(
+        structs.replace(step, evidence=(*step.evidence, text))
+        if step.step is WayStep.USE and step.outcome is not ExplainOutcome.WAITING
+        else step
+        for step in explanation.steps
+    )
+    return structs.replace(explanation, steps=steps)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _passed(step: WayStep, *evidence: str, since: float | None = None) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.PASSED, evidence=evidence, since=since)
+
+
+def _failed(step: WayStep, reason: Explained, *evidence: str) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.FAILED, (StepReason.of(reason),), evidence)
+
+
+def _waiting(step: WayStep, reason: Explained, *evidence: str) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.WAITING, (StepReason.of(reason),), evidence)
+
+
+def _not_reached(step: WayStep) -> ExplainedStep:
+    return ExplainedStep(step, ExplainOutcome.WAITING)
+
+
+def _reached(step: WayStep, evidence: KnownPod, text: str) -> ExplainedStep:
+    """The step of a pod that the scheduler does not place: passed unless the request is invalid."""
+    if _is_placed(evidence) or _is_placed_by_others(evidence):
+        return _passed(step, text)
+    return _not_reached(step)
+
+
+def _is_placed_by_others(evidence: KnownPod) -> bool:
+    """Whether another than our scheduler places the pod, as for KubeShare."""
+    demanded, reading = evidence.demanded, evidence.reading
+    return bool(evidence.observed or evidence.other) or (
+        isinstance(demanded, PlacementRefusal)
+        and demanded.reason is PlacementReason.NOTHING_REQUESTED
+        and bool(reading.claims or reading.wanted)
+    )
+
+
+def _is_placed(evidence: KnownPod) -> bool:
+    return bool(evidence.pod.node) or evidence.pod.terminal
+
+
+def _runs(evidence: KnownPod) -> bool:
+    """Whether a container runs, or the kubelet reports the pod as running."""
+    pod = evidence.pod
+    return any(status.state is ContainerState.RUNNING for status in pod.statuses) or (
+        pod.phase == "Running" and not pod.statuses
+    )
+
+
+def _unreadable(evidence: KnownPod) -> tuple[str, ...]:
+    return tuple(
+        one_line(malformed.detail)
+        for malformed in evidence.reading.malformed
+        if malformed.detail != REQUESTS_NOTHING
+    )
+
+
+def _foreign_requests(evidence: KnownPod, requests: Iterable[Request]) -> Iterator[str]:
+    schemes = {want.scheme.value for want in evidence.reading.wanted}
+    schemes |= {claim.scheme.value for claim in evidence.reading.claims}
+    named = " and ".join(sorted(schemes))
+    text = request_text(requests)
+    yield f"{named}: {text}" if text else f"{named}, by the annotations of the pod"
+
+
+def _holdings(evidence: KnownPod) -> tuple[Holding, ...]:
+    ledger = evidence.ledger
+    return () if ledger is None else ledger.of_pod(evidence.pod.kubelet_uid)
+
+
+def _claim_text(evidence: KnownPod, claim: Claim) -> str:
+    """By whom, where and when a reservation was made."""
+    devices = _devices(evidence)
+    parts = [
+        share_text(share, devices)
+        for allocation in claim.allocations
+        for share in allocation.shares
+    ]
+    where = f" of node {claim.node or evidence.pod.node}" if claim.node or evidence.pod.node else ""
+    when = f" at {time_text(claim.assumed_at)}" if claim.assumed_at is not None else ""
+    what = ", ".join(parts) or "nothing"
+    return f"the scheduler of {claim.scheme.value} reserved {what}{where}{when}"
+
+
+def _holding_text(evidence: KnownPod, holding: Holding) -> str:
+    sources = ", ".join(holding.sources)
+    who = f"{holding.container} holds" if holding.container else "the pod holds"
+    return f"{who} {share_text(holding.share, _devices(evidence))} ({sources})"
+
+
+def _devices(evidence: KnownPod) -> Mapping[str, str]:
+    """The GPUs of the pod's node for people, under every name that a share may have."""
+    ledger = evidence.ledger
+    entries = ledger.devices if ledger is not None else ()
+    return {name: gpu_text(entry.device) for entry in entries for name in entry.device.names}
+
+
+def _status_text(status: Status) -> str:
+    message = "" if status.reason == CRASH_LOOP else f": {one_line(status.message)}"
+    restarts = f", {count(status.restarts, 'restart')}" if status.restarts else ""
+    last = f"; it ended with {status.last_reason}" if status.last_reason else ""
+    return f"container {status.name}: {status.reason}{restarts}{message}{last}"
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,108 @@
+"""The objects that `vgpu explain` needs: from dumps, or as few as possible from the API server."""
+
+from collections.abc import Collection, Iterable, Sequence
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from reconciler.observe.lock_owners import LockOwnerReader, named_owners
+from vgpu.apiserver.client import ApiClient
+from vgpu.apiserver.connection import ClusterError
+from vgpu.inventory import Objects, Units, detect_schemes
+from vgpu.kube.kinds import NODES
+from vgpu.model.objects import Node, Pod
+from vgpucli.explain.evidence import ClusterObjects
+from vgpucli.inspect.read import from_cluster, from_files, with_quotas
+
+MOST_NODES: Final = 32
+"""Maximum number of nodes that are read by name; a list of 5,000 nodes takes ten large requests."""
+
+
+def dumped(paths: Sequence[str]) -> ClusterObjects:
+    """The objects of dumps. Raises click.ClickException."""
+    read = from_files(paths)
+    return ClusterObjects(
+        read.objects,
+        read.as_of,
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+        is_dump=True,
+        notes=read.notes,
+    )
+
+
+def for_pod(cluster: ApiClient, namespace: str, name: str) -> ClusterObjects:
+    """What an explanation of the pod needs; of a bound pod only its node and its namespace.
+
+    Raises ClusterError, NotFound if there is neither such a pod nor such a SharePod, and
+    SourceError.
+    """
+    pod = _pod(cluster, namespace, name)
+    read = from_cluster(cluster, pod.node if pod is not None else "", reads_resource_claims=False)
+    objects = _with_pods(read.objects, () if pod is None else (pod,))
+    read = with_quotas(msgspec.structs.replace(read, objects=objects), cluster, namespace)
+    is_limited = bool(read.namespaces or read.quotas or read.gpu_quota)
+    if pod is not None and pod.node and is_limited:
+        objects = _with_namespace(cluster, objects, namespace)
+    return ClusterObjects(
+        objects,
+        read.as_of,
+        read.namespaces,
+        read.quotas,
+        read.gpu_quota,
+        notes=read.notes,
+    )
+
+
+def for_node(cluster: ApiClient, name: str) -> ClusterObjects:
+    """What an explanation of the node needs: the node, its pods, and those that are not bound.
+
+    Raises ClusterError, SourceError, and click.ClickException if there is no such node.
+    """
+    read = from_cluster(cluster, name, reads_resource_claims=False)
+    codecs = detect_schemes(read.objects, Units()).codecs
+    known = {(pod.ref.namespace, pod.ref.name) for pod in read.objects.pods}
+    owners = LockOwnerReader(cluster.pod).ask(
+        [owner for owner in named_owners(read.objects.nodes, codecs) if owner not in known]
+    )
+    notes = (*read.notes, *filter(None, (owners.note,)))
+    return ClusterObjects(read.objects, read.as_of, lock_owners=owners.known, notes=notes)
+
+
+def _pod(cluster: ApiClient, namespace: str, name: str) -> Pod | None:
+    """The pod; None if only a SharePod has the name."""
+    try:
+        return cluster.pod(namespace, name)
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        try:
+            cluster.sharepod(namespace, name)
+        except ClusterError as missing:
+            if missing.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN):
+                raise error from None
+            raise
+        return None
+
+
+def _with_namespace(cluster: ApiClient, objects: Objects, namespace: str) -> Objects:
+    """The objects with the pods of a namespace that has a quota, and the nodes of these pods."""
+    pods = [pod for page in cluster.pods(namespace=namespace) for pod in page.objects]
+    names = {pod.node for pod in pods} - {"", *(node.name for node in objects.nodes)}
+    nodes = _named_nodes(cluster, names)
+    return _with_pods(msgspec.structs.replace(objects, nodes=(*objects.nodes, *nodes)), pods)
+
+
+def _named_nodes(cluster: ApiClient, names: Collection[str]) -> tuple[Node, ...]:
+    """The nodes of these names that exist; each by itself, if this is less than a list."""
+    if len(names) > MOST_NODES:
+        return tuple(node for node in cluster.nodes() if node.name in names)
+    found = (cluster.find(NODES, "", name) for name in sorted(names))
+    return tuple(node for node in found if node is not None)
+
+
+def _with_pods(objects: Objects, pods: Iterable[Pod]) -> Objects:
+    by_uid = {pod.ref.uid: pod for pod in (*objects.pods, *pods)}
+    return msgspec.structs.replace(objects, pods=tuple(by_uid.values()))

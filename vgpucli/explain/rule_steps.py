@@ -1,0 +1,116 @@
+"""The step that each of the reconciler's rules belongs to. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from reconciler.model import Finding, ObjectKind
+from reconciler.reasons import Rule
+from vgpucli.explain.model import ExplainedStep, ExplainOutcome, StepReason, WayStep
+
+POD_STEPS: Final[Mapping[Rule, WayStep]] = {
+    Rule.REFUSED: WayStep.ADMITTED,
+    Rule.TERMINATED: WayStep.USE,
+    Rule.OVER_PROMISED: WayStep.RESERVED,
+    Rule.PRESTART_FAILED: WayStep.ALLOCATED,
+    Rule.NO_GPU_MATCHED: WayStep.ALLOCATED,
+    Rule.ASSUMED_EXPIRED: WayStep.ALLOCATED,
+    Rule.ASSUMED_UNBOUND: WayStep.RESERVED,
+    Rule.LEFTOVER_CLAIM: WayStep.ALLOCATED,
+    Rule.GPU_DRIFT: WayStep.ALLOCATED,
+    Rule.RECOVER: WayStep.ALLOCATED,
+    Rule.DOUBLE_BOOKED: WayStep.RESERVED,
+    Rule.RUNNING_WITHOUT_DEVICE: WayStep.ALLOCATED,
+    Rule.LOST_DEVICE: WayStep.USE,
+    Rule.UNOWNED_PROCESS: WayStep.USE,
+    Rule.OVER_LIMIT: WayStep.USE,
+    Rule.KUBESHARE: WayStep.RESERVED,
+    Rule.STUCK_TERMINATING: WayStep.USE,
+    Rule.HELD_FOR_NOTHING: WayStep.STARTED,
+    Rule.IDLE_HOLDER: WayStep.USE,
+    Rule.OVER_QUOTA: WayStep.QUOTA,
+    Rule.MALFORMED_OBJECT: WayStep.REQUEST,
+}
+"""The steps of findings about pods and SharePods."""
+
+NODE_STEPS: Final[Mapping[Rule, WayStep]] = {
+    Rule.STALE_LOCK: WayStep.LOCK,
+    Rule.STALE_HANDSHAKE: WayStep.PLUGIN,
+    Rule.MALFORMED_OBJECT: WayStep.REGISTERED,
+    Rule.ORPHAN_SHIM_DIR: WayStep.FOLDERS,
+}
+"""The steps of findings about nodes and folders on nodes."""
+
+GPU_STEPS: Final[Mapping[Rule, WayStep]] = {
+    Rule.DOUBLE_BOOKED: WayStep.SHARES,
+    Rule.RUNNING_WITHOUT_DEVICE: WayStep.SHARES,
+    Rule.UNOWNED_PROCESS: WayStep.SHARES,
+    Rule.LOST_DEVICE: WayStep.HEALTHY,
+    Rule.RESOURCE_CLAIM: WayStep.SHARES,
+}
+"""The steps of findings about devices."""
+
+STEPS_BY_KIND: Final[Mapping[ObjectKind, Mapping[Rule, WayStep]]] = {
+    ObjectKind.POD: POD_STEPS,
+    ObjectKind.SHARE_POD: POD_STEPS,
+    ObjectKind.NODE: NODE_STEPS,
+    ObjectKind.FOLDER: NODE_STEPS,
+    ObjectKind.DEVICE: GPU_STEPS,
+}
+"""The step of each rule, by the kind of the finding's object."""
+
+REMARKED_STEPS: Final[Mapping[ObjectKind, WayStep]] = {
+    ObjectKind.RESOURCE_QUOTA: WayStep.QUOTA,
+    ObjectKind.NAMESPACE: WayStep.QUOTA,
+    ObjectKind.DEVICE: WayStep.USE,
+}
+"""The steps of a pod at which findings about another object are remarks: about its namespace or a
+ResourceQuota there, and about a device that it holds."""
+
+
+def step_of(finding: Finding) -> WayStep | None:
+    """The step that fails by the finding; None if its rule has none for such an object."""
+    return STEPS_BY_KIND.get(finding.object_ref.kind, {}).get(finding.rule)
+
+
+def with_findings(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedStep:
+    """The step with the findings that belong to it: it has failed if there is one.
+
+    The step's own reasons come after those of the findings, which know more.
+    """
+    own = [finding for finding in findings if step_of(finding) is step.step]
+    if not own:
+        return step
+    found = dict.fromkeys(map(_reason, own))
+    codes = {reason.code for reason in found}
+    others = (reason for reason in step.reasons if reason.code not in codes)
+    since = [finding.since for finding in own if finding.since is not None]
+    return structs.replace(
+        step,
+        outcome=ExplainOutcome.FAILED,
+        reasons=(*found, *others),
+        evidence=tuple(dict.fromkeys((*_evidence(own), *step.evidence))),
+        since=min(since, default=step.since),
+    )
+
+
+def with_remarks(step: ExplainedStep, findings: Iterable[Finding]) -> ExplainedStep:
+    """The step with findings about other objects, which change nothing about its outcome."""
+    own = [each for each in findings if REMARKED_STEPS.get(each.object_ref.kind) is step.step]
+    if not own:
+        return step
+    return structs.replace(
+        step,
+        evidence=(*step.evidence, *_evidence(own)),
+        remarks=(*step.remarks, *map(_reason, own)),
+    )
+
+
+def _reason(finding: Finding) -> StepReason:
+    return StepReason.of(finding.cause, finding.rule.value)
+
+
+def _evidence(findings: Iterable[Finding]) -> Iterator[str]:
+    for finding in findings:
+        yield from finding.evidence

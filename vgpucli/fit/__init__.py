@@ -1,0 +1,1 @@
+"""`vgpu fit`: how many more pods fit on shared GPUs."""

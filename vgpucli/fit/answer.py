@@ -1,0 +1,201 @@
+"""How many pods of one demand fit into a cluster, and where, as the scheduler places them. Pure.
+
+The scheduler's cache answers: its filter, its scores, its quotas. So the answer is that of
+``vgpu scheduler`` on the same objects. kube-scheduler's own checks are known as far as nodes are
+cordoned or not ready; CPU, memory, taints, selectors and affinity are not.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import structs
+
+from scheduler.explanation import rejection_text, summary_of
+from scheduler.node_cache import PodPlacement
+from scheduler.refused_nodes import RefusedNodes
+from scheduler.simulation import SchedulingSimulation
+from vgpu.model.allocation import Device
+from vgpu.model.effective_shares import effective_shares
+from vgpu.model.objects import Node, Pod, holds_devices
+from vgpu.placement.candidate import PodDemand
+from vgpu.placement.counting import PodCounter
+from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.result import PlacementReason, PlacementRefusal
+from vgpucli.fit.model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
+
+MOST_ON_NODE: Final = 10_000
+"""Maximum number of pods that are counted on a node."""
+
+MOST_PLACED: Final = 1_000
+"""Maximum number of pods that are placed one after another."""
+
+
+def exclusions(nodes: Iterable[Node], drained: Iterable[str]) -> dict[str, NodeExclusion]:
+    """The nodes on which kube-scheduler places no pod."""
+    gone = frozenset(drained)
+    excluded = {}
+    for node in nodes:
+        if node.name in gone:
+            excluded[node.name] = NodeExclusion.DRAINED
+        elif node.unschedulable:
+            excluded[node.name] = NodeExclusion.CORDONED
+        elif not node.ready:
+            excluded[node.name] = NodeExclusion.NOT_READY
+    return excluded
+
+
+def answer(
+    simulation: SchedulingSimulation,
+    demanded: tuple[SchedulerScheme, PodDemand],
+    wanted: int | None = None,
+) -> FitAnswer:
+    """How many pods fit: as many as do, or at most ``wanted``.
+
+    Pods are placed one after another where a number is wanted, or where a quota of their namespace
+    has to be counted; else the pods of each node are counted, since they depend on nothing else.
+    The cache counts no pod of the answer afterwards.
+    """
+    scheme, demand = demanded
+    if wanted is None:
+        counted = _counted(simulation, scheme, demand)
+        if not counted.pods or not simulation.cache.quota_of(demand).quota:
+            return counted
+        wanted = counted.pods
+    with simulation.supposing():
+        return _placed(simulation, scheme, demand, wanted)
+
+
+def place_pods(
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, wanted: int
+) -> tuple[list[PodPlacement], RefusedNodes | None]:
+    """Place at most ``wanted`` pods of the demand one after another; why the next one has no place.
+
+    None if as many were placed as are wanted.
+    """
+    placed: list[PodPlacement] = []
+    for number in range(wanted):
+        ref = structs.replace(demand.pod, name=f"{demand.pod.name}-{number}", uid=f"fit-{number}")
+        placement = simulation.place(scheme, structs.replace(demand, pod=ref))
+        if isinstance(placement, RefusedNodes):
+            return placed, placement
+        placed.append(placement)
+    return placed, None
+
+
+def move(
+    simulation: SchedulingSimulation, pods: Iterable[Pod], drained: frozenset[str]
+) -> tuple[MovedPod, ...]:
+    """Place the pods of the drained nodes on the others.
+
+    The cache counts them there afterwards. Pods of DaemonSets end with their node, and KubeShare's
+    have a scheduler of their own: neither are moved.
+    """
+    leaving = [
+        pod
+        for pod in pods
+        if pod.node in drained and holds_devices(pod) and not _is_of_daemon_set(pod)
+    ]
+    for pod in leaving:
+        simulation.evict(pod)
+    return place_again(simulation, leaving)
+
+
+def place_again(simulation: SchedulingSimulation, evicted: Iterable[Pod]) -> tuple[MovedPod, ...]:
+    """Place what the owners of evicted pods create, the most important first.
+
+    Pods that request nothing that the scheduler places are left out.
+    """
+    moved = []
+    for pod in sorted(evicted, key=lambda each: (-each.priority, each.created_at or 0.0, each.ref)):
+        demanded = simulation.replacement(pod)
+        if isinstance(demanded, PlacementRefusal):
+            if demanded.reason is not PlacementReason.NOTHING_REQUESTED:
+                moved.append(MovedPod(pod.ref, pod.node, refusal=demanded.text))
+            continue
+        placed = simulation.place(*demanded)
+        if isinstance(placed, RefusedNodes):
+            refusal = rejection_of(placed, demanded[1])
+            moved.append(MovedPod(pod.ref, pod.node, refusal=refusal))
+        else:
+            moved.append(MovedPod(pod.ref, pod.node, placed.node))
+    return tuple(moved)
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _is_of_daemon_set(pod: Pod) -> bool:
+    return pod.owner is not None and pod.owner.kind == "DaemonSet"
+
+
+def _counted(
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand
+) -> FitAnswer:
+    """All pods that fit, each node by itself."""
+    counter = PodCounter(scheme.dialect, demand, MOST_ON_NODE)
+    wanted = frozenset(simulation.names)
+    refused: dict[str, PlacementRefusal] = {}
+    nodes = []
+    for name, view, refusal in simulation.cache.explain(scheme, demand):
+        if name not in wanted:
+            continue
+        if refusal is not None or view is None:
+            refused[name] = refusal or PlacementRefusal.of(PlacementReason.NO_GPUS)
+            continue
+        counted = counter.count(view.candidate)
+        devices = [gpu.device for gpu in view.candidate.gpus]
+        nodes.append(NodeFit(name, counted.pods, _gpu_shares(devices, counted.shares)))
+    over_quota = simulation.cache.quota_of(demand).refusal
+    if over_quota is not None:
+        refused = dict.fromkeys(simulation.names, over_quota)
+        nodes = []
+    return FitAnswer(
+        scheme.row.name,
+        sum(node.pods for node in nodes),
+        all(node.pods < MOST_ON_NODE for node in nodes),
+        tuple(nodes),
+        rejection_of(RefusedNodes.of(refused), demand),
+        {reason.value: number for reason, number in RefusedNodes.of(refused).counts()},
+    )
+
+
+def _placed(
+    simulation: SchedulingSimulation, scheme: SchedulerScheme, demand: PodDemand, wanted: int
+) -> FitAnswer:
+    """At most ``wanted`` pods, placed one after another on the nodes with the best scores."""
+    placed, refused = place_pods(simulation, scheme, demand, min(wanted, MOST_PLACED))
+    rejection = rejection_of(refused, demand) if refused is not None else ""
+    return FitAnswer(
+        scheme.row.name, len(placed), refused is not None, node_fits(placed), rejection
+    )
+
+
+def node_fits(placed: Iterable[PodPlacement]) -> tuple[NodeFit, ...]:
+    """The placements by node."""
+    on_nodes: dict[str, list[PodPlacement]] = {}
+    for placement in placed:
+        on_nodes.setdefault(placement.node, []).append(placement)
+    return tuple(_node_fit(name, on_nodes[name]) for name in sorted(on_nodes))
+
+
+def rejection_of(refused: RefusedNodes, demand: PodDemand) -> str:
+    """The scheduler's event for a pod that these nodes refuse; "" without nodes."""
+    return rejection_text(summary_of(refused), demand) if refused.names else ""
+
+
+def _node_fit(name: str, placements: Sequence[PodPlacement]) -> NodeFit:
+    names = placements[0].devices
+    shares = Counter(
+        names[share.device]
+        for placement in placements
+        for share in effective_shares(placement.allocations)
+    )
+    devices = tuple(dict.fromkeys(names.values()))
+    return NodeFit(name, len(placements), _gpu_shares(devices, map(shares.__getitem__, devices)))
+
+
+def _gpu_shares(devices: Sequence[Device], shares: Iterable[int]) -> tuple[GpuShares, ...]:
+    """The GPUs that have shares; ``devices`` are all of a node, in the order of its register."""
+    numbered = zip(range(len(devices)), devices, shares, strict=True)
+    return tuple(GpuShares(*row) for row in numbered if row[2])

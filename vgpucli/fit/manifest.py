@@ -1,0 +1,80 @@
+"""The pod of a manifest: a Pod, or the template of a workload's pods."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from vgpu.kube.documents import Keep
+from vgpu.kube.kinds import PODS
+from vgpu.model.names import PodRef
+from vgpu.model.objects import Container, Pod
+from vgpu.model.reasons import Reason, SourceError
+
+NAME: Final = "the pod"
+"""Name of a pod that has none yet."""
+
+DEPTH: Final = 4
+"""Maximum number of templates within each other: a CronJob has two."""
+
+
+def pod_of_requests(requests: Mapping[str, int], namespace: str) -> Pod:
+    """A pod whose only container requests these extended resources, in units."""
+    return Pod(PodRef(NAME, namespace, NAME), containers=(Container("main", requests),))
+
+
+def pods_of_manifest(content: bytes, source: str, namespace: str) -> tuple[Pod, ...]:
+    """The pods of a YAML or JSON manifest that request extended resources of a sharing system.
+
+    ``namespace`` is that of objects without one. Raises SourceError, which names ``source``.
+    """
+    try:
+        documents = list(yaml.safe_load_all(content))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        line = " ".join(str(error).split())
+        raise SourceError(Reason.MALFORMED, source, f"it is not YAML: {line}") from error
+    pods: list[Pod] = []
+    for document in documents:
+        for spec in _templates(document, DEPTH):
+            pods += PODS.kept(_as_pod(spec, namespace), source, Keep.SHARING)
+    return tuple(pods)
+
+
+def _templates(document: object, depth: int) -> Iterator[dict[str, Any]]:
+    """The Pods and pod templates in an object; of a List, in its items."""
+    if not isinstance(document, dict) or not depth:
+        return
+    items = document.get("items")
+    if isinstance(items, list):
+        for item in items:
+            yield from _templates(item, depth - 1)
+        return
+    spec = document.get("spec")
+    if not isinstance(spec, dict):
+        return
+    if "containers" in spec:
+        yield document
+    for key in ("template", "jobTemplate"):
+        inner = spec.get(key)
+        if isinstance(inner, dict):
+            yield from _templates(_in_namespace(inner, document), depth - 1)
+
+
+def _in_namespace(inner: dict[str, Any], outer: dict[str, Any]) -> dict[str, Any]:
+    """A template with the name and namespace of its object."""
+    of_outer, of_inner = _metadata(outer), _metadata(inner)
+    named = {key: of_outer[key] for key in ("name", "namespace") if key in of_outer}
+    return {**inner, "metadata": {**of_inner, **named}}
+
+
+def _metadata(document: dict[str, Any]) -> dict[str, Any]:
+    metadata = document.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _as_pod(document: dict[str, Any], namespace: str) -> bytes:
+    """The document as the JSON of a Pod that does not exist yet."""
+    named = {"name": NAME, "namespace": namespace, **_metadata(document), "uid": NAME}
+    spec = {key: value for key, value in document["spec"].items() if key != "nodeName"}
+    return msgspec.json.encode({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})

@@ -1,0 +1,1 @@
+"""`vgpu inspect`: who holds what on the cluster's GPUs."""

@@ -1,0 +1,106 @@
+"""``vgpu inspect``'s part about NVIDIA's own device plugin: its table and its document. Pure."""
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from vgpu.inventory.nvidia import NvidiaDevices
+from vgpu.model.durations import age
+from vgpu.model.names import PodRef, Sharing
+from vgpu.model.units import count, rounded_size
+from vgpu.program.terminal import BAD, BOLD, DIM, DOUBTFUL, PLAIN, Line
+from vgpu.schemes.nvidia.node import AdvertisedDevices
+from vgpucli.inspect.text import is_stuck, state_text
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """A way of sharing in words.
+
+    Attributes:
+        text: the way, with its limit.
+        unit: what a unit of the resource is.
+        limit: the limit of a container; "" is the memory of its devices.
+    """
+
+    text: str
+    unit: str
+    limit: str = ""
+
+
+_UNLIMITED: Final = "unlimited"
+
+_WAYS: Final[Mapping[Sharing, _Way]] = {
+    Sharing.EXCLUSIVE: _Way("whole GPUs", "GPU"),
+    Sharing.TIME_SLICING: _Way("time-slicing, no limit", "replica", _UNLIMITED),
+    Sharing.MPS: _Way("MPS, a limit of each process", "replica", "limit on the node"),
+    Sharing.MIG: _Way("MIG", "instance"),
+    Sharing.MIG_TIME_SLICING: _Way(
+        "MIG with time-slicing, no limit inside an instance", "replica", _UNLIMITED
+    ),
+    Sharing.UNKNOWN: _Way("the node's labels do not show how they are shared", "unit", "unknown"),
+}
+
+_NOTE: Final = (
+    "The way of sharing is by the node's labels. The API server has neither the GPU of these"
+    " containers nor the limits of MPS: vgpu top shows both on the node."
+)
+
+
+def nvidia_lines(
+    shown: Sequence[NvidiaDevices],
+    as_of: float,
+    name: Callable[[PodRef, str], str],
+    *,
+    width: int,
+    dash: str,
+    times: str,
+) -> Iterator[Line]:
+    """The lines, at most ``width`` wide but for names; ``name`` pads the names of containers.
+
+    ``dash`` stands for what is not known.
+    """
+    if not shown:
+        return
+    yield [("NVIDIA's device plugin", BOLD)]
+    for of_node in shown:
+        devices = of_node.devices
+        way = _WAYS[devices.sharing]
+        facts = filter(None, [_devices(devices, times)])
+        node = of_node.node or "not scheduled"
+        yield [(f"  {node}  ", BOLD), ("  ".join((devices.resource, *facts)), DIM)]
+        if of_node.node:
+            yield [(f"    {way.text}: {_held(of_node, way)}", PLAIN)]
+        for holder in of_node.holders:
+            limit = (_limit(devices, way, holder.number) if of_node.node else "") or dash
+            since = "" if holder.since is None else age(as_of - holder.since)
+            cells = f"{count(holder.number, way.unit):>12}  {limit:<17} {since:>5}"
+            yield [(f"    {name(holder.pod, holder.container)} {cells}".rstrip(), PLAIN)]
+            if text := state_text(holder.state, as_of):
+                yield [(f"      {text}", BAD if is_stuck(holder.state) else DOUBTFUL)]
+    for line in textwrap.wrap(_NOTE, width, initial_indent="  ", subsequent_indent="  "):
+        yield [(line, DIM)]
+    yield []
+
+
+def _devices(devices: AdvertisedDevices, times: str) -> str:
+    """Number, model and memory of the devices, as far as labels have them."""
+    number = f"{devices.devices} {times} " if devices.devices and devices.model else ""
+    size = f"{rounded_size(devices.memory_bytes)} each" if devices.memory_bytes else ""
+    return ", ".join(filter(None, (number + devices.model, size)))
+
+
+def _held(of_node: NvidiaDevices, way: _Way) -> str:
+    devices = of_node.devices
+    each = ""
+    if way.unit == "replica" and devices.replicas:
+        of = "instance" if devices.sharing is Sharing.MIG_TIME_SLICING else "GPU"
+        each = f", {devices.replicas} of each {of}"
+    return f"{of_node.held} of {count(devices.allocatable, way.unit)} allocated{each}"
+
+
+def _limit(devices: AdvertisedDevices, way: _Way, number: int) -> str:
+    if way.limit:
+        return way.limit
+    return rounded_size(devices.memory_bytes * number) if devices.memory_bytes else ""

@@ -1,0 +1,363 @@
+"""The objects that `vgpu inspect` shows: from the API server, or from dumps of it."""
+
+import difflib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from vgpu.inventory import Objects, with_resource_claims
+from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.disruption import DisruptionBudget
+from vgpu.kube.documents import Keep, ObjectPage
+from vgpu.kube.dump import (
+    GPU_QUOTA,
+    GPU_QUOTA_NAMESPACE,
+    Dump,
+    decode_dump,
+    ignored_text,
+    labels_in_dump,
+    marks_in_dump,
+    nothing_in_it,
+)
+from vgpu.kube.kinds import (
+    BUDGETS,
+    NAMESPACE_MARKS,
+    NAMESPACES,
+    POD_LABELS,
+    POD_MARKS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    RESOURCE_SLICES,
+    SHARE_PODS,
+)
+from vgpu.kube.selectors import Selects
+from vgpu.model.names import PodRef
+from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
+from vgpu.model.reasons import SourceError
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+from vgpu.model.units import count
+from vgpu.program.kube_flags import not_a_dump, read_dump
+from vgpu.quota.of_cluster import has_gpu_admission
+from vgpu.schemes.registry import registry
+
+if TYPE_CHECKING:
+    from vgpu.apiserver.client import ApiClient
+
+_Kept = TypeVar("_Kept")
+
+
+class Read(msgspec.Struct, frozen=True):
+    """The objects, with the time of the read in unix seconds; ``notes`` name missing ones.
+
+    ``selected`` are the UIDs of the pods that the label selector selects, None without one.
+    ``namespaces``, ``quotas`` and ``gpu_quota`` (the data of gpu-admission's ConfigMap) declare
+    quotas; ``marks`` are teams by ``<namespace>/<pod>``, and by ``/<namespace>``. ``budgets`` are
+    the PodDisruptionBudgets, and ``labels`` all labels of pods, by UID.
+    """
+
+    objects: Objects
+    as_of: float
+    notes: tuple[str, ...] = ()
+    selected: frozenset[str] | None = None
+    namespaces: tuple[Namespace, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    gpu_quota: Mapping[str, str] | None = None
+    marks: Mapping[str, str] = {}
+    budgets: tuple[DisruptionBudget, ...] = ()
+    labels: Mapping[str, Mapping[str, str]] = {}
+
+
+def from_files(
+    paths: Sequence[str],
+    selects: Selects | None = None,
+    team_key: str = "",
+    *,
+    budgets: bool = False,
+) -> Read:
+    """The objects of all dumps of ``kubectl get … -o json``. Raises click.ClickException.
+
+    ``labels`` are read with ``selects`` or ``budgets`` only.
+    """
+    marks: dict[str, str] = {}
+    nodes: dict[str, Node] = {}
+    pods: dict[str, Pod] = {}
+    share_pods: dict[str, Pod] = {}
+    unhealthy: dict[str, str] = {}
+    others: Counter[str] = Counter()
+    malformed: dict[tuple[str, PodRef], MalformedObject] = {}
+    resource_claims_by_uid: dict[str, ResourceClaim] = {}
+    slices: dict[str, ResourceSlice] = {}
+    seen = 0
+    times: list[float] = []
+    labels: dict[str, Mapping[str, str]] = {}
+    dumps: list[Dump] = []
+    for path in paths:
+        content, written = read_dump(path)
+        try:
+            dump = decode_dump(content, path, keep=Keep.RESOURCE_CLAIMS)
+        except SourceError as error:
+            raise not_a_dump(str(error)) from error
+        if selects is not None or budgets:
+            labels |= labels_in_dump(content, path)
+        if team_key:
+            marks |= marks_in_dump(content, team_key, path)
+        times.append(written)
+        dumps.append(dump)
+        nodes |= {node.name: node for node in dump.nodes}
+        pods |= {pod.ref.uid: pod for pod in dump.pods}
+        share_pods |= {pod.ref.uid: pod for pod in dump.share_pods}
+        unhealthy |= dump.unhealthy
+        resource_claims_by_uid |= {
+            resource_claim.uid: resource_claim for resource_claim in dump.resource_claims
+        }
+        slices |= {one.name: one for one in dump.resource_slices}
+        malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
+        others.update(dump.others)
+        seen += dump.total
+    ignored = ignored_text(others)
+    if dumps and all(dump.is_foreign for dump in dumps):
+        raise not_a_dump(f"{' and '.join(paths)}: {nothing_in_it(ignored)}")
+    notes = [f"{ignored} ignored"] if ignored else []
+    if not nodes:
+        notes.append("there are no nodes in the dump, so it is not known what GPUs there are")
+    if not seen:
+        notes.append("there are no pods in the dump: all GPUs look free")
+    if "ConfigMap" not in others and not unhealthy:
+        notes += _unknown_health(nodes.values(), "there are no ConfigMaps in the dump")
+    sharing, resource_claims = with_resource_claims(
+        pods.values(), resource_claims_by_uid.values(), slices.values()
+    )
+    objects = Objects(
+        tuple(nodes.values()),
+        sharing,
+        tuple(share_pods.values()),
+        unhealthy,
+        tuple(malformed.values()),
+        resource_claims,
+    )
+    chosen = None
+    if selects is not None:
+        chosen = frozenset(uid for uid, own in labels.items() if selects(own))
+    return Read(
+        objects,
+        min(times),
+        tuple(notes),
+        chosen,
+        tuple(namespace for dump in dumps for namespace in dump.namespaces),
+        tuple(quota for dump in dumps for quota in dump.resource_quotas),
+        next((dump.gpu_quota for dump in dumps if dump.gpu_quota is not None), None),
+        marks,
+        tuple(budget for dump in dumps for budget in dump.budgets),
+        labels,
+    )
+
+
+def from_cluster(
+    cluster: "ApiClient",
+    node: str,
+    selector: str = "",
+    *,
+    for_placement: bool = False,
+    reads_resource_claims: bool = True,
+) -> Read:
+    """The API server's objects; with a node only its own, and pods that are not bound yet.
+
+    With ``for_placement`` neither SharePods nor ResourceClaims are read: others place these.
+    Without ``reads_resource_claims`` no ResourceClaims are read either.
+
+    Raises ClusterError, SourceError, and click.ClickException for a node that does not exist.
+    """
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import, see connection.py
+
+    as_of = time.time()
+    malformed: list[MalformedObject] = []
+    if node:
+        try:
+            nodes: tuple[Node, ...] = (cluster.node(node),)
+        except ClusterError as error:
+            if error.reason == "NotFound":
+                raise no_such_node(node, (other.name for other in cluster.nodes())) from error
+            raise
+        selectors = [f"spec.nodeName={node}", "spec.nodeName="]
+    else:
+        node_pages, selectors = tuple(cluster.node_pages(ahead=True)), [""]
+        nodes = tuple(object_ for page in node_pages for object_ in page.objects)
+        malformed += (broken for page in node_pages for broken in page.malformed)
+    notes: list[str] = []
+    # Before the pods: so each pod that is reserved a device is among them, unless it is gone.
+    unread = for_placement or not reads_resource_claims
+    listed_resource_claims, slices = (
+        ((), ()) if unread else _resource_claims(cluster, notes, malformed)
+    )
+    keep = Keep.RESOURCE_CLAIMS if listed_resource_claims else Keep.SHARING
+    pages = [
+        page
+        for selector in selectors
+        for page in cluster.pods(field_selector=selector, keep=keep, ahead=True)
+    ]
+    share_pages: list[ObjectPage[Pod]] = []
+    try:
+        share_pages += () if for_placement else cluster.sharepod_pages()
+    except ClusterError as error:
+        if error.reason == "Forbidden":
+            notes.append(f"SharePods could not be read: {error.message}")
+        elif error.status != HTTPStatus.NOT_FOUND:  # KubeShare is not installed
+            raise
+    malformed += (broken for page in (*pages, *share_pages) for broken in page.malformed)
+    unhealthy = {}
+    if any(map(registry().lists_unhealthy, nodes)):
+        try:
+            unhealthy = dict(cluster.unhealthy_gpus())
+        except SourceError as error:
+            notes += _unknown_health(nodes, error.detail)
+        except ClusterError as error:
+            if error.reason != "Forbidden":
+                raise
+            notes += _unknown_health(nodes, error.message)
+    pods, share_pods = (
+        tuple(pod for page in of_kind for pod in page.objects) for of_kind in (pages, share_pages)
+    )
+    sharing, resource_claims = with_resource_claims(pods, listed_resource_claims, slices)
+    objects = Objects(nodes, sharing, share_pods, unhealthy, tuple(malformed), resource_claims)
+    selected = _selected(cluster, selector, share_pods) if selector else None
+    return Read(objects, as_of, tuple(notes), selected)
+
+
+def _resource_claims(
+    cluster: "ApiClient", notes: list[str], malformed: list[MalformedObject]
+) -> tuple[tuple[ResourceClaim, ...], tuple[ResourceSlice, ...]]:
+    """The ResourceClaims and ResourceSlices; ``notes`` gets why they are not read.
+
+    A server without the kind is asked for ResourceClaims only. Without them nothing is known of
+    who holds the devices, and these are not read.
+    """
+    resource_claim_pages, note = if_allowed(
+        lambda: cluster.optional_pages(RESOURCE_CLAIMS), "ResourceClaims"
+    )
+    notes += note
+    if not resource_claim_pages:
+        return (), ()
+    slices, note = if_allowed(lambda: cluster.optional_pages(RESOURCE_SLICES), "ResourceSlices")
+    notes += note
+    malformed += (broken for page in resource_claim_pages for broken in page.malformed)
+    malformed += (broken for page in slices or () for broken in page.malformed)
+    return (
+        tuple(resource_claim for page in resource_claim_pages for resource_claim in page.objects),
+        tuple(one for page in slices or () for one in page.objects),
+    )
+
+
+def with_quotas(read: Read, cluster: "ApiClient", namespace: str = "") -> Read:
+    """The same with what declares quotas; a note names what may not be read.
+
+    With a namespace only what declares its own. Raises ClusterError and SourceError.
+    """
+    notes = list(read.notes)
+    if namespace:
+        declared, note = if_allowed(
+            lambda: cluster.find(NAMESPACES, "", namespace), f"the Namespace {namespace}"
+        )
+        namespaces: tuple[Namespace, ...] = () if declared is None else (declared,)
+    else:
+        everything, note = if_allowed(lambda: _objects(cluster, NAMESPACES), "Namespaces")
+        namespaces = everything or ()
+    notes += note
+    quotas, note = if_allowed(
+        lambda: _objects(cluster, RESOURCE_QUOTAS, namespace=namespace), "ResourceQuotas"
+    )
+    notes += note
+    gpu_quota = None
+    if not namespace or has_gpu_admission(read.objects.nodes):
+        gpu_quota, note = if_allowed(
+            lambda: cluster.config_map(GPU_QUOTA_NAMESPACE, GPU_QUOTA),
+            f"the ConfigMap {GPU_QUOTA_NAMESPACE}/{GPU_QUOTA}",
+        )
+        notes += note
+    return msgspec.structs.replace(
+        read,
+        notes=tuple(notes),
+        namespaces=namespaces,
+        quotas=quotas or (),
+        gpu_quota=gpu_quota,
+    )
+
+
+def with_budgets(read: Read, cluster: "ApiClient") -> Read:
+    """The same with the PodDisruptionBudgets, and with all labels of the pods that may have one.
+
+    Raises ClusterError, also Forbidden, and SourceError.
+    """
+    pages = tuple(cluster.pages(BUDGETS))
+    malformed = [broken for page in pages for broken in page.malformed]
+    budgets = tuple(budget for page in pages for budget in page.objects)
+    namespaces = {pod.ref.namespace for pod in read.objects.pods if pod.node}
+    labels = {
+        uid: of_pod
+        for namespace in sorted(namespaces & {budget.namespace for budget in budgets})
+        for uid, of_pod in _objects(cluster, POD_LABELS, namespace=namespace)
+    }
+    objects = msgspec.structs.replace(read.objects, malformed=(*read.objects.malformed, *malformed))
+    return msgspec.structs.replace(read, objects=objects, budgets=budgets, labels=labels)
+
+
+def with_teams(read: Read, cluster: "ApiClient", key: str) -> Read:
+    """The same with the team of each pod and Namespace. Raises ClusterError and SourceError."""
+    pods = _objects(cluster, POD_MARKS)
+    namespaces, notes = if_allowed(lambda: _objects(cluster, NAMESPACE_MARKS), "Namespaces")
+    marks = {name: texts[key] for name, texts in (*pods, *(namespaces or ())) if key in texts}
+    return msgspec.structs.replace(read, notes=(*read.notes, *notes), marks=marks)
+
+
+def _objects(cluster: "ApiClient", kind: ApiKind[_Kept], namespace: str = "") -> tuple[_Kept, ...]:
+    pages = cluster.pages(kind, namespace=namespace)
+    return tuple(object_ for page in pages for object_ in page.objects)
+
+
+def if_allowed(ask: Callable[[], _Kept], what: str) -> tuple[_Kept | None, tuple[str, ...]]:
+    """The answer, and no note; or None, and the note that it may not be read.
+
+    Raises ClusterError.
+    """
+    from vgpu.apiserver.connection import ClusterError  # noqa: PLC0415  # slow to import
+
+    try:
+        return ask(), ()
+    except ClusterError as error:
+        if error.reason != "Forbidden":
+            raise
+        return None, (f"{what} could not be read: {error.message}",)
+
+
+def _selected(cluster: "ApiClient", selector: str, share_pods: Sequence[Pod]) -> frozenset[str]:
+    """UIDs of the pods, and if there are any of the SharePods, with these labels."""
+    pages = [*cluster.pods(label_selector=selector)]
+    if share_pods:
+        pages += cluster.pages(SHARE_PODS, label_selector=selector)
+    return frozenset(pod.ref.uid for page in pages for pod in page.objects)
+
+
+def _unknown_health(nodes: Iterable[Node], why: str) -> Iterator[str]:
+    """The note that gpushare's unhealthy GPUs are unknown, if there may be some."""
+    if any(map(registry().lists_unhealthy, nodes)):
+        yield f"which of gpushare's GPUs are unhealthy is not known: {why}"
+
+
+def no_such_node(name: str, known: Iterable[str]) -> click.ClickException:
+    """The error for a node that does not exist, with similar names."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or [
+        other for other in names if name in other
+    ]
+    if near:
+        hint = f"Is it {' or '.join(near[:3])}?"
+    elif names:
+        verb = "is" if len(names) == 1 else "are"
+        hint = f"There {verb} {count(len(names), 'node')}: kubectl get nodes"
+    else:
+        hint = "No node is known at all"
+    return click.ClickException(f"there is no node {name!r}. {hint}")

@@ -1,0 +1,524 @@
+"""``vgpu inspect``'s table: nodes, their GPUs as bars, and below each GPU its holdings.
+
+The whole output has one layout, so that columns are aligned from node to node.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.style import Style
+
+from vgpu.inventory import (
+    FreeCapacity,
+    Inventory,
+    NodeView,
+    Pending,
+    UnavailableMemory,
+    available_bytes,
+    unavailable,
+)
+from vgpu.ledger import Conflict, DeviceEntry, Holding
+from vgpu.model.allocation import Request
+from vgpu.model.durations import age
+from vgpu.model.names import Phase, PodRef
+from vgpu.model.units import GIB, MILLI_PER_PERCENT, count, rounded_size
+from vgpu.program.terminal import (
+    BAD,
+    BOLD,
+    DIM,
+    DOUBTFUL,
+    GOOD,
+    NARROWEST,
+    PLAIN,
+    Line,
+    Piece,
+    write,
+)
+from vgpu.schemes.registry import registry
+from vgpucli.inspect.nvidia import nvidia_lines
+from vgpucli.inspect.others import other_lines
+from vgpucli.inspect.text import is_stuck, state_text, who
+
+KEPT_FREE: Final = "kept free for bound pods whose GPUs are not known"
+"""Memory that no new share can have, since the kubelet may have allocated it."""
+
+_PHASES: Final = {Phase.ASSIGNED: GOOD, Phase.ASSUMED: DOUBTFUL, Phase.RELEASED: DIM}
+
+
+class LineLayout(msgspec.Struct, frozen=True):
+    """Widths of a GPU's line and of the lines below it, in characters.
+
+    ``name`` is for the GPU's name, ``memory`` and ``cores`` are bars; the numbers beside them have
+    fixed widths, and ``model`` is the part of the name for the GPU's model.
+    """
+
+    name: int = 24
+    memory: int = 12
+    cores: int = 8
+    model: int = 0
+    wide: bool = False
+
+    @property
+    def pod(self) -> int:
+        """Width of a pod's name, below a GPU's name and bar."""
+        return self.name + 1 + self.memory - 2
+
+    @property
+    def width(self) -> int:
+        """Width of a line."""
+        return 2 + self.name + self.memory + self.cores + _NUMBERS + 5
+
+
+_AMOUNT, _PERCENT, _SHARES = 15, 8, 5
+_NUMBERS = _AMOUNT + _PERCENT + _SHARES
+_MODEL = 22
+_UUID = 12
+"""Number of characters of a UUID that identify a GPU in a cluster: GPU-8dcd427f."""
+_WIDE_UUID = 40
+
+
+def layout_for(width: int, *, wide: bool, longest: int = 0) -> LineLayout:
+    """The layout for ``width``: surplus columns go to the model's name, then to the bars.
+
+    ``longest`` is the length of the longest pod name if names are not cut, else 0.
+    """
+    least = LineLayout()
+    if wide:
+        whole = LineLayout(
+            name=4 + _WIDE_UUID + _MODEL, memory=20, cores=12, model=_MODEL, wide=True
+        )
+    else:
+        over = max(0, width - least.width)
+        model = _MODEL if over > _MODEL else 0
+        over -= model
+        whole = LineLayout(
+            name=least.name + model,
+            memory=min(40, least.memory + over * 2 // 3),
+            cores=min(24, least.cores + over // 3),
+            model=model,
+        )
+    return msgspec.structs.replace(whole, name=whole.name + max(0, longest - whole.pod))
+
+
+def show(
+    console: Console,
+    inventory: Inventory,
+    as_of: float,
+    *,
+    wide: bool = False,
+    nothing: str = "No node shares GPUs.",
+) -> None:
+    """Print the inventory; ages are relative to ``as_of``, unix seconds.
+
+    ``nothing`` is printed if there are no nodes. On a terminal names are cut to its width;
+    elsewhere, and if ``wide``, they are whole.
+    """
+    width = max(NARROWEST, console.width)
+    names = _Names(inventory, whole=wide)
+    layout = layout_for(
+        width, wide=wide, longest=0 if console.is_terminal and not wide else names.longest
+    )
+    glyphs = _Glyphs() if console.encoding.startswith("utf") else _ASCII
+    table = _Table(layout, glyphs, names, width, as_of, nothing, inventory)
+    write(console, table.lines())
+
+
+class _Names:
+    """Names of containers: the pod's name, with the container's if several are shown."""
+
+    def __init__(self, inventory: Inventory, *, whole: bool) -> None:
+        containers: dict[str, set[str]] = {}
+        for view in inventory.nodes:
+            for holding in view.ledger.holdings:
+                containers.setdefault(holding.pod.uid, set()).add(holding.container)
+        for pending in inventory.pending:
+            containers.setdefault(pending.pod.uid, set()).add(pending.container)
+        for devices in inventory.nvidia:
+            for holder in devices.holders:
+                containers.setdefault(holder.pod.uid, set()).add(holder.container)
+        self._several = {uid for uid, names in containers.items() if whole or len(names) > 1}
+        self.longest = max(
+            (
+                *(
+                    len(self.of(holding.pod, holding.container))
+                    for view in inventory.nodes
+                    for holding in view.ledger.holdings
+                ),
+                *(
+                    len(self.of(holder.pod, holder.container))
+                    for devices in inventory.nvidia
+                    for holder in devices.holders
+                ),
+            ),
+            default=0,
+        )
+
+    def of(self, pod: PodRef, container: str) -> str:
+        return who(pod, container if pod.uid in self._several else "")
+
+
+class _Glyphs(msgspec.Struct, frozen=True):
+    held: str = "█"
+    assumed: str = "▒"
+    free: str = "░"
+    cut: str = "…"
+    none: str = "–"
+    between: str = " · "
+    times: str = "×"
+
+
+_ASCII: Final = _Glyphs("#", "=", ".", "~", "-", ", ", "x")
+
+
+class _Table(msgspec.Struct, frozen=True):
+    """The lines of one output."""
+
+    layout: LineLayout
+    glyphs: _Glyphs
+    names: _Names
+    width: int
+    as_of: float
+    nothing: str
+    inventory: Inventory
+
+    def lines(self) -> Iterator[Line]:
+        """All lines."""
+        inventory = self.inventory
+        if inventory.nodes:
+            yield self._header()
+        for view in inventory.nodes:
+            yield from self._node(view)
+        if not (inventory.nodes or inventory.nvidia or inventory.others):
+            yield [(self.nothing, BOLD)]
+            yield []
+        yield from nvidia_lines(
+            inventory.nvidia,
+            self.as_of,
+            self._name,
+            width=self.width,
+            dash=self.glyphs.none,
+            times=self.glyphs.times,
+        )
+        yield from other_lines(inventory.others, self.as_of, width=self.width)
+        yield from self._pending(inventory.pending)
+        yield from self._conflicts(inventory.nodes)
+        yield from self._free_capacities(inventory.free_capacities)
+        for note in inventory.notes:
+            yield from self._wrapped(f"Note: {note}", "", DIM)
+        yield [(_summary(inventory, self.as_of), BOLD)]
+
+    # ------------------------------------------------------------ nodes
+
+    def _header(self) -> Line:
+        layout = self.layout
+        text = (
+            f"  {'GPU':<{layout.name}} {'MEMORY':<{layout.memory}} {'held/total':>{_AMOUNT}}"
+            f" {'CORES':<{layout.cores}} {'held/all':>{_PERCENT}} SHARE"
+        )
+        return [(text, DIM)]
+
+    def _node(self, view: NodeView) -> Iterator[Line]:
+        entries = view.ledger.devices
+        head: list[Piece] = [(view.node.name, BOLD)]
+        facts = [", ".join(view.schemes)]
+        facts.append(count(len(entries), "GPU"))
+        if any(entry.free_memory_bytes is not None for entry in entries):
+            free = available_bytes(view)
+            apart = sum(view.free_memory_bytes(entry) or 0 for entry in entries) - free
+            facts += [f"{rounded_size(free)} free"] if free or not apart else []
+            facts += [f"{rounded_size(apart)} unavailable"] if apart else []
+            facts += [f"{rounded_size(view.kept_bytes)} kept free"] if view.kept_bytes else []
+        head.append(("  " + self.glyphs.between.join(facts), DIM))
+        if not view.known:
+            head.append(("  not a node of this cluster", BAD))
+        elif not view.node.ready:
+            head.append(("  NotReady", BAD))
+        if not view.unit_confirmed:
+            head.append(("  unit unconfirmed", BAD))
+        if view.node.unschedulable:
+            head.append(("  cordoned", DOUBTFUL))
+        yield head
+        for entry in entries:
+            yield self._gpu(view, entry, cores=_shares_cores(view))
+            for holding in entry.holdings:
+                yield from self._holding(holding)
+        if view.ledger.unplaced:
+            yield [("  on no known GPU", BAD)]
+            for holding in view.ledger.unplaced:
+                yield from self._holding(holding)
+                if holding.share.device and not (self.layout.wide or holding.resource_claim_shares):
+                    named = f"{holding.sources[0]} name {holding.share.device}"
+                    yield [(f"      {named}", DOUBTFUL)]
+        yield []
+
+    def _gpu(self, view: NodeView, entry: DeviceEntry, *, cores: bool) -> Line:
+        device, held, layout = entry.device, entry.held, self.layout
+        name = gpu_name(entry, wide=layout.wide)
+        bad = "lost" if entry.lost else "" if device.healthy else "unhealthy"
+        room = layout.name - len(bad) - bool(bad)
+        if layout.model and device.model:
+            name = f"{name:<{4 + (_WIDE_UUID if layout.wide else _UUID)}} {device.model}"
+        pieces: list[Piece] = [("  ", PLAIN), (self._cut(name, room, tail=0), BOLD)]
+        pieces.append((f" {bad} " if bad else " ", BAD))
+        assumed = [h.share for h in entry.holdings if h.phase is Phase.ASSUMED]
+        pieces += self._bar(
+            layout.memory,
+            held.memory_bytes,
+            sum(share.memory_bytes or 0 for share in assumed),
+            device.memory_bytes,
+        )
+        pieces.append((f" {self._of(held.memory_bytes, device.memory_bytes):>{_AMOUNT}} ", PLAIN))
+        pieces += self._bar(
+            layout.cores,
+            held.cores_milli,
+            sum(share.cores_milli or 0 for share in assumed),
+            device.cores_milli if cores else None,
+        )
+        percent = f"{_percent(held.cores_milli)}/{_percent(device.cores_milli)}%" if cores else ""
+        shares = "" if device.slots is None else f"{held.slots}/{device.slots}"
+        pieces.append((f" {percent:>{_PERCENT}} {shares:>{_SHARES}}", PLAIN))
+        free = view.free_memory_bytes(entry)
+        if layout.wide and free is not None:
+            word = "unavailable" if unavailable(view, entry) else "free"
+            pieces.append((f"  {rounded_size(free)} {word}", DIM))
+        return pieces
+
+    def _holding(self, holding: Holding) -> Iterator[Line]:
+        layout, share = self.layout, holding.share
+        name = self._name(holding.pod, holding.container)
+        memory = (
+            self.glyphs.none if share.memory_bytes is None else rounded_size(share.memory_bytes)
+        )
+        cores = self.glyphs.none if not share.cores_milli else f"{_percent(share.cores_milli)}%"
+        pieces: list[Piece] = [
+            (f"    {name} {memory:>{_AMOUNT}} ", PLAIN),
+            (f"{holding.phase.value:<{layout.cores}}", _PHASES[holding.phase]),
+            (f" {cores:>{_PERCENT}} {self._age(holding.since):>{_SHARES}}", PLAIN),
+        ]
+        if layout.wide:
+            sources = ", ".join(holding.sources)
+            pieces.append((f"  {holding.scheme} {holding.pod.uid} ({sources})", DIM))
+        yield pieces
+        if holding.resource_claim_shares:
+            yield [(f"      {self._resource_claim_names(holding)}", DIM)]
+        yield from self._state(holding)
+
+    def _resource_claim_names(self, holding: Holding) -> str:
+        """The ResourceClaims of a holding; with the driver's names of unknown devices."""
+        names = [part.resource_claim_device.name for part in holding.resource_claim_shares]
+        if self.layout.wide or holding.share.device in ("", *names):
+            parts = [
+                f"{part.resource_claim_device.resource_claim} ({part.resource_claim_device.name})"
+                for part in holding.resource_claim_shares
+            ]
+        else:
+            parts = [
+                part.resource_claim_device.resource_claim for part in holding.resource_claim_shares
+            ]
+        return f"ResourceClaim {', '.join(dict.fromkeys(parts))}"
+
+    def _state(self, holding: Holding) -> Iterator[Line]:
+        """A line about a pod that does not simply run."""
+        state = self.inventory.state(holding.pod, holding.container)
+        text = "" if state is None else state_text(state, self.as_of)
+        if text:
+            yield from self._wrapped(text, "      ", BAD if state and is_stuck(state) else DOUBTFUL)
+
+    def _bar(self, width: int, held: int, assumed: int, total: int | None) -> Iterator[Piece]:
+        """A bar: held, with the assumed part last, then free; red if more than all is held."""
+        if not total:
+            yield " " * width, PLAIN
+            return
+        filled = min(width, -(-held * width // total))
+        doubtful = filled - min(filled, -(-(held - assumed) * width // total))
+        style = BAD if held > total else GOOD
+        yield self.glyphs.held * (filled - doubtful), style
+        yield self.glyphs.assumed * doubtful, BAD if held > total else DOUBTFUL
+        yield self.glyphs.free * (width - filled), DIM
+
+    def _of(self, held: int, total: int | None) -> str:
+        if total is None:
+            return f"{rounded_size(held)}/?"
+        return (
+            f"{held / GIB:.1f}/{rounded_size(total)}"
+            if total >= GIB
+            else f"{rounded_size(held)}/{rounded_size(total)}"
+        )
+
+    # ------------------------------------------------------------ pending, conflicts, capacity
+
+    def _pending(self, pending: Sequence[Pending]) -> Iterator[Line]:
+        if not pending:
+            return
+        yield [(f"Without a device: {len(pending)}", BOLD)]
+        for waiting in pending:
+            request = "" if waiting.request is None else wanted(waiting.request)
+            node = f" on {waiting.node}" if waiting.node else ""
+            age = self._age(waiting.since)
+            pieces = (
+                self.names.of(waiting.pod, waiting.container),
+                request,
+                f"{waiting.scheme}{node}",
+                age,
+            )
+            yield [("  " + "  ".join(filter(None, pieces)), PLAIN)]
+            device = f" ({self._on(waiting.device)})" if waiting.device else ""
+            detail = f"{device}: {waiting.detail}" if waiting.detail else device
+            yield from self._wrapped(f"{waiting.reason.explanation}{detail}", "      ", DOUBTFUL)
+        yield []
+
+    def _conflicts(self, views: Iterable[NodeView]) -> Iterator[Line]:
+        conflicts = [(view, conflict) for view in views for conflict in view.ledger.conflicts]
+        if not conflicts:
+            return
+        yield [(f"Conflicts: {len(conflicts)}", BOLD)]
+        for view, conflict in conflicts:
+            pod = conflict.pod
+            container = "" if pod is None else self.names.of(pod, conflict.container)
+            gpu = self._on(conflict.device) if conflict.device else ""
+            yield [("  " + "  ".join(filter(None, (view.node.name, gpu, container))), PLAIN)]
+            detail = f": {conflict.detail}" if conflict.detail else ""
+            text = f"{conflict.kind.explanation}{detail}{_parties(conflict)}"
+            yield from self._wrapped(text, "      ", BAD)
+        yield []
+
+    def _free_capacities(self, capacities: Sequence[FreeCapacity]) -> Iterator[Line]:
+        if not capacities:
+            return
+        yield [("Free capacity", BOLD)]
+        for capacity in capacities:
+            gpus = count(capacity.gpus, "GPU")
+            available = rounded_size(capacity.available_bytes)
+            free = f"{available} free of {rounded_size(capacity.memory_bytes)}"
+            yield [(f"  {capacity.scheme.value:<10} {gpus}, {free}", PLAIN)]
+            for apart in capacity.apart:
+                yield from self._wrapped(apart_text(apart), " " * 13, DOUBTFUL)
+            if capacity.kept_bytes:
+                text = f"{rounded_size(capacity.kept_bytes)} more {KEPT_FREE}"
+                yield from self._wrapped(text, " " * 13, DOUBTFUL)
+            yield from self._wrapped(fitting(capacity), " " * 13, PLAIN)
+        yield []
+
+    # ------------------------------------------------------------ text
+
+    def _wrapped(self, text: str, indent: str, style: Style) -> Iterator[Line]:
+        for line in textwrap.wrap(
+            " ".join(text.split()),
+            self.width,
+            initial_indent=indent,
+            subsequent_indent=indent or "  ",
+        ):
+            yield [(line, style)]
+
+    def _cut(self, text: str, width: int, tail: int) -> str:
+        """The text in ``width`` columns; a longer text keeps its last ``tail`` characters.
+
+        Names of pods differ at their end.
+        """
+        if len(text) <= width:
+            return f"{text:<{width}}"
+        return text[: width - tail - 1] + self.glyphs.cut + text[len(text) - tail :]
+
+    def _name(self, pod: PodRef, container: str) -> str:
+        """A container's name in the width of its column."""
+        width = self.layout.pod
+        return self._cut(self.names.of(pod, container), width, width // 2)
+
+    def _on(self, device: str) -> str:
+        name = device if self.layout.wide else device[:_UUID]
+        return name if name.startswith("GPU-") else f"GPU {name}"
+
+    def _age(self, since: float | None) -> str:
+        return "" if since is None else age(self.as_of - since)
+
+
+def gpu_name(entry: DeviceEntry, *, wide: bool = False) -> str:
+    """A GPU's index and the start of its UUID, if they are known."""
+    device = entry.device
+    uuid = device.uuid if wide else device.uuid[:_UUID]
+    if device.index is None:
+        return uuid
+    return f"{device.index} {uuid}" if uuid else f"GPU {device.index}"
+
+
+def _shares_cores(view: NodeView) -> bool:
+    """Whether cores are shared, and not only memory."""
+    rows = [registry().of(scheme) for scheme in view.schemes]
+    return not rows or any(row is None or row.shares_cores for row in rows)
+
+
+def _percent(milli: int) -> str:
+    return f"{milli / MILLI_PER_PERCENT:.4g}"
+
+
+def wanted(request: Request) -> str:
+    """The request as text."""
+    times = f"{request.count} times " if request.count != 1 else ""
+    return times + _share(request.memory_bytes, request.memory_percent, request.cores_milli)
+
+
+def _share(memory_bytes: int | None, memory_percent: int | None, cores_milli: int) -> str:
+    if memory_bytes is not None:
+        memory = rounded_size(memory_bytes)
+    else:
+        memory = "a whole GPU" if memory_percent in (None, 100) else f"{memory_percent}% of memory"
+    return f"{memory}, {_percent(cores_milli)}% of cores" if cores_milli else memory
+
+
+def fitting(room: FreeCapacity) -> str:
+    """The usable part of the free capacity, as text."""
+    probe = room.probe
+    if probe is None:
+        return "nothing is held and nothing waits, so there is no usual share to try"
+    share = _share(probe.memory_bytes, probe.memory_percent, probe.cores_milli)
+    origin = f"as {who(probe.pending, '')} wants" if probe.pending else "the most common share"
+    free = room.available_bytes
+    part = f" ({room.usable_bytes * 100 // free}%)" if free else ""
+    usable = f"{rounded_size(room.usable_bytes)} of the free memory{part} usable"
+    return f"room for {room.fits} more of {share} ({origin}): {usable}"
+
+
+def apart_text(apart: UnavailableMemory) -> str:
+    """Free memory that no new share can have, as text."""
+    named = ", ".join(apart.names[:_MOST_PARTIES])
+    more = f" and {len(apart.names) - _MOST_PARTIES} more" * (len(apart.names) > _MOST_PARTIES)
+    return f"{rounded_size(apart.memory_bytes)} more {apart.reason.explanation}: {named}{more}"
+
+
+_MOST_PARTIES: Final = 4
+
+
+def _parties(conflict: Conflict) -> str:
+    """The containers of a conflict of several, as text."""
+    if conflict.pod is not None or not conflict.statements:
+        return ""
+    names = [who(statement.pod, statement.container) for statement in conflict.statements]
+    more = f" and {len(names) - _MOST_PARTIES} more" if len(names) > _MOST_PARTIES else ""
+    return f" (by {', '.join(names[:_MOST_PARTIES])}{more})"
+
+
+def _summary(inventory: Inventory, as_of: float) -> str:
+    holders = {holding.pod.uid for view in inventory.nodes for holding in view.ledger.holdings}
+    nvidias = {holder.pod.uid for devices in inventory.nvidia for holder in devices.holders}
+    conflicts = sum(len(view.ledger.conflicts) for view in inventory.nodes)
+    gpus = sum(len(view.ledger.devices) for view in inventory.nodes)
+    parts = (
+        (len(inventory.nodes), "node"),
+        (gpus, "GPU"),
+        (len(holders), "pod with devices"),
+        (len(inventory.pending), "without"),
+        (conflicts, "conflict"),
+    )
+    counts = ", ".join(
+        f"{number} {noun}" if noun == "without" else count(number, noun) for number, noun in parts
+    )
+    if nvidias:
+        counts += f", {count(len(nvidias), 'pod')} of NVIDIA's plugin"
+    if inventory.others:
+        counts += f", {count(len(inventory.others), 'pod')} of other GPU schedulers"
+    when = datetime.fromtimestamp(as_of, UTC)
+    return f"{counts}, as of {when:%Y-%m-%d %H:%M:%S} UTC"

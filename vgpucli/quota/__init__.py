@@ -1,0 +1,1 @@
+"""`vgpu quota`: quotas of shared GPUs in the form of Kubernetes itself."""

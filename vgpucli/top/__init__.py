@@ -1,0 +1,1 @@
+"""`vgpu top`: the GPUs of nodes and the containers on them, live."""

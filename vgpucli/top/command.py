@@ -1,0 +1,372 @@
+"""`vgpu top`: a node's GPUs and who is on them, live in the terminal.
+
+One thread requests pages, so that a slow exporter never delays a key; the other waits for pages,
+keys and signals, and draws. If an exporter stops answering, its last page stays below a red line,
+and further requests follow.
+"""
+
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import click
+from msgspec.structs import replace
+
+from exporter.flags import DEFAULT_PORT
+from vgpu.program.ending import EXIT_FAILURE
+from vgpu.program.flags import Duration, is_typed
+from vgpu.program.output import say
+from vgpu.program.terminal import standard_output, write_text
+from vgpu.sources.http_access import BadOption, ClientOptions
+from vgpucli.cluster_flags import ACCESS, access_flags
+from vgpucli.http_source import Unanswered
+from vgpucli.this_node import node_flags, this_node
+from vgpucli.top.frame import (
+    OPTIONAL,
+    ColumnLayout,
+    ScreenState,
+    Size,
+    body,
+    frame,
+    grown,
+    room_for_rows,
+    waits_between,
+)
+from vgpucli.top.keys import Command, Key, Move, Sort, edited, scrolled, typed
+from vgpucli.top.nodes import SeveralExporters
+from vgpucli.top.reading import PageError, PageReading, read_page, read_processes
+from vgpucli.top.screen import Events, Screen, events
+from vgpucli.top.source import Exporter, PageSource, Sampled
+
+LOCAL = f"http://localhost:{DEFAULT_PORT}"
+TICK_SECONDS = 1.0
+"""Interval between two updates of a page's age, in seconds."""
+
+EPILOG = """\
+\b
+Examples:
+  vgpu top                                  on a GPU node
+  vgpu top --url http://gpu-node-1:9394     any exporter
+  vgpu top --url http://gpu-node-1:9394 --url http://gpu-node-2:9394
+  vgpu top --once | less                    one frame, plain text
+  vgpu top --once --processes --filter trainer
+  vgpu top --simulate                       no GPU needed
+  kubectl port-forward pod/EXPORTER-POD 9394 & vgpu top --url http://localhost:9394
+"""
+
+
+def ask(source: PageSource, *, processes: bool = False) -> PageReading | str:
+    """A page as values, or the reason why there is none; with the processes if asked for."""
+    if isinstance(source, SeveralExporters):
+        return source.read(partial(ask, processes=processes))
+    try:
+        reading = read_page(source.page())
+    except (Unanswered, PageError) as error:
+        return str(error)
+    if not processes:
+        return reading
+    try:
+        rows = read_processes(source.processes())
+    except (Unanswered, PageError) as error:
+        return replace(reading, failing=(*reading.failing, f"processes ({error})"))
+    return replace(reading, processes=rows)
+
+
+class Poller:
+    """Requests pages every ``interval`` seconds in a thread of its own, one at a time."""
+
+    def __init__(
+        self, source: PageSource, interval: float, news: Events, *, processes: bool
+    ) -> None:
+        """``news`` is notified of each answer; ``processes``: whether to request them, too."""
+        self.answers: queue.SimpleQueue[PageReading | str] = queue.SimpleQueue()
+        self._source = source
+        self._interval = interval
+        self._news = news
+        self._ended = threading.Event()
+        self._due = threading.Event()
+        self._processes = processes
+        self._thread = threading.Thread(target=self._loop, name="poller", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop requesting; a pending answer is abandoned."""
+        self._ended.set()
+        self._due.set()
+
+    def request_processes(self, *, wanted: bool) -> None:
+        """Request the processes, too, or no longer; after a change at once."""
+        if wanted != self._processes:
+            self._processes = wanted
+            self._due.set()
+
+    def _loop(self) -> None:
+        while not self._ended.is_set():
+            begun = time.monotonic()
+            self._due.clear()
+            try:
+                answer = ask(self._source, processes=self._processes)
+            except Exception as error:  # noqa: BLE001  # an old screen must not look like a new one
+                answer = f"unexpected error: {error!r}"
+            self.answers.put(answer)
+            self._news.notify()
+            self._due.wait(max(0.0, begun + self._interval - time.monotonic()))
+
+
+class Live:
+    """The shown state, which only answers and keys change."""
+
+    def __init__(
+        self, source: str, interval: float, hidden: Iterable[str] = (), *, processes: bool = False
+    ) -> None:
+        self.state = ScreenState(
+            source, interval=interval, hidden=frozenset(hidden), processes=processes
+        )
+        self.sort = Sort.NAME
+        self.offset = 0
+        self.help_lines = False
+        self._sampled = time.monotonic()
+        self._rest = b""
+
+    def answered(self, answer: PageReading | str) -> None:
+        """Show a page, which is new only if the exporter has sampled since: clocks may differ."""
+        if isinstance(answer, str):
+            self.state = replace(self.state, trouble=answer)
+            return
+        trends, before, waits = self.state.trends, self.state.reading, self.state.waits
+        if before is None or answer.timestamp != before.timestamp:
+            self._sampled = time.monotonic()
+            trends, waits = grown(trends, answer), waits_between(before, answer)
+        self.state = replace(self.state, reading=answer, trends=trends, waits=waits, trouble="")
+
+    def pressed(self, key: Key, size: Size) -> None:
+        """Do what the key means, unless it concerns the terminal."""
+        if isinstance(key, Sort):
+            self.sort = key
+        elif isinstance(key, Move):
+            layout = ColumnLayout(size.columns, self.state.hidden)
+            rows = len(body(self.state, layout, self.sort))
+            room = room_for_rows(size, help_lines=self.help_lines, filters=self.state.filters)
+            self.offset = scrolled(self.offset, key, room, rows)
+        elif key is Command.HELP:
+            self.help_lines = not self.help_lines
+        elif key is Command.PROCESSES:
+            self.state = replace(self.state, processes=not self.state.processes)
+        elif key is Command.FILTER:
+            self.state = replace(self.state, typing=True)
+
+    def typed(self, sent: bytes, size: Size) -> tuple[Key, ...]:
+        """Do what the bytes mean, as keys or as the text of the filter; returns the keys.
+
+        Many bytes may come at once, over a slow connection or from a clipboard.
+        """
+        keys: list[Key] = []
+        rest = self._rest + sent
+        while rest:
+            if self.state.typing:
+                text = edited(self.state.pattern, rest)
+                self.offset, rest = 0, text.rest
+                self.state = replace(self.state, pattern=text.pattern, typing=text.typing)
+                continue
+            found = typed(rest)
+            for key in found.keys:
+                self.pressed(key, size)
+            keys += found.keys
+            rest = found.rest
+            if not self.state.typing:
+                break  # the start of a key
+        self._rest = rest
+        return tuple(keys)
+
+    def draw(self, screen: Screen) -> None:
+        """Draw the current state."""
+        now = replace(
+            self.state,
+            age=time.monotonic() - self._sampled,
+            clock=time.strftime("%H:%M:%S"),
+        )
+        size = screen.size()
+        text = frame(now, size, self.sort, self.offset, help_lines=self.help_lines)
+        screen.draw(text, size)
+
+
+def watch(
+    source: PageSource, interval: float, hidden: Iterable[str] = (), *, processes: bool = False
+) -> int:
+    """Show ``source`` until q or a signal; returns the exit status."""
+    keyboard = sys.stdin.fileno()
+    with events() as news, Screen(keyboard, sys.stdout.fileno()) as screen:
+        live = Live(source.name, interval, hidden, processes=processes)
+        poller = Poller(source, interval, news, processes=processes)
+        waited = [news.source, *([keyboard] if os.isatty(keyboard) else [])]
+        try:
+            while True:
+                live.draw(screen)
+                ready, _, _ = select.select(waited, [], [], TICK_SECONDS)
+                signals = news.read() if news.source in ready else frozenset()
+                if ended := signals & {signal.SIGTERM, signal.SIGHUP}:
+                    return 128 + min(ended)
+                if signal.SIGTSTP in signals:
+                    screen.stop()
+                if signal.SIGWINCH in signals:
+                    screen.repaint()
+                while not poller.answers.empty():
+                    live.answered(poller.answers.get())
+                sent = os.read(keyboard, 4096) if keyboard in ready else b""
+                if keyboard in ready and not sent:
+                    return 128 + signal.SIGHUP  # the terminal is gone
+                interrupt = b"\x03" if signal.SIGINT in signals else b""
+                keys = live.typed(sent + interrupt, screen.size())
+                poller.request_processes(wanted=live.state.processes)
+                if Command.REPAINT in keys:
+                    screen.repaint()
+                if Command.QUIT in keys:
+                    return 0
+        except OSError:
+            return 128 + signal.SIGHUP  # the terminal is gone, found by writing
+        finally:
+            poller.stop()
+
+
+def once(
+    source: PageSource,
+    hidden: Iterable[str] = (),
+    pattern: str = "",
+    *,
+    processes: bool = False,
+) -> int:
+    """Print one frame; returns the exit status."""
+    answer = ask(source, processes=processes)
+    if isinstance(answer, str):
+        say(f"Error: {source.name}: {answer}", err=True)
+        return EXIT_FAILURE
+    state = ScreenState(
+        source.name,
+        answer,
+        grown({}, answer),
+        clock=time.strftime("%H:%M:%S"),
+        hidden=frozenset(hidden),
+        pattern=pattern,
+        processes=processes,
+    )
+    console = standard_output()
+    text = frame(state, Size(console.width), Sort.NAME)
+    if console.is_terminal:
+        write_text(console, text)
+    else:
+        say(*(line.rstrip() for line in text.plain.split("\n")))
+    return 0
+
+
+@contextmanager
+def open_source(ctx: click.Context, urls: Sequence[str], interval: float) -> Iterator[PageSource]:
+    """The source of pages: ``--url``, else the exporter on this node, else the node itself."""
+    url = urls[0] if urls else None
+    access = ClientOptions(**{name: ctx.params[name] for name in ACCESS})
+    flags = [f"--{name.replace('_', '-')}" for name in ACCESS if is_typed(ctx, name)]
+    if url is None and flags:
+        raise click.UsageError(f"{', '.join(flags)}: needs --url", ctx)
+    if url is not None and ctx.params["simulate"]:
+        raise click.UsageError("--simulate and --url: choose one", ctx)
+    try:
+        exporter = Exporter(url or LOCAL, access)
+        if len(set(urls)) > 1:
+            yield SeveralExporters(
+                tuple(dict.fromkeys(urls)), lambda other: Exporter(other, access)
+            )
+            return
+    except BadOption as error:
+        raise click.UsageError(str(error), ctx) from error
+    if url is None and (ctx.params["simulate"] or not listens(exporter)):
+        logging.getLogger().addHandler(logging.NullHandler())  # the screen is no place for a log
+        with this_node(ctx, interval) as node:
+            yield Sampled(node)
+    else:
+        yield exporter
+
+
+def listens(exporter: Exporter) -> bool:
+    """Whether a server listens; even one with bad answers, which are shown as errors."""
+    try:
+        exporter.page()
+    except Unanswered as error:
+        return not error.refused
+    return True
+
+
+@node_flags
+@click.command(
+    "top",
+    context_settings={"max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="The exporter to ask, such as http://gpu-node-1:9394; several are shown together."
+    " Default: the one on this node; if there is none, the node itself is sampled.",
+)
+@click.option("--once", "only_once", is_flag=True, help="Print one frame and exit.")
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two questions. An exporter has news at its --sample.interval only.",
+)
+@click.option(
+    "--hide",
+    "hidden",
+    multiple=True,
+    type=click.Choice(OPTIONAL),
+    help="A column that is not shown. Repeatable.",
+)
+@click.option(
+    "--filter",
+    "pattern",
+    default="",
+    metavar="TEXT",
+    help="With --once: only containers with this text in their names.",
+)
+@click.option(
+    "--processes", is_flag=True, help="Show the processes of each container, with their host pids."
+)
+@access_flags("an https exporter")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    urls: tuple[str, ...],
+    only_once: bool,
+    interval: float,
+    hidden: tuple[str, ...],
+    pattern: str,
+    processes: bool,
+    **_: object,
+) -> None:
+    """Watch this node's GPUs and the containers on them.
+
+    Keys: n m u l sort by name, memory used, utilisation, memory limit; / shows only containers
+    with a text in their names; p shows their processes; arrows and PgUp PgDn scroll; h explains;
+    q quits.
+    """
+    if not only_once and (not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb"):
+        raise click.UsageError("the output is no terminal that can be drawn on: add --once", ctx)
+    with open_source(ctx, urls, interval) as source:
+        if only_once:
+            status = once(source, hidden, pattern, processes=processes)
+        else:
+            status = watch(source, interval, hidden, processes=processes)
+        ctx.exit(source.leave(status))
