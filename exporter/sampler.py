@@ -15,7 +15,6 @@ import msgspec
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
 from exporter.families import Detail, own_tables
 from exporter.rhythm import SamplePlan
 from exporter.units import UnitRow, unit_rows
@@ -26,6 +25,8 @@ from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.model.facts import GpuSource
 from vgpu.model.objects import Node
 from vgpu.model.reasons import Rejection
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import registry
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Collectors, observe
 from vgpu.sources.samples import CollectorRow, NodeSample, Observation
@@ -363,3 +364,14 @@ class Sampler:
         """The collectors' health, with the parts of their data that the join refused."""
         for collector in self._collectors.all():
             yield collector.health(tuple(r for name, r in rejected if name == collector.name))
+
+
+def codecs(
+    gpushare_unit_bytes: int | None, volcano_unit_bytes: int | None
+) -> tuple[SchemeCodec, ...]:
+    """All codecs; the units are of aliyun.com/gpu-mem and of volcano.sh/vgpu-memory.
+
+    What a unit means is set by the operator and never guessed: without it, amounts that count in it
+    are unknown.
+    """
+    return registry().codecs({"gpushare": gpushare_unit_bytes, "volcano": volcano_unit_bytes})

@@ -18,7 +18,7 @@ import msgspec
 
 from kubeshare.bodies import HolderOptions
 from kubeshare.idle_pool import IdlePool
-from kubeshare.labelled_steps import labelled_step
+from kubeshare.labelled import labelled_step
 from kubeshare.metrics import ControllerMetrics, StepOutcome
 from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
 from kubeshare.placement import KubeShareAlgorithm

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from vgpu.model.go_durations import parts_of
+from vgpu.model.durations import parts_of
 from vgpu.model.reasons import Reason, SourceError
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"

@@ -25,7 +25,7 @@ from simulator.store import Json, ObjectStore, Selector, StoreError
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.installation_kinds import INSTALLATION_KINDS
 from vgpu.kube.kinds import KINDS, NODES, PODS
-from vgpu.kube.selectors import parse_selector
+from vgpu.kube.label_selector import parse_selector
 
 MOST_BODY: Final = 4 * 1024 * 1024
 """Maximum size of a request's body, in bytes; etcd keeps no object of more than 1.5 MiB."""

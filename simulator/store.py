@@ -21,7 +21,7 @@ import msgspec
 from simulator.json_patch import PatchError, patched
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import PODS
-from vgpu.kube.selectors import Selects
+from vgpu.kube.label_selector import Selects
 
 _Kind = ApiKind[Any]
 

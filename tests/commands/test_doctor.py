@@ -16,7 +16,7 @@ from tests.support.installed import (
     our_scheduler,
     with_software,
 )
-from vgpucli.doctor.document import DiagnosisDocument
+from vgpucli.doctor.report import DiagnosisDocument
 from vgpucli.main import main
 
 ITEMS = [

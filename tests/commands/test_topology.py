@@ -19,7 +19,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
+from exporter.sampler import codecs
 from exporter.view import Attribution, ExporterView, ShareRow
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid

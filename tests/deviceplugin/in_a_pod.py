@@ -2,8 +2,8 @@
 
 import sys
 
-from vgpu.apiserver import service_account
+from vgpu.apiserver import configured
 from vgpucli.main import main
 
-service_account.ACCOUNT = sys.argv.pop(1)
+configured.ACCOUNT = sys.argv.pop(1)
 main()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
+from exporter.sampler import codecs
 from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
 from vgpu.model.allocation import Share

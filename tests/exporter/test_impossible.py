@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
+from exporter.sampler import codecs
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
 from vgpu.model.facts import (

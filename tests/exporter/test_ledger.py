@@ -5,9 +5,9 @@ import pytest
 
 from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.problems import conflict_problems
+from exporter.sampler import codecs
 from exporter.statuspage import render
 from exporter.view import Attribution, ExporterView
 from tests.support.live import parse

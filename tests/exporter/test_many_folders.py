@@ -7,7 +7,7 @@ from exporter.main import open_collectors
 from tests.support.regions import PODS, a_region, place
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.sources import shim
-from vgpu.sources.living import living_pods
+from vgpu.sources.node_sources import living_pods
 
 LIVING = PODS[:3]
 

@@ -7,10 +7,10 @@ import pytest
 
 from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.families.allocations import RESOURCE_CLAIMS
 from exporter.families.sharing import REPLICAS, SHARING
+from exporter.sampler import codecs
 from exporter.view import Attribution, ExporterView
 from tests.support import sample_cluster as sample
 from tests.support.waiting import WAIT_SECONDS

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals, is_allocation
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
+from exporter.sampler import codecs
 from exporter.view import ExporterView
 from tests.support.any_node import NODE, NODES, numbers
 from tests.support.live import parse

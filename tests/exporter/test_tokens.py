@@ -12,9 +12,9 @@ from msgspec import structs
 
 from exporter.allocations import allocation_totals
 from exporter.attribution import Attributor
-from exporter.codecs import codecs
 from exporter.families import OWN_TABLES
 from exporter.families.tokens import TOKENS
+from exporter.sampler import codecs
 from exporter.view import Attribution, ExporterView
 from kubeshare.tokens.metrics import TABLES
 from tests.grafana.pretended_scheduler import PretendedScheduler

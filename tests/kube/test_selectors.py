@@ -2,7 +2,7 @@
 
 import pytest
 
-from vgpu.kube.selectors import parse_selector
+from vgpu.kube.label_selector import parse_selector
 
 LABELS = {"app": "web", "example.com/tier": "a", "empty": ""}
 

@@ -10,7 +10,7 @@ import urllib3
 
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki
-from vgpu.apiserver import service_account, tls
+from vgpu.apiserver import configured, tls
 from vgpu.apiserver.tls import with_own_connections
 
 THREADS, ROUNDS = 8, 12
@@ -99,7 +99,7 @@ def test_a_pod_s_server_may_have_a_certificate_that_kubectl_takes(pki, port, con
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "ca.crt").write_bytes(pki.ca.read_bytes())
     host = {"KUBERNETES_SERVICE_HOST": "localhost", "KUBERNETES_SERVICE_PORT": str(port)}
-    pool = service_account.as_pod(host, str(tmp_path)).pool
+    pool = configured.as_pod(host, str(tmp_path)).pool
     with pytest.raises(urllib3.exceptions.HTTPError) as info:
         connected(pool, port)
     assert "verify failed" not in str(info.value)  # the server's is valid; it wants the client's

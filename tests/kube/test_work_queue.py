@@ -9,8 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.waiting import WAIT_SECONDS, wait_ended, wait_until
 from vgpu.apiserver.backoff import LONGEST_SECONDS, ItemBackoff
-from vgpu.apiserver.key_queue import KeyQueue
-from vgpu.apiserver.work_queue import WorkQueue
+from vgpu.apiserver.work_queue import KeyQueue, WorkQueue
 
 # ---------------------------------------------------------------- all orders of events
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from kubeshare.labelled_steps import labelled_step
+from kubeshare.labelled import labelled_step
 from kubeshare.model import FALSE, ConditionType
 from kubeshare.placement import KubeShareAlgorithm
 from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name

@@ -273,7 +273,7 @@ def test_a_labelled_pod_whose_room_a_user_takes_goes_elsewhere():
     ],
 )
 def test_a_planted_defect_is_found(name, plant, scenario, monkeypatch):
-    monkeypatch.setattr(f"kubeshare.labelled_steps.{name}", plant)
+    monkeypatch.setattr(f"kubeshare.labelled.{name}", plant)
     with pytest.raises(AssertionError):
         scenario()
 

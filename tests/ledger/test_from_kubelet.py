@@ -13,7 +13,7 @@ from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.gpushare.env import legacy_refusal
-from vgpu.schemes.gpushare.unsized import UnsizedGpushare
+from vgpu.schemes.gpushare.row import UnsizedGpushare
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 ONE = "GPU-5a1c7e3b-90d4-4f26-8e1b-7c2f6d9a4b05"

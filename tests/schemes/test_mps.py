@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from vgpu.model.facts import MpsLimits
 from vgpu.model.reasons import Reason
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.nvidia.mps_env import client_limits
-from vgpu.schemes.nvidia.mps_log import MpsControl
+from vgpu.schemes.nvidia.mps import MpsControl, client_limits
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.mps import PART_BYTES
 

@@ -13,8 +13,8 @@ from deviceplugin.builders.served import BUILDERS
 from deviceplugin.flags import options_from
 from deviceplugin.main import command as plugin_command
 from deviceplugin.wiring import make_adapter
-from exporter.codecs import codecs
 from exporter.main import command as exporter_command
+from exporter.sampler import codecs
 from reconciler.cluster_index import ClusterIndex
 from reconciler.main import command as reconcile_group
 from reconciler.observe.dump import DumpObserver

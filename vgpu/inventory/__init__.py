@@ -19,8 +19,7 @@ from vgpu.inventory.model import (
     Units,
     WaitingReason,
 )
-from vgpu.inventory.resource_claims import with_resource_claims
-from vgpu.inventory.selection import SORTS, in_order, only_pods
+from vgpu.inventory.selection import SORTS, in_order, only_pods, with_resource_claims
 from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
 from vgpu.inventory.unit_check import (
     NodeDoubt,

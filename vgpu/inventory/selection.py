@@ -1,14 +1,34 @@
-"""Parts of an inventory for people: of some pods, and in another order. Pure."""
+"""Inventories put together from what was read, and parts of them for people. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from vgpu.inventory.free import available_bytes
 from vgpu.inventory.model import Inventory, NodeView
+from vgpu.kube.kept_keys import shares_gpus
 from vgpu.ledger import Conflict
+from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.model.names import PodRef
+from vgpu.model.objects import Pod
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+
+
+def with_resource_claims(
+    pods: Iterable[Pod],
+    resource_claims: Iterable[ResourceClaim] = (),
+    slices: Iterable[ResourceSlice] = (),
+) -> tuple[tuple[Pod, ...], ClusterResourceClaims]:
+    """The pods that share GPUs, and the ResourceClaims with the pods that only use these."""
+    sharing: list[Pod] = []
+    resource_claim_pods: list[Pod] = []
+    for pod in pods:
+        (sharing if shares_gpus(pod) else resource_claim_pods).append(pod)
+    return tuple(sharing), ClusterResourceClaims(
+        tuple(resource_claims), tuple(slices), tuple(resource_claim_pods)
+    )
+
 
 ChoosesPod = Callable[[PodRef], bool]
 

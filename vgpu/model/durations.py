@@ -1,6 +1,11 @@
-"""Durations as Prometheus writes them: 15s, 500ms, 1m30s, or a bare number of seconds. Pure."""
+"""Durations as Prometheus writes them, and as Go does. Pure.
+
+Prometheus: 15s, 500ms, 1m30s, or a bare number of seconds. Go's ``time.ParseDuration``: 1.5h,
+300ms, 2h45m. Kubernetes writes a third form, see :mod:`vgpu.kube.quantities`.
+"""
 
 import re
+from decimal import Decimal
 from typing import Final
 
 _NUMBER: Final = re.compile(r"\d{1,12}(?:\.\d{1,9})?", re.ASCII)
@@ -51,3 +56,25 @@ def age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)}{unit}"
     return "0s" if seconds >= 0 else ""
+
+
+UNITS: Final = {
+    "ns": Decimal("1e-9"),
+    "us": Decimal("1e-6"),
+    "\N{MICRO SIGN}s": Decimal("1e-6"),
+    "\N{GREEK SMALL LETTER MU}s": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+}
+"""The seconds of each unit; no unit follows one that it begins with."""
+
+_PART: Final = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(UNITS)})")
+
+
+def parts_of(text: str) -> list[tuple[str, Decimal]]:
+    """The numbers of an unsigned duration, each with the seconds of its unit; [] if it is none."""
+    if _PART.sub("", text):
+        return []
+    return [(number, UNITS[unit]) for number, unit in _PART.findall(text)]

@@ -12,7 +12,7 @@ import msgspec
 
 from vgpu.model.facts import MpsLimits
 from vgpu.model.reasons import Reason, Rejection, SourceError
-from vgpu.schemes.nvidia.mps_log import MpsControl
+from vgpu.schemes.nvidia.mps import MpsControl
 from vgpu.sources.files import exists, list_folder, read_part
 
 DEFAULT_MPS_DIR: Final = "/run/nvidia/mps"

@@ -11,7 +11,7 @@ from typing import Final
 
 from vgpu.model.facts import MpsClientLimits
 from vgpu.model.reasons import Rejection
-from vgpu.schemes.nvidia.mps_env import client_limits
+from vgpu.schemes.nvidia.mps import client_limits
 from vgpu.sources.files import translated
 
 MAX_ENVIRON_BYTES: Final = 256 * 1024

@@ -5,12 +5,15 @@ the pods.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from vgpu.model.reasons import SourceError
 from vgpu.schemes.registry import registry
 from vgpu.sources.collector import Collector
+from vgpu.sources.files import Living
 from vgpu.sources.http_access import ClientOptions
 from vgpu.sources.kubelet import (
     DEFAULT_CHECKPOINT,
@@ -18,13 +21,31 @@ from vgpu.sources.kubelet import (
     DEFAULT_LOG_DIR,
     KubeletSource,
 )
+from vgpu.sources.kubelet_names import read_pod_folders
 from vgpu.sources.limits import LimitSource
-from vgpu.sources.living import living_pods
 from vgpu.sources.mps import DEFAULT_MPS_DIR
 from vgpu.sources.observation import Collectors
 from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR, OwnCheckpointSource
-from vgpu.sources.runtime import ProcessSource
+from vgpu.sources.runtime import ProcessSource, read_live_pods
 from vgpu.sources.shim import ShimSource
+
+
+def living_pods(cgroupfs: str, log_dir: str | None) -> Living:
+    """The living pods by cgroups, else by the kubelet's log folders; none without both."""
+    return partial(_living_pods, cgroupfs, log_dir)
+
+
+def _living_pods(cgroupfs: str, log_dir: str | None) -> Collection[str]:
+    try:
+        if alive := read_live_pods(cgroupfs):
+            return alive
+    except SourceError:  # reported by the source that reads them in each sample
+        pass
+    try:
+        return read_pod_folders(log_dir)[0].keys() if log_dir else ()
+    except SourceError:
+        return ()
+
 
 if TYPE_CHECKING:
     from vgpu.sources.token_page import TokenPage

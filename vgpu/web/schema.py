@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
-from vgpu.model.go_durations import parts_of
+from vgpu.model.durations import parts_of
 
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 

@@ -22,7 +22,7 @@ from vgpu.inventory import (
     only_pods,
     only_scheme,
 )
-from vgpu.kube.selectors import parse_selector
+from vgpu.kube.label_selector import parse_selector
 from vgpu.model.documentation import page
 from vgpu.model.names import PodRef, Scheme
 from vgpu.program.flags import ChoiceOf, Duration

@@ -35,7 +35,7 @@ from vgpu.kube.kinds import (
     RESOURCE_SLICES,
     SHARE_PODS,
 )
-from vgpu.kube.selectors import Selects
+from vgpu.kube.label_selector import Selects
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError

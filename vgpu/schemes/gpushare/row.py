@@ -1,11 +1,21 @@
-"""The registry's row of Aliyun's gpushare."""
+"""The registry's row of Aliyun's gpushare, and what its pods and units mean to it.
 
-from collections.abc import Iterable
+The original device plugin can never serve some pods. The kubelet calls Allocate for each container
+by itself. The original (gpushare-device-plugin, ``pkg/gpu/nvidia/allocate.go``) looks for a waiting
+pod whose app containers together request the units of the call: a pod of which two containers
+request memory matches none of its calls. An init container is in no sum; if its request equals that
+of the app container, it takes the pod's only answer. Each call that matches nothing is answered
+with ``no-gpu-has-…-to-run``. On a node with one GPU the original allocates this GPU without looking
+for a pod.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from vgpu.model.names import Scheme
-from vgpu.model.objects import Node
-from vgpu.model.units import GIB, MIB
+from vgpu.model.allocation import Claim, Request, Share
+from vgpu.model.names import ContainerKind, Scheme
+from vgpu.model.objects import Node, Pod
+from vgpu.model.units import GIB, MIB, count
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.gpushare.annotations import ACK_ASSIGNED, ALLOCATION, ANNOTATIONS, ASSIGNED, INDEX
 from vgpu.schemes.gpushare.codec import Gpushare
@@ -16,8 +26,6 @@ from vgpu.schemes.gpushare.node import (
     UNHEALTHY_NAMESPACE,
     unhealthy_name,
 )
-from vgpu.schemes.gpushare.original import never_serves
-from vgpu.schemes.gpushare.unsized import UnsizedGpushare
 from vgpu.schemes.row import (
     AnnotationRepair,
     KeyPrefixes,
@@ -27,6 +35,37 @@ from vgpu.schemes.row import (
     UnitSetting,
     WrittenKeys,
 )
+from vgpu.schemes.unsized import claim_without_memory, without_memory
+
+
+def never_serves(pod: Pod, node: Node) -> str:
+    """Why the original plugin can never serve the pod on the node; "" if it may."""
+    requesting = [each for each in pod.containers if each.limits.get(MEMORY)]
+    kinds = [each.kind for each in requesting]
+    if not requesting or kinds == [ContainerKind.APP] or node.capacity.get(GPUS) == 1:
+        return ""
+    names = ", ".join(each.name for each in requesting)
+    return (
+        f"{count(len(requesting), 'container')} ({names}) request {MEMORY}, and the original"
+        " gpushare plugin serves one app container of a pod"
+    )
+
+
+class UnsizedGpushare(Gpushare, frozen=True):
+    """Requests and shares of unknown memory."""
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container requests. Raises ClaimError."""
+        return without_memory(super().requests(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """The claim in the annotations. Raises ClaimError."""
+        return claim_without_memory(super().claim(pod))
+
+    def answered(self, env: Mapping[str, str]) -> tuple[Share, ...]:
+        """The share in the environment of the plugin's answer."""
+        return without_memory(super().answered(env))
+
 
 _FLAG: Final = "--gpushare.memory-unit"
 

@@ -2,13 +2,14 @@
 
 from typing import Final
 
+from vgpu.model.facts import LimitFile
 from vgpu.model.names import Scheme
 from vgpu.model.objects import Node, Pod
+from vgpu.model.units import percent
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.kubeshare.codec import KubeShare
-from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT
+from vgpu.schemes.kubeshare.gemini_config import CONFIG_LIMIT, parse_config
 from vgpu.schemes.kubeshare.labels import CLAIM
-from vgpu.schemes.kubeshare.limit_file import read_limits
 from vgpu.schemes.kubeshare.node import GPU_INFO, holder
 from vgpu.schemes.kubeshare.sharepod import GPUID, PREFIX, join
 from vgpu.schemes.row import (
@@ -19,6 +20,26 @@ from vgpu.schemes.row import (
     SchemeRow,
     WrittenKeys,
 )
+
+
+def read_limits(content: bytes, path: str, object_name: str) -> tuple[LimitFile, ...]:
+    """The limits of the pods that may use the GPU after which the file is named.
+
+    ``object_name`` is the path as messages have it. Raises SourceError.
+    """
+    return tuple(
+        LimitFile(
+            scheme=Scheme.KUBESHARE,
+            path=object_name,
+            namespace=pod.namespace,
+            pod=pod.pod,
+            device=path.rpartition("/")[2],
+            memory_bytes=pod.memory_bytes,
+            cores_percent=percent(pod.limit_milli),
+            cores_request_percent=percent(pod.request_milli),
+        )
+        for pod in parse_config(content, object_name)
+    )
 
 
 def _codec(_: int | None) -> SchemeCodec:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
+from vgpu.model.allocation import Claim, Device, Request
 from vgpu.model.names import Scheme
-from vgpu.model.objects import Node
+from vgpu.model.objects import Node, Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.row import (
@@ -19,14 +20,31 @@ from vgpu.schemes.row import (
     WrittenKeys,
 )
 from vgpu.schemes.text import number
+from vgpu.schemes.unsized import claim_without_memory, without_memory
 from vgpu.schemes.volcano import legacy
 from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
-from vgpu.schemes.volcano.unsized import UnsizedVolcano
 from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, advertises_others, whole_gpus
+
+
+class UnsizedVolcano(Volcano, frozen=True):
+    """All amounts of memory are unknown."""
+
+    def requests(self, pod: Pod) -> tuple[Request, ...]:
+        """What each container requests. Raises ClaimError."""
+        return without_memory(super().requests(pod))
+
+    def claim(self, pod: Pod) -> Claim | None:
+        """The claim in the annotations. Raises ClaimError."""
+        return claim_without_memory(super().claim(pod))
+
+    def devices(self, node: Node) -> tuple[Device, ...]:
+        """The registered GPUs. Raises ClaimError."""
+        return without_memory(super().devices(node))
+
 
 _FLAG: Final = "--volcano.memory-factor"
 
