@@ -1,4 +1,4 @@
-"""docs/architecture.md leads to what is there."""
+"""docs/architecture.md and docs/where-to-find-what.md lead to what is there."""
 
 import itertools
 import re
@@ -9,7 +9,7 @@ from tests.support.environment import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PICTURE = PAGE.partition("## Layers")[2].split("```")[1]
-TABLE = PAGE.partition("## Where to find what")[2].partition("\n## ")[0]
+TABLE = (ROOT / "docs" / "where-to-find-what.md").read_text()
 
 LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 MODULE = re.compile(r"vgpu(?:\.\w+)+|\bexporter\b|\breconciler\b|\bdeviceplugin\b")
@@ -24,6 +24,12 @@ WANTED = {
     "an API kind",
     "a flag",
     "an alert",
+    "gpu-manager's choice of GPUs by topology",
+    "limits for clients of our web servers",
+    "the kubelet's checkpoint",
+    "the layout of a shared region, and one that is unknown",
+    "the reservation that a Binding writes on the pod",
+    "what makes a pod evictable",
 }
 
 
