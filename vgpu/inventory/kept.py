@@ -42,7 +42,8 @@ def pods_without_gpu(
 
     ``pods`` are those that are bound to the node.
     """
-    doubtful = [pod for pod in pods if holds_devices(pod) and not _is_placed(pod, ledger)]
+    placed = _placed(ledger)
+    doubtful = [pod for pod in pods if holds_devices(pod) and pod.kubelet_uid not in placed]
     if not doubtful:
         return
     entries = {name: entry for entry in ledger.devices for name in entry.device.names}
@@ -91,14 +92,12 @@ def _registered(codec: SchemeCodec, node: Node) -> tuple[Device, ...]:
         return ()
 
 
-def _is_placed(pod: Pod, ledger: Ledger) -> bool:
-    """Whether the ledger has the pod on GPUs of the node, and nothing of it is in doubt."""
-    uid = pod.kubelet_uid
-    is_in_doubt = (
-        any(wanted.pod.uid == uid for wanted in ledger.waiting)
-        or any(holding.pod.uid == uid for holding in ledger.unplaced)
-        or any(wrong.pod is not None and wrong.pod.uid == uid for wrong in ledger.malformed)
-    )
-    return not is_in_doubt and any(
-        holding.pod.uid == uid for entry in ledger.devices for holding in entry.holdings
+def _placed(ledger: Ledger) -> frozenset[str]:
+    """UIDs of the pods that the ledger has on GPUs of the node, with nothing of them in doubt."""
+    return frozenset(
+        holding.pod.uid for entry in ledger.devices for holding in entry.holdings
+    ).difference(
+        (wanted.pod.uid for wanted in ledger.waiting),
+        (holding.pod.uid for holding in ledger.unplaced),
+        (wrong.pod.uid for wrong in ledger.malformed if wrong.pod is not None),
     )

@@ -339,8 +339,7 @@ class _Amounts(msgspec.Struct, frozen=True):
         """
         if len({physical(share.device) for share in shares}) <= request.count:
             return False
-        memory = sum(share.memory_bytes or 0 for share in shares)
-        cores = sum(share.cores_milli or 0 for share in shares)
+        memory, cores = _sums(shares)
         most_memory, most_cores = request.memory_bytes or 0, request.cores_milli
         if self.devices:
             gpus = self.devices.values()
@@ -424,11 +423,9 @@ def _raised(rule: _Amounts, request: Request, shares: tuple[Share, ...]) -> tupl
         return shares
     if len(shares) > request.count:
         least = rule.requested(request, shares[0])
-        memory = sum(share.memory_bytes or 0 for share in shares)
-        cores = sum(share.cores_milli or 0 for share in shares)
-        if memory >= request.count * (least.memory_bytes or 0) and cores >= request.count * (
-            least.cores_milli or 0
-        ):
+        memory, cores = _sums(shares)
+        is_enough_memory = memory >= request.count * (least.memory_bytes or 0)
+        if is_enough_memory and cores >= request.count * (least.cores_milli or 0):
             return shares
     return raised
 
@@ -501,6 +498,12 @@ def _on_few_gpus(claim: Claim, most: int) -> tuple[Claim, str]:
     )
     detail = f"the annotations claim {len(named)} GPUs, and {most} units are requested"
     return structs.replace(claim, allocations=allocations), detail
+
+
+def _sums(shares: Iterable[Share]) -> tuple[int, int]:
+    """Bytes of memory and thousandths of cores of all the shares; what is not known is nothing."""
+    pairs = [(share.memory_bytes or 0, share.cores_milli or 0) for share in shares]
+    return sum(memory for memory, _ in pairs), sum(cores for _, cores in pairs)
 
 
 def _total(allocations: Iterable[Allocation]) -> int:

@@ -4,7 +4,7 @@ Of a policy its expressions are searched for the names of users and for the key 
 names its node, so that the chart's policy is recognised under every name of its release.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from vgpu.kube.access_review import service_account_user
@@ -16,18 +16,6 @@ from vgpucli.doctor.components import NODE_TOKEN_FLAG, ComponentRole, InstalledC
 from vgpucli.doctor.facts import ClusterFacts
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
 
-WRITERS: Final = frozenset(
-    {
-        ComponentRole.DEVICE_PLUGIN,
-        ComponentRole.SCHEDULER,
-        ComponentRole.RECONCILER,
-        ComponentRole.NODE_RECONCILER,
-        ComponentRole.CONTROLLER,
-        ComponentRole.NODE_COMPONENT,
-    }
-)
-"""The components of vgpu that write annotations, labels or a status."""
-
 OF_NODES: Final = frozenset(
     {
         ComponentRole.DEVICE_PLUGIN,
@@ -35,7 +23,14 @@ OF_NODES: Final = frozenset(
         ComponentRole.NODE_COMPONENT,
     }
 )
-"""Those that write objects of their node alone."""
+"""The components of vgpu that write objects of their node alone."""
+
+WRITERS: Final = OF_NODES | {
+    ComponentRole.SCHEDULER,
+    ComponentRole.RECONCILER,
+    ComponentRole.CONTROLLER,
+}
+"""The components of vgpu that write annotations, labels or a status."""
 
 _WRITTEN: Final = "UPDATE"
 
@@ -101,11 +96,10 @@ def _of_account(facts: ClusterFacts, component: InstalledComponent) -> list[Admi
     """The policies for what the account writes; None if they are not known."""
     if facts.policies is None or facts.policy_bindings is None:
         return None
-    user = f"'{_user(component)}'"
     return [
         each
         for each in facts.policies
-        if _WRITTEN in each.operations and any(user in text for text in each.conditions)
+        if _WRITTEN in each.operations and _is_named(component, each.conditions)
     ]
 
 
@@ -115,10 +109,13 @@ def _is_in_force(facts: ClusterFacts, policy: AdmissionPolicy) -> bool:
 
 def _needs_key(policy: AdmissionPolicy, component: InstalledComponent) -> bool:
     """Whether the policy allows the account only objects of the node that its token names."""
+    return any(NODE_KEY in text for text in policy.rules) and _is_named(component, policy.rules)
+
+
+def _is_named(component: InstalledComponent, expressions: Iterable[str]) -> bool:
+    """Whether one of the expressions has the account's user as a text."""
     user = f"'{_user(component)}'"
-    return any(NODE_KEY in text for text in policy.rules) and any(
-        user in text for text in policy.rules
-    )
+    return any(user in text for text in expressions)
 
 
 def _user(component: InstalledComponent) -> str:
