@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from deviceplugin.adapters.memory_factor import FactorError
+from deviceplugin.allocate.checkpoint import CheckpointFile, Loaded, LockHeld
 from deviceplugin.apiserver.pods import ASKING_SECONDS, Pods
 from deviceplugin.builders.shim_files import ShimError
 from deviceplugin.failpoints import Failpoint
@@ -22,7 +23,6 @@ from deviceplugin.health.device_health import Health
 from deviceplugin.health.rules import HealthRules
 from deviceplugin.health.watch import HealthWatch, TopologyDriver
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.recovery.checkpoint import CheckpointFile, Loaded, LockHeld
 from deviceplugin.recovery.startup import Own
 from deviceplugin.scheme_adapter import SchemeAdapter
 from deviceplugin.service import Outside, Service

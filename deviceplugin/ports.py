@@ -1,6 +1,6 @@
 """The interfaces between the plugin's parts, from the kubelet to the container."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from deviceplugin.model import AdmittedPod
@@ -56,18 +56,6 @@ class Injector(Protocol):
 
     def prune(self, names: Collection[str]) -> None:
         """Remove the files of all other names, of this boot and older ones."""
-        ...
-
-
-class CheckpointStore(Protocol):
-    """The plugin's own checkpoint."""
-
-    def save(self, tenants: Iterable[AdmittedPod]) -> None:
-        """Make the tenants durable. Raises OSError; the previous content then stays."""
-        ...
-
-    def is_whole(self) -> bool:
-        """Whether the last saved file is unchanged, by a quick check."""
         ...
 
 

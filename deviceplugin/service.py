@@ -16,10 +16,10 @@ import msgspec
 from deviceplugin.allocate.allocator import Legacy, PodAllocator
 from deviceplugin.allocate.binder import Binder
 from deviceplugin.allocate.binder_events import BinderEvents, Repair
-from deviceplugin.allocate.binder_state import BinderState
+from deviceplugin.allocate.binder_state import BinderState, desired_state_of
+from deviceplugin.allocate.binding_writer import AllocateContext
+from deviceplugin.allocate.checkpoint import CheckpointFile
 from deviceplugin.allocate.collectable import Alone, collectable, over
-from deviceplugin.allocate.context import AllocateContext
-from deviceplugin.allocate.desired import desired_state_of
 from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.pods import Pods
@@ -34,7 +34,6 @@ from deviceplugin.kubelet.registrar import Registrar
 from deviceplugin.metrics import PluginMetrics
 from deviceplugin.ports import Injector, SchemeServices
 from deviceplugin.reasons import BindRefusal, BindRefused
-from deviceplugin.recovery.checkpoint import CheckpointFile
 from deviceplugin.recovery.node_probe import NodeProbe, live_pods, pods_with_cgroup
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter

@@ -3,22 +3,28 @@
 Allocate does not name the pod, so the answer has nothing of a pod if the runtime knows CDI. The
 plugin refuses a request that no container on the node can have made, instead of answering with an
 environment in which the container then fails.
+
+Without CDI the answer is guessed for one pod. The kubelet never asks for a pod that has no kubelet
+or is about to go. Such a pod must not stay the first guess: every answer that is made for it goes
+to the wrong container (:class:`Guesses`).
 """
 
 import logging
 import secrets
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder import Binder
 from deviceplugin.allocate.binder_state import BinderState
 from deviceplugin.allocate.binding import Injection, bind, injection
+from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.candidates import Candidate, Claims, candidates, no_candidate
-from deviceplugin.allocate.context import AllocateContext
-from deviceplugin.allocate.guesses import Guesses
 from deviceplugin.failpoints import Step
-from deviceplugin.metrics import Wait
+from deviceplugin.metrics import PluginMetrics, Wait
 from deviceplugin.model import ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from vgpu.model.allocation import Device
@@ -33,50 +39,20 @@ RECOVERY_PATIENCE_SECONDS: Final = 60.0
 SETTLING_SECONDS: Final = 2.0
 """Maximum time that a guess waits for the bindings of earlier answers, in seconds."""
 
+PATIENCE: Final = 2
+"""Number of wrong guesses after which a pod comes last.
+
+One wrong guess is no evidence: the kubelet asks for two pods that were bound at the same moment in
+either order, and asks for the other one next.
+"""
+
+_MOST_GUESSES: Final = 4096
+"""Maximum number of remembered answers without a known owner, and of remembered pods."""
+
 NOTHING: Final = Injection(ContainerEdits({}), {})
 
 NAME_BYTES: Final = 12
 """Bytes of a fresh name, which is written in hexadecimal: 96 random bits."""
-
-
-class BindingWaiter(Protocol):
-    """Makes the bindings; see :class:`deviceplugin.allocate.binder.Binder`."""
-
-    def recovered(self, seconds: float) -> bool:
-        """Wait for the recovery; returns whether it is done."""
-        ...
-
-    def state(self) -> BinderState:
-        """The state of the last look. Raises BindRefused NOT_RECOVERED."""
-        ...
-
-    def expect(self, name: str) -> None:
-        """The kubelet is about to get an answer under this name."""
-        ...
-
-    def settled(self, seconds: float) -> bool:
-        """Wait until all expected answers have an owner; returns whether they have."""
-        ...
-
-    def started(self, ids: frozenset[str], seconds: float) -> None:
-        """Wait until the container with these IDs may start. Raises BindRefused."""
-        ...
-
-
-class Counts(Protocol):
-    """Counters of answers and refusals."""
-
-    def allocated(self, resource: str) -> None:
-        """Allocate was answered."""
-        ...
-
-    def refused(self, step: str, why: BindRefusal) -> None:
-        """An answer was refused at this step."""
-        ...
-
-    def waited(self, wait: Wait, seconds: float) -> None:
-        """The kubelet has waited for ``seconds``."""
-        ...
 
 
 Legacy = Callable[[int, tuple[Device, ...]], Mapping[str, str]]
@@ -89,8 +65,8 @@ class PodAllocator:
     def __init__(
         self,
         context: AllocateContext,
-        binder: BindingWaiter,
-        counts: Counts,
+        binder: Binder,
+        counts: PluginMetrics,
         *,
         prestart_seconds: float,
         legacy: Legacy | None = None,
@@ -241,3 +217,38 @@ class PodAllocator:
             )
         self._guesses.note(name, pod.kubelet_uid)
         return injection(self._adapter, allocation_state, pod, binding)
+
+
+class Guesses:
+    """The pods that answers were guessed for, and the pods that were guessed in vain.
+
+    Any thread may use them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, str] = {}  # name of the answer -> UID on the node
+        self._wrong: Counter[str] = Counter()  # by that UID
+
+    def note(self, name: str, uid: str) -> None:
+        """An answer was made for this pod."""
+        with self._lock:
+            while len(self._open) >= _MOST_GUESSES:
+                del self._open[next(iter(self._open))]  # the kubelet that asked has died
+            self._open[name] = uid
+
+    def unlikely(self, state: BinderState) -> frozenset[str]:
+        """The UIDs of pods that have been guessed in vain too often so far."""
+        with self._lock:
+            for assignment in state.all_assignments() if self._open else ():
+                if assignment.name in self._open:
+                    del self._wrong[assignment.pod_uid]  # the kubelet asks for this pod after all
+                    refused = state.refusals.get((assignment.pod_uid, assignment.container))
+                    crossed = refused is not None and refused.why is BindRefusal.CROSSED
+                    if crossed:
+                        self._wrong[self._open[assignment.name]] += 1
+                    if crossed or state.is_ready(assignment):
+                        del self._open[assignment.name]
+            if len(self._wrong) > _MOST_GUESSES:
+                self._wrong.clear()  # most UIDs are of pods that are gone
+            return frozenset(uid for uid, times in self._wrong.items() if times >= PATIENCE)

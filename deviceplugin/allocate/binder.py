@@ -5,7 +5,7 @@ a container that can be created are repeatable: decide, write our own checkpoint
 that the container is created with. The annotations are written afterwards
 (:mod:`deviceplugin.apiserver.status_manager`). After a crash the next look continues, since it
 reads nothing but files and the API server. The plugin rewrites a lost file at the latest before its
-container is created.
+container is created. The thread also removes admitted pods that have left, and their files.
 """
 
 import logging
@@ -15,23 +15,29 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deviceplugin.allocate.assignment_reader import AssignmentReader
-from deviceplugin.allocate.binder_ports import BinderEventHandler, Gone, KubeletDevices, Recover
-from deviceplugin.allocate.binder_state import BinderState
+from deviceplugin.allocate.binder_events import BinderEvents, ConflictReporter
+from deviceplugin.allocate.binder_state import (
+    BinderState,
+    Gone,
+    Recover,
+    by_ids,
+    prestart_check,
+)
 from deviceplugin.allocate.binding import bind_all
-from deviceplugin.allocate.binding_writer import BindingWriter
-from deviceplugin.allocate.checkpoint_writer import CheckpointWriter
-from deviceplugin.allocate.conflict_reporter import ConflictReporter
-from deviceplugin.allocate.context import AllocateContext
-from deviceplugin.allocate.expected_answers import ExpectedAnswers
-from deviceplugin.allocate.garbage_collector import MAKING_ROOM_SECONDS, GarbageCollector
-from deviceplugin.allocate.injection_writer import InjectionWriter
-from deviceplugin.allocate.prestart import prestart_check
+from deviceplugin.allocate.binding_writer import (
+    AllocateContext,
+    BindingWriter,
+    ExpectedAnswers,
+    InjectionWriter,
+)
+from deviceplugin.allocate.checkpoint import CheckpointFile, CheckpointWriter
+from deviceplugin.kubelet.container_devices import KubeletTable
 from deviceplugin.model import ContainerDevices
-from deviceplugin.ports import CheckpointStore
 from deviceplugin.reasons import BindRefusal, BindRefused
 from vgpu.model.allocation import Device
 from vgpu.model.objects import Pod
+from vgpu.model.reasons import Reason, SourceError
+from vgpu.sources.own_checkpoint import booted_at
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,13 @@ IDLE_SECONDS: Final = 2.0
 CHECKING_SECONDS: Final = 60.0
 """Interval between two checks that all written files are still there, in seconds."""
 
+LEAVING_SECONDS: Final = 10.0
+"""Interval between two looks for pods that have left, in seconds."""
+
+MAKING_ROOM_SECONDS: Final = 0.5
+"""Interval between two looks for pods that have left while a container waits for room, in
+seconds."""
+
 STOP_SECONDS: Final = 30.0
 """Maximum time to wait for the thread at the end, in seconds."""
 
@@ -55,9 +68,9 @@ class Binder:
     def __init__(
         self,
         context: AllocateContext,
-        table: KubeletDevices,
-        store: CheckpointStore,
-        events: BinderEventHandler,
+        table: KubeletTable,
+        store: CheckpointFile,
+        events: BinderEvents,
         gone: Gone,
     ) -> None:
         self._context = context
@@ -283,3 +296,106 @@ class Binder:
         with self._condition:
             self._state = state
             self._condition.notify_all()
+
+
+class AssignmentReader:
+    """Reads the kubelet's assignments again when its checkpoint has changed.
+
+    Used by the binder's thread alone.
+    """
+
+    def __init__(self, table: KubeletTable) -> None:
+        self._table = table
+        self._stamp: object = None
+        self._unread = ""  # why the checkpoint could not be read
+
+    def has_changed(self) -> bool:
+        """Whether the checkpoint has changed since it was read last."""
+        return self._table.stamp() != self._stamp
+
+    def forget(self) -> None:
+        """Read the checkpoint next time even if it has not changed."""
+        self._stamp = None
+
+    def read(self, state: BinderState) -> BinderState:
+        """The state with the kubelet's newest assignments; unchanged if they are unreadable.
+
+        Logs an error once.
+        """
+        now = time.monotonic()
+        stamp = self._table.stamp()
+        if stamp is not None and stamp == self._stamp and not self._unread:
+            return replace(state, read_at=now)
+        self._stamp = stamp
+        try:
+            assignments = self._table.read()
+        except SourceError as error:  # the kubelet will write the whole file again
+            if str(error) != self._unread:
+                # A kubelet that has allocated nothing yet has no file.
+                usual = error.reason is Reason.ABSENT and state.assigned_pods is None
+                level = logging.INFO if usual else logging.WARNING
+                log.log(level, "the kubelet's checkpoint cannot be read: %s", error)
+            self._unread = str(error)
+            return state
+        self._unread = ""
+        return replace(state, assignments=by_ids(assignments), read_at=now)
+
+
+class GarbageCollector:
+    """Removes admitted pods that have left, and their files. Used by the binder's thread alone."""
+
+    def __init__(
+        self,
+        context: AllocateContext,
+        checkpoint: CheckpointWriter,
+        expected: ExpectedAnswers,
+        events: BinderEvents,
+        gone: Gone,
+    ) -> None:
+        self._context = context
+        self._checkpoint = checkpoint
+        self._expected = expected
+        self._events = events
+        self._gone = gone
+        self._collected_at = float("-inf")
+        self._shown: frozenset[str] = frozenset()
+
+    def collect(self, state: BinderState, *, settled: bool) -> BinderState:
+        """The state without pods that have left, and without the shares of init containers that
+        have succeeded; unchanged if it is too early to look again.
+
+        Removes written files only if the recovery has ``settled`` who holds what.
+        """
+        pods = self._context.pods.known()
+        self._shown = (self._shown | frozenset(pods or ())) & state.allocation_state.tenants.keys()
+        pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
+        if time.monotonic() - self._collected_at < pause:
+            return state
+        self._collected_at = time.monotonic()
+        allocation_state = state.allocation_state
+        leaving = [allocation_state.tenants[uid] for uid in self._gone(state, pods, self._shown)]
+        for tenant in leaving:
+            allocation_state = allocation_state.left(tenant.pod.uid)
+        allocation_state = allocation_state.seen((pods or {}).values(), booted_at())
+        if not self._checkpoint.keep(allocation_state):
+            return state
+        for tenant in leaving:
+            pod = tenant.pod
+            fields = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+            log.info("a tenant has left", extra=fields)
+            self._events.left(tenant)
+        if pods is None or not settled:  # other pods may hold shares that are not known
+            return replace(state, allocation_state=allocation_state)
+        tenants = allocation_state.tenants
+        kept = {binding.name for tenant in tenants.values() for binding in tenant.bindings}
+        kept |= self._expected.names()
+        kept |= {
+            assignment.name
+            for assignment in state.all_assignments()
+            if assignment.pod_uid in tenants
+        }
+        try:
+            self._context.injector.prune(kept)
+        except OSError as error:
+            log.warning("files of a released share cannot be removed: %s", error)
+        return replace(state, allocation_state=allocation_state, ready=state.ready & kept)

@@ -1,17 +1,24 @@
-"""The receivers of the binder's events: counters, events on pods, the scheme's services."""
+"""What the binder reports, and to whom: counters, events on pods, the scheme's services.
+
+Conflicts of the allocation state and of the recovery are reported when they change.
+"""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.contradictions import of_allocations, of_now
 from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.metrics import PluginMetrics, Wait
 from deviceplugin.model import AdmittedPod, AllocationConflict, Binding
 from deviceplugin.ports import SchemeServices
 from deviceplugin.reasons import BindRefusal, BindRefused
+from vgpu.model.objects import Pod, holds_devices
 
 log = logging.getLogger(__name__)
+
+Conflicts = tuple[AllocationConflict, ...]
 
 Living = Callable[[], Collection[str] | None]
 """UIDs of all pods that may have containers here, tenants or not; None if they are not known."""
@@ -21,7 +28,7 @@ Repair = Callable[[], object]
 
 
 class BinderEvents:
-    """A :class:`deviceplugin.allocate.binder.BinderEventHandler`."""
+    """Receives the binder's events. Used by the binder's thread alone."""
 
     def __init__(
         self,
@@ -39,7 +46,7 @@ class BinderEvents:
         self._repair = repair
 
     def recovered(self, allocation_state: AllocationState) -> None:
-        """Start the scheme's services for the recovered tenants."""
+        """The recovery is done: start the scheme's services for the recovered tenants."""
         if self._services is None:
             return
         living = self._living()
@@ -55,7 +62,11 @@ class BinderEvents:
                 log.warning("%s: %s", tenant.pod.name or tenant.pod.uid, error)
 
     def prepare(self, tenant: AdmittedPod) -> None:
-        """Check the files that all containers get and the services' files. Raises OSError."""
+        """A container of the pod is about to be created: check its files.
+
+        These are the files that all containers get, and the services' files. Raises OSError if the
+        container has to wait.
+        """
         self._repair()
         if self._services:
             self._services.bound(tenant)
@@ -68,12 +79,15 @@ class BinderEvents:
             log.warning("files that all containers need cannot be repaired: %s", error)
 
     def bound(self, tenant: AdmittedPod, binding: Binding, seconds: float | None) -> None:  # noqa: ARG002  # the log has it
-        """A container is bound."""
+        """A container is bound, ``seconds`` after Allocate; None if the time is not known."""
         if seconds is not None:
             self._numbers.waited(Wait.BIND, seconds)
 
     def refused(self, error: BindRefused) -> None:
-        """A container cannot be bound. A pod that is not seen yet is not reported."""
+        """A container cannot be bound, for a reason that was not reported for it before.
+
+        A pod that is not seen yet gets no event.
+        """
         self._numbers.refused("bind", error.why)
         if error.pod is not None and error.why is not BindRefusal.NOT_SEEN:
             self._status_manager.record_event(
@@ -81,7 +95,7 @@ class BinderEvents:
             )
 
     def left(self, tenant: AdmittedPod) -> None:
-        """A tenant is gone."""
+        """The tenant's containers are gone."""
         if self._services is None:
             return
         try:
@@ -107,3 +121,49 @@ class BinderEvents:
     def changed(self) -> None:
         """The allocation state or the refusals have changed."""
         self._status_manager.wake()
+
+
+class ConflictReporter:
+    """Reports conflicts and remarks once. Used by the binder's thread alone."""
+
+    def __init__(self, events: BinderEvents) -> None:
+        self._events = events
+        # The conflicts of sources at the start, without those that are over.
+        self._conflicts: Conflicts = ()
+        self._remarks: Conflicts = ()
+        self._judged: tuple[AllocationState | None, Conflicts] = None, ()
+        self._reported: tuple[Conflicts, Conflicts] | None = None
+
+    def begin(self, conflicts: Conflicts, remarks: Conflicts) -> None:
+        """Start with these conflicts of the recovery."""
+        self._conflicts, self._remarks = conflicts, remarks
+
+    def report(self, allocation_state: AllocationState, pods: Mapping[str, Pod] | None) -> None:
+        """Report all current conflicts if they have changed.
+
+        ``pods`` are the node's; while they are None no pod counts as gone.
+        """
+        if pods is not None and (self._conflicts or self._remarks):
+            holding = {uid for uid, pod in pods.items() if holds_devices(pod)}
+            there = holding | allocation_state.tenants.keys()
+            self._conflicts = of_now(self._conflicts, there)
+            self._remarks = of_now(self._remarks, there)
+        if allocation_state is not self._judged[0]:
+            self._judged = allocation_state, of_allocations(allocation_state)
+        now = (*self._judged[1], *self._conflicts), self._remarks
+        if now == self._reported:
+            return
+        conflicts_before, remarks_before = self._reported or ((), ())
+        for conflict in now[0]:
+            if conflict not in conflicts_before:
+                log.warning("conflict", extra=_fields(conflict))
+        for remark in now[1]:
+            if remark not in remarks_before:
+                log.info("remark", extra=_fields(remark))
+        self._reported = now
+        self._events.conflicts(*now)
+
+
+def _fields(conflict: AllocationConflict) -> dict[str, str]:
+    pod = conflict.pod
+    return {"pod": f"{pod.namespace}/{pod.name}" if pod else "", "detail": conflict.detail}

@@ -56,10 +56,7 @@ def read_assignments(path: str, resource: str) -> tuple[ContainerDevices, ...]:
 
 
 class KubeletTable:
-    """The assignments of one resource in one checkpoint.
-
-    A :class:`deviceplugin.allocate.binder_ports.KubeletDevices`.
-    """
+    """The assignments of one resource in one checkpoint."""
 
     def __init__(self, path: str, resource: str) -> None:
         self._path = path

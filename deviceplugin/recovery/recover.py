@@ -17,11 +17,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder_ports import Recovered
+from deviceplugin.allocate.allocation_state import AllocationState, seen
+from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.allocate.collectable import collectable
 from deviceplugin.allocate.contradictions import disagreements
-from deviceplugin.allocate.init_containers import seen
 from deviceplugin.model import AllocationConflict, ContainerDevices
 from deviceplugin.recovery.adoption import Adoption, adopted, claims_of, is_alive, is_granted
 from vgpu.ledger import Holding, Ledger

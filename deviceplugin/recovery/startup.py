@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from deviceplugin.allocate.binder_ports import Recovered
+from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.kubelet.container_devices import read_assignments
 from deviceplugin.model import AdmittedPod, ContainerDevices

@@ -7,11 +7,10 @@ created.
 
 import msgspec
 
-from deviceplugin.allocate.binder_state import BinderState, by_ids
+from deviceplugin.allocate.binder_state import BinderState, by_ids, prestart_check
 from deviceplugin.allocate.binding import bind_all
 from deviceplugin.allocate.candidates import Claims, candidates, in_order_of_asking
 from deviceplugin.allocate.collectable import collectable
-from deviceplugin.allocate.prestart import prestart_check
 from deviceplugin.recovery.node_probe import ledger_of
 from deviceplugin.recovery.recover import RecoverySources, recover
 from tests.deviceplugin.allocation_values import NODE, NUMBER, ROLE, assignment, made, replace

@@ -20,15 +20,15 @@ from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.allocator import PodAllocator
 from deviceplugin.allocate.binder import Binder
-from deviceplugin.allocate.binder_ports import Recovered
+from deviceplugin.allocate.binder_state import Recovered
+from deviceplugin.allocate.binding_writer import AllocateContext
+from deviceplugin.allocate.checkpoint import CheckpointFile
 from deviceplugin.allocate.collectable import collectable
-from deviceplugin.allocate.context import AllocateContext
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.kubelet.container_devices import KubeletTable
 from deviceplugin.kubelet.responses import answer
 from deviceplugin.metrics import PluginMetrics
-from deviceplugin.recovery.checkpoint import CheckpointFile
 from tests.deviceplugin.admitting_kubelet import content
 from tests.deviceplugin.allocation_values import GPUS, NODE, NUMBER, SLOTS, pod
 from tests.support.waiting import WAIT_SECONDS, wait_until

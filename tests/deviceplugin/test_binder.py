@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder_ports import Recovered
-from deviceplugin.allocate.garbage_collector import MAKING_ROOM_SECONDS
+from deviceplugin.allocate.binder import MAKING_ROOM_SECONDS
+from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.failpoints import Step
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deviceplugin.recovery.checkpoint import MOST_DAMAGED, CheckpointFile, LockHeld
+from deviceplugin.allocate.checkpoint import MOST_DAMAGED, CheckpointFile, LockHeld
 from tests.support.broken_disk import BrokenDisk
 from tests.support.waiting import WAIT_SECONDS, result_of, wait_until
 from vgpu.model.admitted_pod import AdmittedPod, Binding
@@ -221,7 +221,7 @@ def test_a_killed_process_leaves_a_state_that_can_be_loaded(tmp_path):
     """A real one, at a moment that nobody chose."""
     code = (
         "import sys\n"
-        "from deviceplugin.recovery.checkpoint import CheckpointFile\n"
+        "from deviceplugin.allocate.checkpoint import CheckpointFile\n"
         "from vgpu.model.names import PodRef, Scheme\n"
         "from vgpu.model.admitted_pod import AdmittedPod\n"
         f"store = CheckpointFile(sys.argv[1], Scheme.VOLCANO, 'node-1', {BOOT!r}).open()\n"

@@ -3,8 +3,7 @@
 import pytest
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder_state import BinderState, by_ids
-from deviceplugin.allocate.desired import desired_state_of
+from deviceplugin.allocate.binder_state import BinderState, by_ids, desired_state_of
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
     GPUS,

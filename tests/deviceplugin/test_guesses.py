@@ -1,9 +1,9 @@
 """Which pods answers were made for in vain, once the kubelet has written down whose they were."""
 
-from deviceplugin.allocate import guesses as guesses_module
+from deviceplugin.allocate import allocator as allocator_module
 from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.allocator import PATIENCE, Guesses
 from deviceplugin.allocate.binder_state import BinderState, by_ids
-from deviceplugin.allocate.guesses import PATIENCE, Guesses
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import GPUS, assignment, pod
 
@@ -62,7 +62,7 @@ def test_an_answer_whose_owner_is_not_bound_for_another_reason_says_nothing_yet(
 
 
 def test_answers_that_never_find_an_owner_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(guesses_module, "_MOST", 10)
+    monkeypatch.setattr(allocator_module, "_MOST_GUESSES", 10)
     guesses = noted(*NAMES, *(f"lost-{at}" for at in range(10)))
     assert not guesses.unlikely(seen(*NAMES))
     assert len(guesses._open) == 10

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from deviceplugin.allocate.checkpoint import CheckpointFile, LockHeld
 from deviceplugin.flags import PluginOptions
 from deviceplugin.plugin import Plugin
-from deviceplugin.recovery.checkpoint import CheckpointFile, LockHeld
 from deviceplugin.service import Service
 from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volcano_pod
 from tests.support.waiting import WAIT_SECONDS

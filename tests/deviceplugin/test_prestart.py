@@ -4,9 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.allocate.allocation_state import AllocationState
-from deviceplugin.allocate.binder_state import BinderState, by_ids
+from deviceplugin.allocate.binder_state import BinderState, by_ids, prestart_check
 from deviceplugin.allocate.binding import bind
-from deviceplugin.allocate.prestart import prestart_check
 from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import (
     GPUS,

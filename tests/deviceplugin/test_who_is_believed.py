@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binder import Binder
-from deviceplugin.allocate.binder_ports import Recovered
+from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.allocate.binding import bind, injection
-from deviceplugin.allocate.context import AllocateContext
+from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.failpoints import noop
 from deviceplugin.injection.cdi import CdiInjector
 from deviceplugin.injection.files import FileInjector

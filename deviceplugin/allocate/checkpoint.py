@@ -2,7 +2,8 @@
 
 ``checkpoint-<scheme>.json`` is the newest version, and ``.bak`` beside it the one before. An
 unreadable file is renamed to ``.damaged-<time>``, never overwritten. A lock keeps a second plugin
-of the same scheme from using the node's files while the first one lives.
+of the same scheme from using the node's files while the first one lives. The binder writes the file
+whenever the admitted pods differ from it.
 """
 
 import errno
@@ -10,7 +11,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,8 @@ from typing import Final, Self
 
 import msgspec
 
+from deviceplugin.allocate.allocation_state import AllocationState
+from deviceplugin.allocate.binder_events import BinderEvents
 from vgpu.io import atomic_files
 from vgpu.model.admitted_pod import AdmittedPod
 from vgpu.model.names import Scheme
@@ -77,9 +80,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class CheckpointFile:
-    """A :class:`deviceplugin.ports.CheckpointStore` for one thread. A context manager that releases
-    the lock.
-    """
+    """The file, for one thread. A context manager that releases the lock."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class CheckpointFile:
         return Loaded(problem=next(broken, None))
 
     def save(self, tenants: Iterable[AdmittedPod]) -> None:
-        """See :meth:`deviceplugin.ports.CheckpointStore.save`."""
+        """Make the tenants durable. Raises OSError; the previous content then stays."""
         kept = Content(self._node, self._scheme, self._boot_id, self._clock(), tuple(tenants))
         content = encode(kept)
         if len(content) > LIMIT:
@@ -150,7 +151,7 @@ class CheckpointFile:
         self._good = _stamp(self._path)
 
     def is_whole(self) -> bool:
-        """See :meth:`deviceplugin.ports.CheckpointStore.is_whole`."""
+        """Whether the last saved file is unchanged, by a quick check."""
         return self._good is not None and self._good == _stamp(self._path)
 
     def close(self) -> None:
@@ -222,3 +223,41 @@ def _locked(fd: int, path: str, patience: float, ended: Callable[[], bool]) -> N
             log.warning("waiting for another device plugin to let go of %s", path)
             waiting = True
         time.sleep(_PAUSE_SECONDS)
+
+
+class CheckpointWriter:
+    """Writes the file when the tenants have changed. Used by the binder's thread alone."""
+
+    def __init__(self, store: CheckpointFile, events: BinderEvents) -> None:
+        self._store = store
+        self._events = events
+        self._saved: Mapping[str, AdmittedPod] | None = None
+
+    def assume(self, tenants: Mapping[str, AdmittedPod] | None) -> None:
+        """The checkpoint has these tenants; None is unknown, so that it is written next time."""
+        self._saved = tenants
+
+    def check(self) -> None:
+        """If the checkpoint is damaged, it is written next time."""
+        if not self._store.is_whole():
+            self._saved = None
+
+    def keep(self, allocation_state: AllocationState) -> bool:
+        """Write the checkpoint if it differs; returns whether it is up to date now."""
+        if allocation_state.tenants == self._saved:
+            return True
+        try:
+            self.save(allocation_state)
+        except OSError as error:
+            log.warning("our checkpoint cannot be written: %s", error)
+            return False
+        return True
+
+    def save(self, allocation_state: AllocationState) -> None:
+        """Write the checkpoint. Raises OSError."""
+        try:
+            self._store.save(allocation_state.tenants.values())
+        except OSError:
+            self._events.unsaved()
+            raise
+        self._saved = allocation_state.tenants
