@@ -21,9 +21,9 @@ from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.checkpoint import CheckpointFile
 from deviceplugin.allocate.collectable import Alone, collectable, over
 from deviceplugin.apiserver.desired_state import DesiredState
-from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.apiserver.writes import EventReason
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health

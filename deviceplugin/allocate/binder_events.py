@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.contradictions import of_allocations, of_now
-from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.apiserver.writes import EventReason
 from deviceplugin.metrics import PluginMetrics, Wait
 from deviceplugin.model import AdmittedPod, AllocationConflict, Binding
 from deviceplugin.ports import SchemeServices

@@ -17,19 +17,24 @@ from functools import partial
 from typing import Final
 
 from deviceplugin.apiserver.desired_state import DesiredState
-from deviceplugin.apiserver.events import AGAIN_SECONDS, EventReason, note
-from deviceplugin.apiserver.node_writer import NODE_SECONDS, NodeWriter
-from deviceplugin.apiserver.own_writes import OwnWrites
-from deviceplugin.apiserver.pod_writer import PodWriter
-from deviceplugin.apiserver.unhealthy_writer import UnhealthyWriter
-from deviceplugin.apiserver.write_context import WriteContext
+from deviceplugin.apiserver.object_writers import (
+    NODE_SECONDS,
+    NodeWriter,
+    PodWriter,
+    UnhealthyWriter,
+    WriteContext,
+)
 from deviceplugin.apiserver.writes import (
+    AGAIN_SECONDS,
     DroppedError,
     DueTime,
+    EventReason,
+    OwnWrites,
     Write,
     WriteKey,
     WriteResult,
     WriteTarget,
+    note,
 )
 from deviceplugin.failpoints import Failpoint, noop
 from deviceplugin.scheme_adapter import SchemeAdapter

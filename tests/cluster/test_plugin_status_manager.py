@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.apiserver.desired_state import DesiredState
-from deviceplugin.apiserver.events import EventReason
 from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.apiserver.writes import EventReason
 from deviceplugin.failpoints import Step
 from tests.cluster.accounts import account
 from tests.support import sample_cluster as sample

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import HandshakeMode, VolcanoAdapter
 from deviceplugin.apiserver.desired_state import capacity_patch
-from deviceplugin.apiserver.events import AGAIN_SECONDS, EventReason, note
 from deviceplugin.apiserver.lock_owners import AGAIN_SECONDS as ASKED_AGAIN_SECONDS
 from deviceplugin.apiserver.lock_owners import OWNER_SECONDS
-from deviceplugin.apiserver.node_writer import NODE_SECONDS
+from deviceplugin.apiserver.object_writers import NODE_SECONDS
 from deviceplugin.apiserver.status_manager import StatusManager
+from deviceplugin.apiserver.writes import AGAIN_SECONDS, EventReason, note
 from deviceplugin.failpoints import Step
 from tests.support.plugin_bench import Bench
 from tests.support.plugin_pods import NODE, NOW, A, B, container, gpu, node, pod

@@ -2,7 +2,7 @@
 
 import re
 
-from deviceplugin.apiserver.events import EventReason
+from deviceplugin.apiserver.writes import EventReason
 from scheduler.events import NOT_PLACED
 from tests.support.defects import no_defects
 from tests.support.doc_pages import (
