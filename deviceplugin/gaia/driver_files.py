@@ -3,20 +3,26 @@
 Libraries are found as the dynamic loader finds them: by ``ld.so.cache``, or without it in the usual
 folders. Programs are found in the usual folders. The lists are those of gpu-manager's
 ``volume.conf``, with the libraries that newer drivers need for computing.
+
+The plugin's container has the host's root somewhere below its own: a link of the host is resolved
+from the host's root, and not above it.
 """
 
+import errno
 import hashlib
 import logging
+import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from deviceplugin.gaia import ldcache
-from deviceplugin.gaia.host_root import regular_file, resolved
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.sources.files import list_folder, read_file
+from vgpu.sources.files import list_folder, read_file, translated
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +87,9 @@ _LIBRARY_FOLDERS: Final = (
 )
 _PROGRAM_FOLDERS: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 _MOST_ENTRIES: Final = 65_536
+
+_MOST_LINKS: Final = 40
+"""Maximum number of links in a path, as in the kernel: path_resolution(7)."""
 
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NAME: Final = re.compile(r"(?P<stem>.+\.so)(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?")
@@ -248,3 +257,76 @@ def _programs(root: str, names: Iterable[str]) -> dict[str, HostFile]:
             for file in _file(root, f"{folder}/{name}"):
                 programs.setdefault(name, file)
     return programs
+
+
+def resolved(root: str, path: str) -> str:
+    """The path here of the host's ``path``, with all links resolved.
+
+    Links are resolved as on the host: from its root, and not above it. Raises OSError.
+    """
+    base = root.rstrip("/")
+    done: list[str] = []
+    rest = path.split("/")[::-1]
+    links = 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            del done[-1:]
+        elif part not in ("", "."):
+            target = _link_target("/".join([base, *done, part]))
+            if target is None:
+                done.append(part)
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if target.startswith("/"):
+                done = []
+            rest += target.split("/")[::-1]
+    return "/".join([base, *done])
+
+
+def regular_file(root: str, path: str) -> tuple[str, os.stat_result] | None:
+    """The regular file that the host has at ``path``, as a path here; None if there is none."""
+    try:
+        real = resolved(root, path)
+        status = os.lstat(real)
+    except OSError:
+        return None
+    return (real, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _link_target(path: str) -> str | None:
+    """The target of a link; None if the path is no link. Raises OSError."""
+    try:
+        return str(Path(path).readlink())
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def read_library(path: str) -> Library:
+    """The library's class, the name that programs ask for, and the libraries that it needs.
+
+    Raises SourceError, MALFORMED for what is no whole ELF file.
+    """
+    # The import takes 7 MiB, which most starts do not need: their folders exist already.
+    from elftools.elf.dynamic import DynamicSegment  # noqa: PLC0415
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+
+    try:
+        with Path(path).open("rb") as stream:
+            elf = ELFFile(stream)
+            segments = (part for part in elf.iter_segments() if isinstance(part, DynamicSegment))
+            dynamic = next(segments, None)
+            tags: list[Any] = (
+                list(dynamic.iter_tags()) if dynamic else []
+            )  # soname comes at run time
+            sonames = [tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"]
+            needed = tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED")
+            return Library(elf.elfclass, sonames[0] if sonames else "", needed)
+    except OSError as error:
+        raise translated(error, path) from error
+    except Exception as error:  # for a truncated file the parser raises errors of many types
+        raise SourceError(Reason.MALFORMED, path, f"not an ELF file: {error}"[:200]) from error

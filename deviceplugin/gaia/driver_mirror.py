@@ -26,6 +26,7 @@ from deviceplugin.gaia.driver_files import (
     find_library,
     find_program,
     here,
+    read_library,
     survey,
 )
 from deviceplugin.gaia.driver_layout import CLIENT, CONTROL, DriverLayout, Flavour
@@ -219,9 +220,6 @@ class DriverMirror:
 
 def _layouts(driver: HostDriver, enforcing: tuple[HostFile, ...]) -> dict[Flavour, DriverLayout]:
     """Raises SourceError."""
-    # The import takes 7 MiB, which most starts do not need: their folders exist already.
-    from deviceplugin.gaia.elf import read_library  # noqa: PLC0415
-
     known = {file.path: read_library(file.path) for file in driver.libraries}
     layouts = {Flavour.ORIGIN: driver_layout.origin(driver, known)}
     if enforcing:

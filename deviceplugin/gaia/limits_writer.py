@@ -1,34 +1,46 @@
 """Writes the files that gpu-manager's library in a container reads: its limits and its pids.
 
 No value comes from the container. The kernel reports a pod's containers and their pids, the kubelet
-their names; the plugin's own allocation records have their shares.
+their names; the plugin's own allocation records have their shares. The kubelet makes the link that
+names a container when the container has started, so the container may ask before that.
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from deviceplugin.gaia.container_names import Names
 from deviceplugin.gaia.vcuda_files import PIDS_CONFIG, LimitsFolder
 from deviceplugin.model import AdmittedPod
 from vgpu.ledger.owners import with_whole_ids
 from vgpu.model.allocation import Allocation, Request
-from vgpu.model.names import Phase
+from vgpu.model.names import Phase, PodRef
 from vgpu.model.objects import Pod
-from vgpu.model.reasons import SourceError
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gaia.grant import limits
 from vgpu.schemes.gaia.vcuda_config import VCUDA_CONFIG, VcudaConfig
+from vgpu.sources.cgroup_processes import container_processes
+from vgpu.sources.files import Remembered, list_folder
+from vgpu.sources.kubelet_names import read_container_links
+from vgpu.sources.runtime import ProcessSource, read_containers
 
 log = logging.getLogger(__name__)
 
 _CODEC: Final = Gaia()
+
+_MOST_PROC_ENTRIES: Final = 2**23
+"""Maximum number of entries of procfs; the kernel allows half as many processes."""
+
+Names = Callable[[PodRef, Pod | None], Mapping[str, str]]
+"""Container ID -> name, as far as the names are known by now."""
 
 Driver = Callable[[], tuple[int, int]]
 """The driver's version, major and minor; raises SourceError while it is not known."""
@@ -198,3 +210,62 @@ def config_of(
     name = allocation.container
     soft = (request.limit_milli for request in requests if request.container == name)
     return limits(tenant.pod, allocation, driver, limit_milli=next(soft, None))
+
+
+class ContainerNames:
+    """The containers' names of one node, from the kubelet's log links and the pods' status."""
+
+    def __init__(self, log_dir: str = "/var/log/pods") -> None:
+        """The links are in the folder ``containers`` beside ``log_dir``."""
+        self._links = Remembered(str(Path(log_dir).parent / "containers"), read_container_links)
+
+    def of(self, ref: PodRef, pod: Pod | None) -> Mapping[str, str]:
+        """See :data:`Names`; ``pod`` as the API server shows it, None if it does not."""
+        reported = {status.id: status.name for status in pod.statuses if status.id} if pod else {}
+        try:
+            links, _ = self._links.get(time.time())
+        except SourceError:
+            return reported  # no such folder yet: nothing has started
+        mine = (ref.namespace, ref.name)
+        linked = {
+            container: name.container
+            for container, name in links.items()
+            if (name.namespace, name.pod) == mine
+        }
+        return reported | linked
+
+
+def pids_of(
+    uid: str, procfs: str = "/proc", cgroupfs: str = "/sys/fs/cgroup"
+) -> dict[str, set[int]]:
+    """The pids of each container of a pod, by container ID; the pod's sandbox is among them.
+
+    If the containers' cgroups are not below the pod's (the kubelet uses systemd and the runtime
+    does not), this reads the cgroup of every process. Raises SourceError, FOREIGN_PIDS where the
+    host's pids are not visible.
+    """
+    folders = read_containers(cgroupfs, uid)
+    if folders:
+        return {container: _pids(folder) for container, folder in folders.items()}
+    names = (entry.name for entry in list_folder(procfs, _MOST_PROC_ENTRIES)[0])
+    pids = [int(name) for name in names if name.isascii() and name.isdigit()]
+    sample = ProcessSource(procfs, cgroupfs, watch=False).sample(pids)
+    if not sample.sees_host:
+        raise SourceError(Reason.FOREIGN_PIDS, procfs)
+    found: dict[str, set[int]] = {}
+    for pid, owner in sample.owners.items():
+        if owner and owner.pod_uid == uid:
+            found.setdefault(owner.container_id, set()).add(pid)
+    return found
+
+
+def _pids(folder: str) -> set[int]:
+    """The pids of a container, of at most so many cgroups. Raises SourceError."""
+    pids: set[int] = set()
+    try:
+        for pid in container_processes(folder):
+            pids.add(pid)
+    except SourceError as error:
+        if error.reason is not Reason.TOO_MANY_FILES:
+            raise
+    return pids

@@ -14,11 +14,9 @@ from typing import Final
 
 import msgspec
 
-from deviceplugin.gaia.container_names import ContainerNames
 from deviceplugin.gaia.driver_layout import Flavour
 from deviceplugin.gaia.driver_mirror import DriverMirror, DriverSource, Mirrored
-from deviceplugin.gaia.limits_writer import Driver, LimitsWriter
-from deviceplugin.gaia.processes import pids_of
+from deviceplugin.gaia.limits_writer import ContainerNames, Driver, LimitsWriter, pids_of
 from deviceplugin.gaia.vcuda_files import LimitsFolder
 from deviceplugin.gaia.vcuda_server import VcudaServers
 from deviceplugin.model import AdmittedPod

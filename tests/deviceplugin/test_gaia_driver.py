@@ -11,11 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.gaia import driver_mirror, ldcache
-from deviceplugin.gaia.driver_files import HostDriver, HostFile, Library, survey
+from deviceplugin.gaia.driver_files import (
+    HostDriver,
+    HostFile,
+    Library,
+    read_library,
+    resolved,
+    survey,
+)
 from deviceplugin.gaia.driver_layout import Flavour, origin
 from deviceplugin.gaia.driver_mirror import DriverMirror, DriverSource
-from deviceplugin.gaia.elf import read_library
-from deviceplugin.gaia.host_root import resolved
 from deviceplugin.gaia.services import GaiaServices, GaiaSettings
 from tests.deviceplugin.driver_host import FOLDERS, VERSION, DriverHost, cache, elf, tree
 from tests.deviceplugin.gaia_pods import DEVICES, ROLE, asking

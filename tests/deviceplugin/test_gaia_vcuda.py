@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from deviceplugin.gaia import limits_writer, vcuda_server
 from deviceplugin.gaia.driver_mirror import DriverSource
-from deviceplugin.gaia.limits_writer import PodFiles
-from deviceplugin.gaia.processes import pids_of
+from deviceplugin.gaia.limits_writer import PodFiles, pids_of
 from deviceplugin.gaia.services import GaiaServices, GaiaSettings, driver_version
 from deviceplugin.gaia.vcuda_files import LimitsFolder
 from deviceplugin.gaia.vcuda_server import (
