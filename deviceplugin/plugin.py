@@ -16,28 +16,21 @@ from typing import Final, Self
 from deviceplugin.adapters.memory_factor import FactorError
 from deviceplugin.allocate.checkpoint import CheckpointFile, Loaded, LockHeld
 from deviceplugin.apiserver.pods import ASKING_SECONDS, Pods
+from deviceplugin.builders.registry import Surroundings, builder_of
 from deviceplugin.builders.shim_files import ShimError
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.rules import HealthRules
 from deviceplugin.health.watch import HealthWatch, TopologyDriver
+from deviceplugin.injection.cdi import CdiInjector
+from deviceplugin.injection.files import FileInjector
 from deviceplugin.metrics import PluginMetrics
+from deviceplugin.ports import Injector
 from deviceplugin.recovery.startup import Own
 from deviceplugin.scheme_adapter import SchemeAdapter
 from deviceplugin.service import Outside, Service
 from deviceplugin.status_server import UNREGISTERED, StatusView, routes
-from deviceplugin.wiring import (
-    legacy_refusal,
-    make_adapter,
-    make_injector,
-    make_services,
-    needs_links,
-    needs_node,
-    needs_nodes,
-    predecessor,
-    repair_shim,
-)
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
@@ -74,11 +67,12 @@ class Plugin:
     ) -> None:
         """Calls ``host.fail`` when only a new process can go on. Raises Failure, SourceError."""
         self._options = options
+        self._builder = builder_of(options.scheme)
         self._host = host
         self._at = at
         self._numbers = PluginMetrics()
         self._changing = threading.Lock()
-        links = driver.links if needs_links(options) else None
+        links = driver.links if self._builder.needs_links else None
         self._watch = HealthWatch(
             driver, judged, options.health_interval, self._changed, links=links
         )
@@ -160,7 +154,7 @@ class Plugin:
         """The node's object; waits for it if the scheme needs it."""
         name = self._options.node_name
         seen = node.state().objects.get(name)
-        if seen is None and needs_node(self._options):
+        if seen is None and self._builder.needs_node:
             self._window.unready = f"the API server has not shown node {name} yet: its labels count"
             log.warning("%s", self._window.unready)
             while seen is None and not ended():
@@ -183,20 +177,20 @@ class Plugin:
             cluster=self._cluster,
             pods=pods,
             node=node,
-            injector=make_injector(options, self._boot_id),
+            injector=_injector(options, self._boot_id),
             checkpoint=checkpoint,
             own=self._own(loaded, adapter.devices(health.devices)),
-            keeper=make_services(
+            keeper=self._builder.services(
                 options, self._boot_id, pods.find, lambda: self._watch.health, self._look
             ),
-            repair=partial(repair_shim, options),
+            repair=partial(self._builder.repair, options),
         )
         service = Service(
             options,
             adapter,
             outside,
             self._numbers,
-            legacy=legacy_refusal(options, adapter),
+            legacy=self._builder.refusal(adapter) if options.legacy_refusal else None,
             at=self._at,
         )
         service.start(health)
@@ -206,7 +200,9 @@ class Plugin:
 
     def _own(self, loaded: Loaded, devices: Iterable[Device]) -> Own:
         """The content of our checkpoint; before there is one, of the original plugin's."""
-        migrated = predecessor(self._options, devices) if loaded == Loaded() else None
+        migrated = None
+        if loaded == Loaded():
+            migrated = self._builder.predecessor(self._options, devices)
         if migrated is None:
             return Own(loaded.tenants, loaded.this_boot)
         for problem in migrated.problems:
@@ -220,11 +216,12 @@ class Plugin:
         options = self._options
         try:
             nodes = (
-                [other for page in self._cluster.node_pages() for other in page.objects]
-                if needs_nodes(options)
+                tuple(other for page in self._cluster.node_pages() for other in page.objects)
+                if self._builder.needs_nodes(options)
                 else ()
             )
-            return make_adapter(options, health.devices, node, nodes, self._watch.links)
+            around = Surroundings(tuple(health.devices), node, nodes, self._watch.links)
+            return self._builder.make(options, around)
         except (ClusterError, FactorError, ShimError) as error:
             raise Failure(str(error)) from error
 
@@ -261,3 +258,10 @@ def _wait(there: Callable[[float], bool], seconds: float, ended: Callable[[], bo
     until = time.monotonic() + seconds
     while not ended() and time.monotonic() < until and not there(STEP_SECONDS):
         pass
+
+
+def _injector(options: PluginOptions, boot_id: str) -> Injector:
+    """The injector: by CDI, or by files without CDI."""
+    if options.cdi:
+        return CdiInjector(options.cdi_spec_dir, options.scheme, boot_id)
+    return FileInjector(options.run_dir, options.scheme, boot_id)

@@ -24,6 +24,7 @@ from deviceplugin.apiserver.desired_state import DesiredState
 from deviceplugin.apiserver.pods import Pods
 from deviceplugin.apiserver.status_manager import StatusManager
 from deviceplugin.apiserver.writes import EventReason
+from deviceplugin.builders.registry import builder_of
 from deviceplugin.failpoints import Failpoint
 from deviceplugin.flags import PluginOptions
 from deviceplugin.health.device_health import Health
@@ -37,7 +38,6 @@ from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.recovery.node_probe import NodeProbe, live_pods, pods_with_cgroup
 from deviceplugin.recovery.startup import Own, Recovery
 from deviceplugin.scheme_adapter import SchemeAdapter
-from deviceplugin.wiring import unit_of
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.informer import Informer
 from vgpu.model.objects import Node, Pod
@@ -113,9 +113,8 @@ class Service:
         self.registrar = Registrar(
             options.kubelet_dir, options.scheme, adapter.resources, allocator, cdi=options.cdi
         )
-        self.offers = Offers(
-            adapter, partial(unit_of, adapter), self.registrar.offer, self._too_long
-        )
+        unit_of = partial(builder_of(adapter.scheme).unit_of, adapter)
+        self.offers = Offers(adapter, unit_of, self.registrar.offer, self._too_long)
 
     def start(self, health: Health) -> None:
         """Recover with these GPUs, then serve."""

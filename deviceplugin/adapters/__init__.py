@@ -1,4 +1,4 @@
 """The schemes' implementations of :class:`deviceplugin.scheme_adapter.SchemeAdapter`.
 
-:mod:`deviceplugin.builders.served` is the table: an adapter's name -> its builder.
+:mod:`deviceplugin.builders.registry` is the table: an adapter's name -> its builder.
 """

@@ -1,1 +1,1 @@
-"""How each scheme's adapter is made from the flags; `served` is the table of them."""
+"""How each scheme's adapter is made from the flags; `registry` is the table of them."""

@@ -6,10 +6,10 @@ import pytest
 
 from deviceplugin.adapters.gpushare import GpushareAdapter
 from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.builders.registry import builder_of
 from deviceplugin.health.device_health import Health
 from deviceplugin.health.incident import Incident, UnhealthyReason
 from deviceplugin.kubelet.advertised import Offers, gpu_statuses
-from deviceplugin.wiring import unit_of
 from tests.deviceplugin.allocation_values import NUMBER
 from tests.support.plugin_pods import A, B, gpu
 from vgpu.model.units import GIB, MIB
@@ -46,7 +46,8 @@ def kubelet():
 
 def offers(kubelet, adapter=None):
     adapter = adapter or VolcanoAdapter(Volcano(memory_factor=1024), split_count=2)
-    return Offers(adapter, partial(unit_of, adapter), kubelet.listed, kubelet.problems.append)
+    unit_of = partial(builder_of(adapter.scheme).unit_of, adapter)
+    return Offers(adapter, unit_of, kubelet.listed, kubelet.problems.append)
 
 
 def test_every_resource_of_every_gpu_is_listed(kubelet):

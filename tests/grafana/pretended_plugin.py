@@ -12,13 +12,13 @@ from typing import Self
 from msgspec import structs
 
 from deviceplugin.adapters.volcano import VolcanoAdapter
+from deviceplugin.builders.registry import builder_of
 from deviceplugin.health.device_health import Health, heard, seen
 from deviceplugin.health.rules import HealthRules
 from deviceplugin.kubelet.advertised import Offers, gpu_statuses
 from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
-from deviceplugin.wiring import unit_of
 from vgpu.model.facts import GpuSample, XidCount
 from vgpu.program.process import build_info, own_numbers
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
@@ -39,7 +39,8 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
     """A plugin that has just registered all that it can of these GPUs."""
     health = heard(seen(Health.at_start(), sample, 0.0, HealthRules()), xids, 0.0, HealthRules())
     role = VolcanoAdapter(Volcano(VOLCANO, memory_factor=factor))
-    offers = Offers(role, partial(unit_of, role), lambda *_: None, lambda _: None)
+    unit_of = partial(builder_of(role.scheme).unit_of, role)
+    offers = Offers(role, unit_of, lambda *_: None, lambda _: None)
     devices = offers.become(health)
     events = {(uuid, reason.value): count for (uuid, reason), count in health.events.items()}
     return PluginView(

@@ -8,11 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.builders.builder import AdapterBuilder
-from deviceplugin.builders.served import BUILDERS
+from deviceplugin.builders.registry import BUILDERS, AdapterBuilder, Surroundings, builder_of
 from deviceplugin.flags import options_from
 from deviceplugin.main import command as plugin_command
-from deviceplugin.wiring import make_adapter
 from exporter.main import command as exporter_command
 from exporter.sampler import codecs
 from reconciler.cluster_index import ClusterIndex
@@ -89,7 +87,7 @@ def test_the_plugin_makes_its_adapter_by_the_name_in_the_row(toy, monkeypatch):
     ctx = plugin_command.make_context("device-plugin", ["--scheme", "toy"])
     options = options_from(ctx)
     assert options.scheme is toy
-    assert make_adapter(options, (), None, (), {}) is made
+    assert builder_of(options.scheme).make(options, Surroundings()) is made
 
 
 def test_without_its_row_nobody_knows_it(tmp_path):

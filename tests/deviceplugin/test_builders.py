@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.builders.registry import Surroundings, builder_of
 from deviceplugin.flags import PluginOptions
-from deviceplugin.wiring import make_adapter, repair_shim
 from vgpu.model.allocation import Allocation, Device, Share
 from vgpu.model.names import Phase, PodRef
 from vgpu.model.units import MIB
@@ -27,7 +27,7 @@ SHARE = Allocation("main", (Share(GPU.uuid, MIB, 300),), Phase.ASSIGNED)
 )
 def test_limits_of_cores_are_lifted_only_where_that_is_said(key_set, said, env):
     options = replace(PluginOptions(volcano_dialect=key_set), **said)
-    adapter = make_adapter(options, (), None, (), {})
+    adapter = builder_of(options.scheme).make(options, Surroundings())
     given = adapter.codec.edits(POD, SHARE, {GPU.uuid: GPU}).env
     assert given["CUDA_DEVICE_SM_LIMIT"] == "30"
     assert given.get("GPU_CORE_UTILIZATION_POLICY") == env
@@ -41,14 +41,15 @@ def test_a_shim_that_is_damaged_while_the_plugin_runs_is_put_there_anew(tmp_path
     options = PluginOptions(
         volcano_dialect=key_set, volcano_shim_library=str(source), volcano_shim_dir=str(folder)
     )
-    paths = make_adapter(options, (), None, (), {}).codec.paths
+    builder = builder_of(options.scheme)
+    paths = builder.make(options, Surroundings()).codec.paths
     library, preload = Path(paths.library), Path(paths.preload)
     whole = preload.read_text()
     for damaged in (preload, library):
         damaged.resolve().write_bytes(b"")
-        repair_shim(options)
+        builder.repair(options)
         assert preload.read_text() == whole
         assert library.read_bytes() == source.read_bytes()
     source.unlink()
     with pytest.raises(OSError, match=r"--volcano\.shim-library"):
-        repair_shim(options)
+        builder.repair(options)
