@@ -11,6 +11,7 @@ container is created. The thread also removes admitted pods that have left, and 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -72,7 +73,10 @@ class Binder:
         store: CheckpointFile,
         events: BinderEvents,
         gone: Gone,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``monotonic`` returns seconds that never go back; rare looks are due by it."""
         self._context = context
         self._pods = context.pods
         self._events = events
@@ -92,10 +96,13 @@ class Binder:
         self._writer = BindingWriter(
             context, self._checkpoint, self._injection, self._expected, events
         )
-        self._collector = GarbageCollector(context, self._checkpoint, self._expected, events, gone)
+        self._collector = GarbageCollector(
+            context, self._checkpoint, self._expected, events, gone, monotonic=monotonic
+        )
         self._reporter = ConflictReporter(events)
         self._recovering = True  # until it is known who holds what; others ask whether it is so
         self._settled = False
+        self._monotonic = monotonic
         self._checked_at = float("-inf")
         self._thread = threading.Thread(target=self._work, name="binder", daemon=True)
 
@@ -258,8 +265,8 @@ class Binder:
         Checks all names every CHECKING_SECONDS, and those of containers about to be created each
         time.
         """
-        if time.monotonic() - self._checked_at >= CHECKING_SECONDS:
-            self._checked_at = time.monotonic()
+        if self._monotonic() - self._checked_at >= CHECKING_SECONDS:
+            self._checked_at = self._monotonic()
             if self._settled:
                 self._checkpoint.check()  # rewritten with the next look at pods that have left
             checked = state.all_assignments()
@@ -351,12 +358,15 @@ class GarbageCollector:
         expected: ExpectedAnswers,
         events: BinderEvents,
         gone: Gone,
+        *,
+        monotonic: Callable[[], float],
     ) -> None:
         self._context = context
         self._checkpoint = checkpoint
         self._expected = expected
         self._events = events
         self._gone = gone
+        self._monotonic = monotonic
         self._collected_at = float("-inf")
         self._shown: frozenset[str] = frozenset()
 
@@ -369,9 +379,9 @@ class GarbageCollector:
         pods = self._context.pods.known()
         self._shown = (self._shown | frozenset(pods or ())) & state.allocation_state.tenants.keys()
         pause = MAKING_ROOM_SECONDS if state.waits_for_room else LEAVING_SECONDS
-        if time.monotonic() - self._collected_at < pause:
+        if self._monotonic() - self._collected_at < pause:
             return state
-        self._collected_at = time.monotonic()
+        self._collected_at = self._monotonic()
         allocation_state = state.allocation_state
         leaving = [allocation_state.tenants[uid] for uid in self._gone(state, pods, self._shown)]
         for tenant in leaving:

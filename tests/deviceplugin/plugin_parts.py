@@ -13,13 +13,15 @@ The kubelet's checkpoint, our own one and what containers are made with are file
 
 from functools import partial
 from pathlib import Path
+from threading import enumerate as enumerate_threads
+from time import monotonic
 
 from msgspec.structs import replace
 
 from deviceplugin.adapters.volcano import VolcanoAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.allocator import PodAllocator
-from deviceplugin.allocate.binder import Binder
+from deviceplugin.allocate.binder import CHECKING_SECONDS, LEAVING_SECONDS, Binder
 from deviceplugin.allocate.binder_state import Recovered
 from deviceplugin.allocate.binding_writer import AllocateContext
 from deviceplugin.allocate.checkpoint import CheckpointFile
@@ -100,6 +102,9 @@ class Parts:
         self.kubelet_file = self.folder / "kubelet_internal_checkpoint"
         self.devices = GPUS
         self.binder = None
+        self.looks = []
+        """At each look for pods that have left: the pods of the kubelet's checkpoint."""
+        self._skipped = 0.0
 
     # ------------------------------------------------------------ the plugin
 
@@ -112,16 +117,15 @@ class Parts:
         self.numbers = PluginMetrics()
         context = AllocateContext(self.adapter, NODE, self.api, self.injector, at)
         table = KubeletTable(str(self.kubelet_file), NUMBER)
-        self.binder = Binder(context, table, self.store, self.watcher, self._gone)
-        self.allocator = PodAllocator(
-            context,
-            self.binder,
-            self.numbers,
-            prestart_seconds=self.prestart_seconds,
-            legacy=self.legacy,
+        self.binder = Binder(
+            context, table, self.store, self.watcher, self._gone, monotonic=self._monotonic
         )
+        self._make_allocator = partial(
+            PodAllocator, context, self.binder, self.numbers, legacy=self.legacy
+        )
+        self.wait_at_most(self.prestart_seconds)
         if recovered:
-            self.binder.start(partial(self._recover, self.store.load().tenants))
+            self.binder.start(partial(self.recover, self.store.load().tenants))
             assert self.binder.recovered(PATIENT)
 
     def stop(self):
@@ -130,11 +134,28 @@ class Parts:
             self.store.close()
             self.binder = None
 
-    def _recover(self, tenants, _known):
+    def _monotonic(self):
+        return monotonic() + self._skipped
+
+    def wait_at_most(self, seconds):
+        """The kubelet's PreStartContainer waits so long from now on."""
+        self.allocator = self._make_allocator(prestart_seconds=seconds)
+
+    def look_at_all(self):
+        """Rare looks are due now: at all written files, and for pods that have left."""
+        self._skipped += max(CHECKING_SECONDS, LEAVING_SECONDS)
+        self.binder.wake()
+
+    def threads(self):
+        """The binders' threads that are alive."""
+        return [thread for thread in enumerate_threads() if thread.name == "binder"]
+
+    def recover(self, tenants, _known):
         allocation_state, conflicts = AllocationState.over(self.devices, tenants)
         return Recovered(allocation_state, conflicts)
 
     def _gone(self, state, pods, _shown):
+        self.looks.append(state.assigned_pods)
         known = None if pods is None else pods.values()
         return collectable(state.allocation_state, known, frozenset(self.alive), None, LONG_AGO * 2)
 

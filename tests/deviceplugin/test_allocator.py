@@ -123,7 +123,7 @@ def test_allocate_waits_for_the_recovery(parts, monkeypatch):
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.allocator.allocate, NUMBER, IDS)
         assert not waiting.done()
-        bench.binder.start(lambda _known: bench._recover((), _known))
+        bench.binder.start(lambda _known: bench.recover((), _known))
         assert result_of(waiting, "Allocate is answered")[0]
 
 
@@ -240,7 +240,7 @@ def test_waits_and_answers_are_counted(parts):
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
     bench.start_container(pod)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     with pytest.raises(BindRefused):
         bench.allocator.prestart(NUMBER, frozenset({"nobody's"}))
     assert bench.waits() == {"allocate": 1, "bind": 0, "prestart": 1}

@@ -21,7 +21,7 @@ from deviceplugin.reasons import BindRefusal, BindRefused
 from tests.deviceplugin.allocation_values import A, B, claimed, made, running, share
 from tests.deviceplugin.plugin_parts import HASTY, PATIENT, Parts
 from tests.support.broken_disk import Killed
-from tests.support.waiting import result_of, wait_ended, wait_until
+from tests.support.waiting import result_of, wait_until
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import ContainerState, Status
 from vgpu.schemes.codec import ContainerEdits
@@ -117,9 +117,9 @@ def test_a_pod_that_nobody_shows_is_not_seen_and_asked_for_no_more_than_it_is_wa
     name, edits = bench.allocator.allocate("volcano.sh/vgpu-number", frozenset({"id-0"}))
     del bench.api.pods["ghost"]
     bench.give(ghost, ["id-0"], name, edits)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     error = refused(bench.start_container, ghost)
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     assert error.why is BindRefusal.NOT_SEEN
     assert not error.final
     assert "refused" not in dict(bench.watcher.told)  # nobody could be told
@@ -186,7 +186,7 @@ def test_a_plugin_that_dies_at_any_step_is_gone_on_with_by_the_next(parts, injec
     else:
         bench.start(die)
         name = bench.admit(first, ["id-0"])
-        wait_ended(bench.binder._thread, "the binder's thread ends")
+        wait_until(lambda: not bench.threads(), "the binder's thread ends")
         bench.stop()
         bench.start()
     bench.start_container(first)
@@ -240,8 +240,7 @@ def test_what_was_written_and_is_lost_is_written_anew_at_a_look(parts, injector)
     bench.start()
     _, name = bound(bench)
     lose(bench, name)
-    bench.binder._checked_at = float("-inf")
-    bench.binder.wake()
+    bench.look_at_all()
     wait_until(lambda: bench.injector.written() == {name}, "it is rewritten")
 
 
@@ -260,8 +259,7 @@ def test_what_was_written_and_is_damaged_is_written_anew_at_a_look(parts, inject
     whole = bench.injector.written()
     damage(bench, name, content)
     assert bench.injector.written() == frozenset()
-    bench.binder._checked_at = float("-inf")
-    bench.binder.wake()
+    bench.look_at_all()
     wait_until(lambda: bench.injector.written() == whole, "it is rewritten")
 
 
@@ -304,10 +302,10 @@ def test_a_container_is_not_made_before_what_was_lost_is_there_again(parts, inje
 
     bench.injector.write = refusing
     lose(bench, name)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     assert refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, pod)
     full[0] = False
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(pod)
     assert bench.injector.written() == {name}
 
@@ -362,7 +360,7 @@ def test_a_start_that_fails_once_is_tried_again(parts, monkeypatch, fails, caplo
         return works(*arguments)
 
     monkeypatch.setattr(part, word, failing, raising=False)
-    bench.binder.start(lambda known: bench._recover((), known))
+    bench.binder.start(lambda known: bench.recover((), known))
     assert bench.binder.recovered(PATIENT)
     assert "Input/output error" in caplog.text
     bound(bench)
@@ -407,8 +405,7 @@ def test_what_was_found_and_could_not_be_kept_is_kept_as_soon_as_it_can_be(parts
     assert bench.binder.recovered(PATIENT)
     assert bench.saved() == {}
     full[0] = False
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
+    bench.look_at_all()
     wait_until(lambda: bench.saved() == found.allocation_state.tenants, "it is kept")
 
 
@@ -423,12 +420,12 @@ def test_a_checkpoint_of_ours_that_is_damaged_is_written_anew(parts, content):
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    bench.binder._checked_at = bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
-    wait_until(lambda: bench.binder._checkpoint._saved is None, "the damage is seen")
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
-    wait_until(lambda: bench.binder._checkpoint._saved is not None, "it is rewritten")
+
+    def is_rewritten():
+        bench.look_at_all()  # one look sees the damage, the next one repairs it
+        return path.exists() and path.read_bytes() != content
+
+    wait_until(is_rewritten, "it is rewritten")
     assert bench.saved() == saved
     assert bool([*path.parent.glob("*.damaged-*")]) == (content is not None)
 
@@ -443,9 +440,9 @@ def test_what_is_not_known_for_certain_is_not_written_over_what_is_kept(parts):
     unsettled = Recovered(AllocationState.of(bench.devices), unsettled=frozenset({"a"}))
     bench.binder.start(lambda _: unsettled)
     assert bench.binder.recovered(PATIENT)
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
-    wait_until(lambda: bench.binder._collector._collected_at > 0, "a look at who has left")
+    before = len(bench.looks)
+    bench.look_at_all()
+    wait_until(lambda: len(bench.looks) > before, "a look at who has left")
     assert bench.saved().keys() == {"a"}
 
 
@@ -472,7 +469,7 @@ def test_what_our_checkpoint_cannot_keep_is_not_bound_until_it_can(parts):
     assert bench.injector.written() == frozenset()
     assert bench.binder.state().allocation_state.tenants == {}
     full[0] = False
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(pod)
     assert bench.injector.written() == {name}
 
@@ -496,10 +493,10 @@ def test_a_file_that_cannot_be_written_refuses_its_container_alone(parts):
     fine = bench.create("fine", share(A, 2))
     bench.admit(fine, ["id-1"])
     bench.start_container(fine)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     assert refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, broken)
     unlucky.clear()
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(broken)
 
 
@@ -512,7 +509,7 @@ def test_what_the_keeper_has_not_ready_is_waited_for(parts):
     error = refused_for(BindRefusal.NOT_WRITTEN, bench.start_container, pod)
     assert "mirrored" in error.detail
     bench.watcher.failure = None
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(pod)
 
 
@@ -569,13 +566,13 @@ def test_who_waits_for_room_gets_it_when_the_holder_has_left(parts):
     holder, waiting = bench.create("holder", share(A, 8)), bench.create("waiting", share(A, 8))
     held = bench.admit(holder, ["id-0"])
     bench.start_container(holder)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     bench.admit(waiting, ["id-1"])
     error = refused_for(BindRefusal.NO_ROOM, bench.start_container, waiting)
     assert "team/pod-holder" in error.detail
     assert not error.final
     bench.remove(holder)
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(waiting)
     assert bench.saved().keys() == {"waiting"}
     assert held not in bench.injector.written()
@@ -629,7 +626,7 @@ def test_who_has_lost_only_its_object_keeps_its_gpu(parts):
     bench.admit(holder, ["id-0"])
     bench.start_container(holder)
     del bench.api.pods["holder"]  # deleted by force: the container still runs
-    bench.allocator._prestart_seconds = 3 * MAKING_ROOM_SECONDS
+    bench.wait_at_most(3 * MAKING_ROOM_SECONDS)
     bench.admit(waiting, ["id-1"])
     assert refused_for(BindRefusal.NO_ROOM, bench.start_container, waiting)
     assert bench.saved().keys() == {"holder"}
@@ -643,7 +640,7 @@ def test_a_gpu_that_recovers_serves_those_who_wait_for_it(parts):
     pod = bench.create("a", share(A, 2))
     bench.admit(pod, ["id-0"])
     assert refused_for(BindRefusal.UNHEALTHY_DEVICE, bench.start_container, pod)
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     with ThreadPoolExecutor(1) as kubelet:
         waiting = kubelet.submit(bench.start_container, pod)
         bench.binder.offer(bench.devices)
@@ -704,8 +701,7 @@ def test_a_gpu_that_is_lost_is_a_conflict_until_it_is_back_or_its_tenant_has_lef
     bench.binder.offer(bench.devices[1:])
     wait_until(lambda: last_told(bench) != ([], []), "it is lost again")
     bench.remove(pod)
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
+    bench.look_at_all()
     wait_until(lambda: last_told(bench) == ([], []), "its tenant has left")
 
 
@@ -718,7 +714,7 @@ def test_what_becomes_of_a_gpu_during_the_recovery_is_known_as_soon_as_that_is_o
     monkeypatch.setattr(bench.binder, "_look", lambda _: hold.wait(PATIENT))
 
     def recover(known):
-        found = bench._recover((), known)
+        found = bench.recover((), known)
         bench.binder.offer(ill(bench))
         return found
 
@@ -791,14 +787,14 @@ def test_a_plugin_that_ends_does_not_wait_until_it_is_known_who_holds_what(parts
     def recover(known):
         begun.set()
         hold.wait(PATIENT)
-        return bench._recover((), known)
+        return bench.recover((), known)
 
     bench.binder.start(recover)
     wait_until(begun.is_set, "the recovery has begun")
     bench.binder.stop()
-    assert bench.binder._thread.is_alive()
+    assert bench.threads()
     hold.set()
-    wait_ended(bench.binder._thread, "the binder's thread ends")
+    wait_until(lambda: not bench.threads(), "the binder's thread ends")
     assert bench.watcher.told == []
 
 
@@ -809,10 +805,10 @@ def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(part
     again, hold = Event(), Event()
 
     def recover(known):
-        if bench.binder._state is not None:
+        if bench.binder.recovered(0):
             again.set()
             hold.wait(PATIENT)
-        return replace(bench._recover((), known), unsettled=frozenset({"p"}))
+        return replace(bench.recover((), known), unsettled=frozenset({"p"}))
 
     bench.binder.start(recover)
     assert bench.binder.recovered(PATIENT)
@@ -822,9 +818,9 @@ def test_a_plugin_that_ends_does_not_wait_for_a_recovery_that_is_made_again(part
     bench.watcher.told.clear()
     bench.binder.stop()
     assert not hold.is_set()
-    assert bench.binder._thread.is_alive()
+    assert bench.threads()
     hold.set()
-    wait_ended(bench.binder._thread, "the binder's thread ends")
+    wait_until(lambda: not bench.threads(), "the binder's thread ends")
     assert bench.watcher.told == []
 
 
@@ -836,12 +832,8 @@ def test_a_checkpoint_of_the_kubelets_that_was_never_read_says_of_nobody_that_he
     if unreadable:
         bench.kubelet_file.symlink_to(bench.kubelet_file.name)  # not even its status can be read
     bench.start()
-    looks = []
-    bench.binder._collector._gone = lambda state, *_: looks.append(state.assigned_pods) or ()
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
-    wait_until(lambda: looks, "a look at who has left")
-    assert looks[0] is None
+    wait_until(lambda: bench.looks, "a look at who has left")
+    assert bench.looks[0] is None
 
 
 def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(parts):
@@ -852,11 +844,11 @@ def test_while_the_kubelets_checkpoint_cannot_be_read_nothing_new_is_believed(pa
     bench.give(pod, ["id-0"], name, edits)
     whole = bench.kubelet_file.read_bytes()
     bench.start_container(pod)
-    bench.allocator._prestart_seconds = HASTY
+    bench.wait_at_most(HASTY)
     bench.kubelet_file.write_bytes(whole[:-20])
     assert refused(bench.start_container, pod).why is BindRefusal.NOT_SEEN
     bench.kubelet_file.write_bytes(whole)
-    bench.allocator._prestart_seconds = PATIENT
+    bench.wait_at_most(PATIENT)
     bench.start_container(pod)
 
 
@@ -871,8 +863,7 @@ def test_what_a_pod_was_given_goes_when_it_has_left(parts):
         bench.put(running(pod))
     assert bench.injector.written() == {kept, gone}
     bench.remove(first)
-    bench.binder._collector._collected_at = float("-inf")
-    bench.binder.wake()
+    bench.look_at_all()
     (left,) = bench.watcher.wait("left")
     assert left.pod.uid == "a"
     assert bench.binder.settled(PATIENT)
