@@ -13,7 +13,7 @@ import msgspec
 
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
-from scheduler.check_config import check_config
+from scheduler.check_config.command import check_config
 from scheduler.commit import Committer, LeaseCommitter, MemoryCommitter
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings

@@ -15,7 +15,7 @@ from grafana.dashboards import DASHBOARDS
 from grafana.generate import dashboard_files, rule_files
 from grafana.runbooks import charted, published
 from reconciler.config.settings import parse as configuration
-from scheduler.config_check import config_findings
+from scheduler.check_config.traps import config_findings
 from tests.cluster.extending import RESOURCES
 from tests.support.deploy_objects import containers, kinds, parse
 from tests.support.environment import ROOT

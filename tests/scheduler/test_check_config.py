@@ -6,7 +6,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from scheduler.config_check import ConfigTrap
+from scheduler.check_config.traps import ConfigTrap
 from scheduler.main import command
 from tests.scheduler.scheduler_configs import (
     ACCEPTED,

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import yaml
 
-from scheduler.config_check import ConfigTrap, config_findings
-from scheduler.kube_scheduler_config import API_VERSION, KIND
+from scheduler.check_config.kube_scheduler_config import API_VERSION, KIND
+from scheduler.check_config.traps import ConfigTrap, config_findings
 from vgpu.model.reasons import SourceError
 from vgpucli.doctor.components import NVIDIA, VOLCANOS, ComponentRole
 from vgpucli.doctor.facts import ClusterFacts, SchedulerText

@@ -104,7 +104,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
 def _facts(ctx: click.Context, flags: dict[str, Any]) -> Any:
     """The facts of the dumps, or of the API server. Raises click.ClickException."""
-    from scheduler.check_config import MOST_BYTES  # noqa: PLC0415  # slow to import
+    from scheduler.check_config.command import MOST_BYTES  # noqa: PLC0415  # slow to import
     from vgpu.inventory import Units  # noqa: PLC0415  # slow to import
     from vgpucli.doctor import read  # noqa: PLC0415  # slow to import
 

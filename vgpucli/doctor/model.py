@@ -392,7 +392,7 @@ class DoctorFinding(msgspec.Struct, frozen=True):
     Attributes:
         check: the check.
         severity: how bad it is.
-        reason: a :class:`DoctorReason`, or a trap of :mod:`scheduler.config_check`.
+        reason: a :class:`DoctorReason`, or a trap of :mod:`scheduler.check_config.traps`.
         about: the object, such as ``DaemonSet kube-system/hami-device-plugin``; "" for the cluster.
         evidence: sentences.
         advice: what to do; "" if nothing.

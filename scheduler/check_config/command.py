@@ -6,7 +6,7 @@ from typing import Final
 import click
 import yaml
 
-from scheduler.config_check import ConfigFinding, config_findings
+from scheduler.check_config.traps import ConfigFinding, config_findings
 from vgpu.io.unique_keys import DuplicateKeyError, UniqueKeyLoader
 from vgpu.model.reasons import SourceError
 from vgpu.program.output import say

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.kube_scheduler_config import (
+from scheduler.check_config.kube_scheduler_config import (
     ExtenderConfig,
     KubeSchedulerConfig,
     is_extended_resource,

@@ -1,0 +1,1 @@
+"""`vgpu scheduler check-config`: the traps in a KubeSchedulerConfiguration."""
