@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
+from scheduler.cluster.reservations import PodReservation, promise_annotations
 from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
 from scheduler.key_locks import KeyLocks
 from scheduler.labels import NodeLabel, missing_label
-from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
-from scheduler.promise import promise_annotations
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef

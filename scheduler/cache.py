@@ -17,15 +17,19 @@ from typing import Final
 import msgspec
 
 from scheduler.cache_reader import CacheReader
-from scheduler.node_cache import PodPlacement, PodReservation, pod_key
-from scheduler.node_claims import Claims
-from scheduler.pod_demands import Demanded, PodDemands
-from scheduler.preempted import HeldShares, Preemptions
+from scheduler.cluster.cached_node import pod_key
+from scheduler.cluster.demands import Demanded, DemandShape, DemandShapes, PodDemands
+from scheduler.cluster.reservations import (
+    Claims,
+    HeldShares,
+    PodPlacement,
+    PodReservation,
+    Preemptions,
+)
+from scheduler.cluster.victims import NodePreemption, choose_victims
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.rejected import RejectedPod
-from scheduler.shapes import DemandShape, DemandShapes
 from scheduler.under_way import PodsUnderWay, UnderWay
-from scheduler.victims import NodePreemption, choose_victims
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand

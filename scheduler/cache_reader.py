@@ -6,9 +6,10 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from scheduler.cluster_state import ClusterState
+from scheduler.cluster.cached_node import pod_key
+from scheduler.cluster.cluster_state import ClusterState
+from scheduler.cluster.reservations import PodReservation
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_cache import PodReservation, pod_key
 from scheduler.node_filter import NodeFilter
 from scheduler.quota_filter import QuotaFilter
 from scheduler.rejected import RejectedPod, RejectedPods

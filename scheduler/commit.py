@@ -17,9 +17,16 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
+from scheduler.cluster.reservations import (
+    Claims,
+    NodeClaim,
+    PodPlacement,
+    PodReservation,
+    lease_name,
+    read_claims,
+    write_claims,
+)
 from scheduler.key_locks import KeyLocks
-from scheduler.node_cache import PodPlacement, PodReservation
-from scheduler.node_claims import Claims, NodeClaim, lease_name, read_claims, write_claims
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef

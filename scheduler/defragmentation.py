@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from scheduler.victims import importance, reprieve
+from scheduler.cluster.victims import importance, reprieve
 from vgpu.model.objects import Pod
 
 MOST_COUNTED: Final = 60_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from scheduler.cache import SchedulerCache
-from scheduler.node_cache import pod_key
+from scheduler.cluster.cached_node import pod_key
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.informer import Informer
 from vgpu.apiserver.list_watch import ListWatch

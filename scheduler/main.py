@@ -14,6 +14,7 @@ import msgspec
 from scheduler.binder import SETTLE_SECONDS, PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.check_config.command import check_config
+from scheduler.cluster.reservations import PodReservation
 from scheduler.commit import Committer, LeaseCommitter, MemoryCommitter
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
@@ -22,7 +23,6 @@ from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
 from scheduler.labels import NodeLabel, recent_missing_labels, write_label
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
-from scheduler.node_cache import PodReservation
 from scheduler.node_lock import NodeLocker
 from scheduler.pages import page_routes
 from scheduler.policy_flags import policy_flags

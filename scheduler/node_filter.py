@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from scheduler.cluster_state import ClusterState
+from scheduler.cluster.cached_node import CachedNode
+from scheduler.cluster.cluster_state import ClusterState
+from scheduler.cluster.demands import DemandShape
 from scheduler.node_answers import MOST_KEYS, UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
-from scheduler.node_cache import CachedNode
 from scheduler.refused_nodes import RefusedNodes
-from scheduler.shapes import DemandShape
 from scheduler.under_way import UnderWay
 from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand

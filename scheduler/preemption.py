@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
-from scheduler.preempted import HeldShares
-from scheduler.victims import NodePreemption
+from scheduler.cluster.reservations import HeldShares
+from scheduler.cluster.victims import NodePreemption
 from scheduler.wire import NodeVictims, PreemptionQuery
 from vgpu.apiserver.connection import NOT_FOUND, ClusterError
 from vgpu.kube.disruption import DisruptionBudget

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from scheduler.cluster_state import ClusterState
+from scheduler.cluster.cluster_state import ClusterState
+from scheduler.cluster.demands import DemandShape
 from scheduler.node_answers import PlacedUsages
 from scheduler.node_filter import NodeFilter
-from scheduler.shapes import DemandShape
 from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from scheduler.cache import SchedulerCache
-from scheduler.node_cache import pod_key
+from scheduler.cluster.cached_node import pod_key
 from vgpu.model.objects import POD_KIND, MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.dialects import SchedulerScheme
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from scheduler.shapes import DemandShape
+from scheduler.cluster.demands import DemandShape
 from vgpu.model.names import PodRef
 from vgpu.placement.candidate import PodDemand
 

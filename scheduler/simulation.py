@@ -11,8 +11,9 @@ from typing import Self
 from msgspec import structs
 
 from scheduler.cache import SchedulerCache
-from scheduler.node_cache import PodPlacement, pod_key
-from scheduler.pod_demands import Demanded
+from scheduler.cluster.cached_node import pod_key
+from scheduler.cluster.demands import Demanded
+from scheduler.cluster.reservations import PodPlacement
 from scheduler.refused_nodes import RefusedNodes
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand

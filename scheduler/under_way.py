@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler.shapes import DemandShape
+from scheduler.cluster.demands import DemandShape
 from vgpu.placement.candidate import PodDemand
 
 UNDER_WAY_SECONDS: Final = 10.0

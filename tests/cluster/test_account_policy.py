@@ -11,7 +11,7 @@ from kubeshare.bodies import HolderOptions, holder_pod
 from kubeshare.model import VirtualGpuName
 from reconciler import session, state_store
 from scheduler import presence
-from scheduler.node_claims import lease_name
+from scheduler.cluster.reservations import lease_name
 from simulator.demo import demo
 from simulator.node import SimulatedNode
 from tests.cluster.accounts import HOME, RELEASE, account, manifest_refusal, refusal

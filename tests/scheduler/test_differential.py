@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.node_cache import PodPlacement
-from scheduler.promise import promise_annotations
+from scheduler.cluster.reservations import PodPlacement, promise_annotations
 from scheduler.read_once import ReadObjects, filled_cache
 from scheduler.simulation import SchedulingSimulation
 from tests.scheduler.generated import (

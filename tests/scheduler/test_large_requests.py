@@ -5,8 +5,8 @@ import json
 import pytest
 
 from scheduler import node_filter
+from scheduler.cluster.cached_node import CachedNode
 from scheduler.node_answers import UNKNOWN, NodeAnswer
-from scheduler.node_cache import CachedNode
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import FILTER, PREEMPT, Served
 from tests.scheduler.test_preemption import NODE, Preempting

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from scheduler.node_cache import PodPlacement
-from scheduler.promise import promise_annotations
+from scheduler.cluster.reservations import PodPlacement, promise_annotations
 from tests.support.registers import hami_register, volcano_register
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, Node, Pod

@@ -3,8 +3,8 @@
 import pytest
 
 from scheduler import rejected as module
+from scheduler.cluster.demands import DemandShape
 from scheduler.rejected import RejectedPods
-from scheduler.shapes import DemandShape
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef
 from vgpu.placement.candidate import PodDemand

@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import structs
 
+from scheduler.cluster.reservations import PodPlacement
 from scheduler.explanation import rejection_text, summary_of
-from scheduler.node_cache import PodPlacement
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.simulation import SchedulingSimulation
 from vgpu.model.allocation import Device

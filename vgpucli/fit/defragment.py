@@ -17,6 +17,7 @@ from reconciler.owners.eviction import reaction
 from reconciler.plan.eligibility import eviction_objection
 from reconciler.policy import Policy
 from reconciler.reasons import SkipReason
+from scheduler.cluster.reservations import PodPlacement
 from scheduler.defragmentation import (
     BudgetKey,
     EvictablePod,
@@ -24,7 +25,6 @@ from scheduler.defragmentation import (
     WantedPods,
     plan_evictions,
 )
-from scheduler.node_cache import PodPlacement
 from scheduler.refused_nodes import RefusedNodes
 from scheduler.simulation import SchedulingSimulation
 from vgpu.kube.disruption import DisruptionBudget

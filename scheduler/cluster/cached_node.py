@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-import msgspec
 from msgspec import structs
 
+from scheduler.cluster.reservations import PodReservation
 from scheduler.node_answers import NodeAnswer
-from scheduler.shapes import DemandShape
-from vgpu.model.allocation import Allocation, Device
-from vgpu.model.names import PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.counting import count_pods
@@ -22,7 +19,6 @@ from vgpu.placement.node_view import (
     NEVER_SEEN,
     CandidateView,
     ForeignPromise,
-    Reservation,
     StandingPod,
     ViewParts,
     node_view,
@@ -41,47 +37,6 @@ HIGHEST_PRIORITY: Final = 2**31 - 1
 def pod_key(namespace: str, name: str) -> str:
     """The key of a pod: one of a name is there at a time."""
     return f"{namespace}/{name}"
-
-
-class PodReservation(Reservation, frozen=True, kw_only=True):
-    """A reservation with its pod.
-
-    Attributes:
-        pod: the pod.
-        shape: its demand; None of another replica's.
-        since: when it was decided or confirmed, in unix seconds.
-        is_held: whether the pod was not decided on yet: the GPUs that its preemption frees are held
-            for it against pods that are not more important.
-        priority: the pod's, if ``is_held``.
-        units: the pod's extended resources, as in :class:`PodDemand`.
-    """
-
-    pod: PodRef
-    shape: DemandShape | None = None
-    since: float
-    is_held: bool = False
-    priority: int = 0
-    units: tuple[tuple[str, int], ...] = ()
-
-    def is_for(self, shape: DemandShape) -> bool:
-        """Whether it is a decision on what the pod still requests."""
-        return not self.is_held and (self.shape is None or self.shape.content == shape.content)
-
-
-class PodPlacement(msgspec.Struct, frozen=True):
-    """What bind has decided.
-
-    Attributes:
-        scheme: the pod's sharing system.
-        node: the node.
-        allocations: the containers' shares.
-        devices: the node's devices under every name that a share may use.
-    """
-
-    scheme: SchedulerScheme
-    node: str
-    allocations: tuple[Allocation, ...]
-    devices: Mapping[str, Device]
 
 
 class CachedNode:

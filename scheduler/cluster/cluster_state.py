@@ -10,9 +10,9 @@ from typing import Final
 
 from msgspec import structs
 
-from scheduler.node_cache import CachedNode, PodReservation, pod_key
-from scheduler.node_claims import Claims
-from scheduler.quota_state import QuotaState
+from scheduler.cluster.cached_node import CachedNode, pod_key
+from scheduler.cluster.quota_state import QuotaState
+from scheduler.cluster.reservations import Claims, PodReservation
 from vgpu.model.allocation import Allocation, Device
 from vgpu.model.effective_shares import effective_shares
 from vgpu.model.names import PodRef

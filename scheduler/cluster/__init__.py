@@ -1,0 +1,1 @@
+"""What the API server has shown of the cluster, and the reservations beside it; pure."""
