@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import structs
 
-from scheduler.binder import PodBinder
+from scheduler.bind.binder import PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
 from scheduler.explanation import rejection_text, summary_of

@@ -11,19 +11,23 @@ from typing import Any, Final, Self
 import click
 import msgspec
 
-from scheduler.binder import SETTLE_SECONDS, PodBinder
+from scheduler.bind.binder import SETTLE_SECONDS, PodBinder
+from scheduler.bind.commit import Committer, LeaseCommitter, MemoryCommitter
+from scheduler.bind.locks_and_labels import (
+    NodeLabel,
+    NodeLocker,
+    recent_missing_labels,
+    write_label,
+)
 from scheduler.cache import SchedulerCache
 from scheduler.check_config.command import check_config
 from scheduler.cluster.reservations import PodReservation
-from scheduler.commit import Committer, LeaseCommitter, MemoryCommitter
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
 from scheduler.informers import ClusterInformers
-from scheduler.labels import NodeLabel, recent_missing_labels, write_label
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
-from scheduler.node_lock import NodeLocker
 from scheduler.pages import page_routes
 from scheduler.policy_flags import policy_flags
 from scheduler.preemption import Preemptor

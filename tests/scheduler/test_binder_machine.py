@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
-from scheduler.binder import SETTLE_SECONDS
-from scheduler.commit import LOST_SECONDS
+from scheduler.bind.binder import SETTLE_SECONDS
+from scheduler.bind.commit import LOST_SECONDS
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served
 from vgpu.apiserver.connection import ClusterError

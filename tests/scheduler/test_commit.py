@@ -5,9 +5,9 @@ from contextlib import ExitStack, closing
 import pytest
 from msgspec import structs
 
-from scheduler.binder import SETTLE_SECONDS
+from scheduler.bind.binder import SETTLE_SECONDS
+from scheduler.bind.commit import LOST_SECONDS
 from scheduler.cluster.reservations import lease_name
-from scheduler.commit import LOST_SECONDS
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.test_replicas_machine import Replica

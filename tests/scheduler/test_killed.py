@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 from msgspec import structs
 
-from scheduler.binder import SETTLE_SECONDS
-from scheduler.commit import LOST_SECONDS
+from scheduler.bind.binder import SETTLE_SECONDS
+from scheduler.bind.commit import LOST_SECONDS
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_node_lock import LOCKS, REGISTERS

@@ -3,8 +3,7 @@
 import pytest
 from msgspec import structs
 
-from scheduler.labels import RECENT_SECONDS, recent_missing_labels
-from scheduler.node_lock import EXPIRY_SECONDS
+from scheduler.bind.locks_and_labels import EXPIRY_SECONDS, RECENT_SECONDS, recent_missing_labels
 from scheduler.reasons import BindFailure
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import NOW, Served

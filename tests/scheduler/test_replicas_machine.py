@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
-from scheduler.binder import SETTLE_SECONDS
-from scheduler.commit import LOST_SECONDS
+from scheduler.bind.binder import SETTLE_SECONDS
+from scheduler.bind.commit import LOST_SECONDS
 from tests.scheduler.model_api import UNITS, ModelApi
 from tests.scheduler.served import Served
 from tests.scheduler.test_binder_machine import GPUSHARE, NODE_OBJECTS

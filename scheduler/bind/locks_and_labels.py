@@ -1,32 +1,49 @@
-"""The lock of a node by which an original device plugin knows the pod that it allocates GPUs to.
+"""What a bind writes for the originals' device plugins and tools: locks of nodes, labels of pods.
 
-HAMi's plugin, and Volcano's where its scheduler locks nodes, serve one pod of a node at a time: the
+By the lock of a node an original device plugin knows the pod that it allocates GPUs to. HAMi's
+plugin, and Volcano's where its scheduler locks nodes, serve one pod of a node at a time: the
 scheduler locks the node before it binds, and the plugin releases the lock when it has answered
 Allocate. Our plugin needs no lock, so that locks are taken with ``--original-plugin`` only.
 
 A lock is taken over only from a pod that the plugin cannot be serving any more. It is released here
 only if the API server has surely not bound the pod.
+
+HAMi's label of a bound pod is the name of its node, for HAMi's own tools.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
+
+import msgspec
 
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef
-from vgpu.model.objects import Node, Pod
+from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.model.reasons import SourceError
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.schemes.codec import NodeLock
 
 log = logging.getLogger(__name__)
 
+
 EXPIRY_SECONDS: Final = 300.0
 """Age at which a lock that does not name its pod is void, in seconds; the originals' own."""
 
+
+LONGEST_VALUE: Final = 63
+"""Maximum length of a label's value, in characters; names of nodes may be longer."""
+
+
+RECENT_SECONDS: Final = 3600.0
+"""Maximum age of a binding whose missing label is written at the start, in seconds: a replica that
+was killed may have written it. HAMi's older versions write no label."""
+
+
 RUNNING: Final = "Running"
 """The phase of a pod whose containers have their devices."""
+
 
 _TRIES: Final = 5
 """Maximum number of writes of one lock: others write the node, too."""
@@ -70,7 +87,7 @@ class NodeLocker:
         try:
             for _ in range(_TRIES):
                 locked = self._api.node(node)
-                lock = _of(scheme, locked)
+                lock = _lock_of(scheme, locked)
                 if lock is not None and lock.owner == (pod.namespace, pod.name):
                     return ""
                 if lock is not None and not self._is_void(lock, node):
@@ -88,7 +105,7 @@ class NodeLocker:
         try:
             for _ in range(_TRIES if text else 0):
                 locked = self._api.node(node)
-                lock = _of(scheme, locked)
+                lock = _lock_of(scheme, locked)
                 if lock is None or lock.text != text or self._patch(locked, lock.key, None):
                     return
         except (ClusterError, SourceError) as error:
@@ -119,6 +136,63 @@ class NodeLocker:
         return True
 
 
-def _of(scheme: SchedulerScheme, node: Node) -> NodeLock | None:
+def _lock_of(scheme: SchedulerScheme, node: Node) -> NodeLock | None:
     """The lock that the scheduler writes; an older key of the same system counts, too."""
     return next(iter(scheme.codec.locks(node)), None)
+
+
+class NodeLabel(msgspec.Struct, frozen=True):
+    """A label that a bound pod gets; its value is the name of the node."""
+
+    pod: PodRef
+    key: str
+    node: str
+
+
+class LabelApi(Protocol):
+    """The API server."""
+
+    def label_pod(self, pod: PodRef, labels: Mapping[str, str]) -> None:
+        """Set labels of exactly this pod. Raises ClusterError and SourceError."""
+        ...
+
+
+def missing_label(pod: Pod, schemes: Sequence[SchedulerScheme]) -> NodeLabel | None:
+    """The label that a bound pod lacks; None if it has the label, or needs none.
+
+    A pod with a reservation has an annotation of the same key and value.
+    """
+    for key in {scheme.dialect_row.label for scheme in schemes} - {""}:
+        if pod.node and pod.annotations.get(key) == pod.node != pod.labels.get(key):
+            return NodeLabel(pod.ref, key, pod.node)
+    return None
+
+
+def recent_missing_labels(
+    pods: Iterable[Pod], schemes: Sequence[SchedulerScheme], now: float
+) -> Iterator[NodeLabel]:
+    """The labels that pods lack that were bound a short time ago; ``now`` is in unix seconds."""
+    for pod in pods:
+        label = missing_label(pod, schemes)
+        is_recent = now - (pod.scheduled_at or 0.0) <= RECENT_SECONDS
+        if label is not None and is_recent and holds_devices(pod):
+            yield label
+
+
+def write_label(api: LabelApi, label: NodeLabel) -> bool:
+    """Set the label by one patch; returns whether nothing is left to do.
+
+    The patch names the pod's UID alone: the label is right whatever else of the pod has changed.
+    """
+    if len(label.node) > LONGEST_VALUE:
+        return True
+    try:
+        api.label_pod(label.pod, {label.key: label.node})
+    except ClusterError as error:
+        name = f"{label.pod.namespace}/{label.pod.name}"
+        log.info("pod %s has no label %s: %s", name, label.key, error)
+        return 400 <= error.status < 500  # the pod is gone, or a right is missing
+    except SourceError as error:
+        log.info("an answer to a label was no answer: %s", error)
+        return False
+    return True

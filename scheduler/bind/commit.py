@@ -11,9 +11,10 @@ pod's version.
 """
 
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
@@ -26,7 +27,6 @@ from scheduler.cluster.reservations import (
     read_claims,
     write_claims,
 )
-from scheduler.key_locks import KeyLocks
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef
@@ -39,18 +39,50 @@ from vgpu.program.written_keys import RETRY
 
 log = logging.getLogger(__name__)
 
+
 LOST_SECONDS: Final = 90.0
 """Time after which a write whose answer was lost can no longer happen, in seconds. The API server
 ends a request after 60."""
 
+
 CONTESTED_SECONDS: Final = 10.0
 """Time for which every Lease is read after another replica has written one, in seconds."""
+
 
 MOST_KNOWN: Final = 4096
 """Maximum number of Leases whose state is known after a write."""
 
+
 _TRIES: Final = 8
 """Maximum number of writes of a Lease for one decision: other replicas write it too."""
+
+
+class KeyLocks:
+    """A lock for each key that a thread works on: one works on a key at a time, others wait.
+
+    Any thread may call every method. Whoever waits for a key is woken only when that key is free.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Work on a key alone."""
+        with self._guard:
+            lock, users = self._locks.get(key) or (threading.Lock(), 0)
+            self._locks[key] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._locks[key]
+                if users > 1:
+                    self._locks[key] = lock, users - 1
+                else:
+                    del self._locks[key]
 
 
 class Committer(Protocol):

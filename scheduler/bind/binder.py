@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from scheduler.bind.commit import LOST_SECONDS, Committer, KeyLocks, MemoryCommitter
+from scheduler.bind.locks_and_labels import NodeLabel, NodeLocker, missing_label
 from scheduler.cache import SchedulerCache
 from scheduler.cluster.reservations import PodReservation, promise_annotations
-from scheduler.commit import LOST_SECONDS, Committer, MemoryCommitter
-from scheduler.key_locks import KeyLocks
-from scheduler.labels import NodeLabel, missing_label
-from scheduler.node_lock import NodeLocker
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.model.names import PodRef

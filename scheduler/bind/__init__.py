@@ -1,0 +1,1 @@
+"""The verb bind: what decides, what is written, and how it ends."""
