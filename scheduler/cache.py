@@ -14,11 +14,9 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from scheduler.cache_reader import CacheReader
 from scheduler.cluster.cached_node import pod_key
-from scheduler.cluster.demands import Demanded, DemandShape, DemandShapes, PodDemands
+from scheduler.cluster.demands import Demanded, DemandShapes, PodDemands
 from scheduler.cluster.reservations import (
     Claims,
     HeldShares,
@@ -27,34 +25,21 @@ from scheduler.cluster.reservations import (
     Preemptions,
 )
 from scheduler.cluster.victims import NodePreemption, choose_victims
-from scheduler.refused_nodes import RefusedNodes
-from scheduler.rejected import RejectedPod
-from scheduler.under_way import PodsUnderWay, UnderWay
+from scheduler.filter.pod_filter import FilteredNodes
+from scheduler.filter.rejected_pods import RejectedPod
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import (
-    OF_QUOTA,
     Placement,
     PlacementReason,
     PlacementRefusal,
 )
-from vgpu.quota.usage import usage_of_requests
 from vgpu.schemes.codec import ClaimError
-
-MOST_WOKEN: Final = 16
-"""Maximum number of pods of one demand that one change of a node wakes."""
 
 MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
-
-
-class FilteredNodes(msgspec.Struct, frozen=True):
-    """The nodes that take a pod, and why the others do not."""
-
-    nodes: tuple[str, ...]
-    refused: RefusedNodes
 
 
 class SchedulerCache(CacheReader):
@@ -78,8 +63,6 @@ class SchedulerCache(CacheReader):
         quota may admit more pods.
         """
         super().__init__(schemes, clock, changed=changed, settled=self._settled, relieved=relieved)
-        self._by_name = {scheme.row.name: scheme for scheme in self.schemes}
-        self._under_way = PodsUnderWay()
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
@@ -142,38 +125,12 @@ class SchedulerCache(CacheReader):
     ) -> FilteredNodes:
         """The nodes that take the pod; a pod that none takes is remembered as rejected.
 
-        A pod that does not fit into the quota of its namespace is refused by every node. The quota
-        counts bound pods and reservations; pods under way are counted by :meth:`reserve`.
-        Pods that passed filter and are not bound yet are counted on every node that they may be
-        bound to, where that leaves a node: else the first of them to be bound has it.
+        The answer is that of :meth:`PodFilter.filter`.
         """
         now = self._clock()
-        uid = demand.pod.uid
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            quota = self._state.quotas.quota(demand.pod.namespace)
-            over_quota = self._quotas.refusal(demand) if quota else None
-            if over_quota is not None:
-                refused = RefusedNodes.alike(names, over_quota)
-                self._reject(shape, demand, refused, now)
-                return FilteredNodes((), refused)
-            fitting, refused = self._nodes.split(names, shape, demand, now)
-            if quota and self._quotas.needs_placement(demand):
-                fitting, over = self._quotas.within(fitting, scheme, shape, demand, now)
-                refused = refused.and_also(over)
-            newest = self._under_way.newest(uid, now)
-            kept = self._nodes.kept_for(newest, fitting, shape, demand, now)
-            chosen = fitting
-            if kept:
-                chosen = [name for name in fitting if name not in kept] or fitting
-            if chosen is not fitting:
-                refused = refused.and_also(dict.fromkeys(kept, _TAKEN))
-            if chosen:
-                self._under_way.add(uid, UnderWay(shape, demand, frozenset(chosen), now))
-                self._rejected.discard(uid)
-            else:
-                self._reject(shape, demand, refused, now)
-        return FilteredNodes(tuple(chosen), refused)
+            return self._filter.filter(scheme, shape, demand, names, now)
 
     def scores(self, scheme: SchedulerScheme, demand: PodDemand, names: Sequence[str]) -> list[int]:
         """The score of each node, in the order of the names."""
@@ -188,40 +145,21 @@ class SchedulerCache(CacheReader):
     def take_rejected(self, name: str) -> list[RejectedPod]:
         """Forget and return the rejected pods that fit on a node now."""
         now = self._clock()
-
-        def fitting(shape: DemandShape, demand: PodDemand, most: int) -> int:
-            if self._quotas.refusal(demand) is not None:
-                return 0
-            found = self._nodes.found_by(demand, name)
-            scheme = self._by_name[shape.scheme]
-            return 0 if found is None else found.count(scheme, demand, now, min(most, MOST_WOKEN))
-
         with self._lock:
-            cached = self._state.nodes.get(name)
-            if cached is None:
-                return []
-            promised = (promise.pod.uid for promise in cached.promises.values())
-            return self._rejected.take(name, fitting, (*cached.reservations, *promised))
+            return self._filter.take_rejected(name, now)
 
     def take_relieved(self, namespace: str) -> list[RejectedPod]:
         """Forget and return pods that the quota of their namespace refused, and admits now.
 
         They fit into the quota together, as far as their requests have the amounts.
         """
-        with self._lock, self._state.quotas.supposing() as suppose:
-
-            def passes(demand: PodDemand) -> bool:
-                if self._quotas.refusal(demand) is not None:
-                    return False
-                suppose(demand.pod, usage_of_requests(dict(demand.units), demand.requests, ""))
-                return True
-
-            return self._rejected.take_over_quota(namespace, passes, MOST_WOKEN)
+        with self._lock:
+            return self._filter.take_relieved(namespace)
 
     def put_back_rejected(self, rejected: RejectedPod) -> None:
         """Remember a rejected pod again."""
         with self._lock:
-            self._rejected.add(rejected)
+            self._filter.rejected.add(rejected)
 
     # ------------------------------------------------------------ preempt
 
@@ -247,7 +185,7 @@ class SchedulerCache(CacheReader):
                 result = cached.as_found_by(demand, gone).place(scheme, demand, now)
                 return result if isinstance(result, Placement) else None
 
-            if self._quotas.refusal(demand) is not None:
+            if self._filter.quotas.refusal(demand) is not None:
                 return None  # nobody ends for a pod that has no place afterwards
             pods = [self._state.pods.get(key, pod) for key, pod in cached.pods.items()]
             # The end of other pods changes nothing here, and there may be any number of them.
@@ -293,7 +231,7 @@ class SchedulerCache(CacheReader):
         uid = demand.pod.uid
         with self._lock:
             shape = self._shapes.of(scheme, demand)
-            self._under_way.discard(uid)
+            self._filter.under_way.discard(uid)
             if name not in self._state.nodes:
                 return PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
             cached = self._state.nodes[name]
@@ -304,7 +242,7 @@ class SchedulerCache(CacheReader):
                 result = self._nodes.place(name, scheme, demand, now)
                 if isinstance(result, PlacementRefusal):
                     return result
-                over_quota = self._quotas.refusal(demand, result)
+                over_quota = self._filter.quotas.refusal(demand, result)
                 if over_quota is not None:
                     return over_quota
                 reservation = PodReservation(
@@ -376,8 +314,8 @@ class SchedulerCache(CacheReader):
 
     def _settled(self, uid: str) -> None:
         """The pod is bound or gone: it waits no more."""
-        self._under_way.discard(uid)
-        self._rejected.discard(uid)
+        self._filter.under_way.discard(uid)
+        self._filter.rejected.discard(uid)
         self._preempted.discard(uid)
         self._demands.forget(uid)
 
@@ -401,26 +339,3 @@ class SchedulerCache(CacheReader):
         )
         self._state.reserve(name, held)
         return held, name
-
-    def _reject(
-        self,
-        shape: DemandShape,
-        demand: PodDemand,
-        refused: RefusedNodes,
-        now: float,
-    ) -> None:
-        namespace = demand.pod.namespace
-        limited = namespace if self._state.quotas.quota(namespace) else ""
-        over_quota = bool(limited) and any(each.reason in OF_QUOTA for each in refused.distinct())
-        self._rejected.reject(
-            demand,
-            shape,
-            refused.names,
-            now,
-            limited=limited,
-            over_quota=over_quota,
-            everywhere=len(refused.names) >= len(self._state.nodes),
-        )
-
-
-_TAKEN: Final = PlacementRefusal.of(PlacementReason.UNDER_WAY)

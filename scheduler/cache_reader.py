@@ -9,10 +9,9 @@ import msgspec
 from scheduler.cluster.cached_node import pod_key
 from scheduler.cluster.cluster_state import ClusterState
 from scheduler.cluster.reservations import PodReservation
+from scheduler.filter.pod_filter import PodFilter
+from scheduler.filter.rejected_pods import RejectedPod
 from scheduler.gpushare_inspect import InspectedNode
-from scheduler.node_filter import NodeFilter
-from scheduler.quota_filter import QuotaFilter
-from scheduler.rejected import RejectedPod, RejectedPods
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
@@ -59,9 +58,8 @@ class CacheReader:
             forget=changed_nodes.add,
         )
         by_name = {scheme.row.name: scheme for scheme in self.schemes}
-        self._nodes = NodeFilter(by_name, self._state, changed_nodes)
-        self._quotas = QuotaFilter(self._state, self._nodes)
-        self._rejected = RejectedPods()
+        self._filter = PodFilter(by_name, self._state, changed_nodes)
+        self._nodes = self._filter.nodes
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         """The pod of this name, as the last event showed it."""
@@ -120,7 +118,7 @@ class CacheReader:
         with self._lock:
             quotas = self._state.quotas
             used = {model: dict(amounts) for model, amounts in quotas.used(namespace).items()}
-            return QuotaView(quotas.quota(namespace), used, self._quotas.refusal(demand))
+            return QuotaView(quotas.quota(namespace), used, self._filter.quotas.refusal(demand))
 
     def limited(self) -> list[QuotaView]:
         """The quotas of all namespaces that have one."""
@@ -177,7 +175,7 @@ class CacheReader:
     def rejected(self, uid: str) -> RejectedPod | None:
         """What is remembered of a rejected pod."""
         with self._lock:
-            return self._rejected.get(uid)
+            return self._filter.rejected.get(uid)
 
     def reservations(self, before: float) -> list[tuple[str, PodReservation]]:
         """The node and the reservation of those that are older, without a bound pod.
@@ -194,4 +192,4 @@ class CacheReader:
             nodes = sum(
                 not isinstance(cached.scheme, PlacementReason) for cached in state.nodes.values()
             )
-            return nodes, len(state.pods), state.reserved(), len(self._rejected)
+            return nodes, len(state.pods), state.reserved(), len(self._filter.rejected)

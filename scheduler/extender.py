@@ -13,10 +13,9 @@ from msgspec import structs
 from scheduler.bind.binder import PodBinder
 from scheduler.cache import SchedulerCache
 from scheduler.events import RejectionEvents
-from scheduler.explanation import rejection_text, summary_of
+from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.reasons import BindError
-from scheduler.refused_nodes import RefusedNodes
 from scheduler.wire import FilterAnswer, PlacementQuery
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod

@@ -6,9 +6,15 @@ from typing import Final
 from urllib.parse import unquote
 
 from scheduler.cache import SchedulerCache
-from scheduler.explanation import node_lines, quota_lines, rejection_text, request_text, summary_of
+from scheduler.filter.refusals import (
+    RefusedNodes,
+    node_lines,
+    quota_lines,
+    rejection_text,
+    request_text,
+    summary_of,
+)
 from scheduler.gpushare_inspect import inspect_page
-from scheduler.refused_nodes import RefusedNodes
 from vgpu.kube.closed_nodes import closed_to
 from vgpu.model.objects import Pod
 from vgpu.model.units import count

@@ -14,7 +14,7 @@ from scheduler.cache import SchedulerCache
 from scheduler.cluster.cached_node import pod_key
 from scheduler.cluster.demands import Demanded
 from scheduler.cluster.reservations import PodPlacement
-from scheduler.refused_nodes import RefusedNodes
+from scheduler.filter.refusals import RefusedNodes
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from scheduler.cache import SchedulerCache
-from scheduler.rejected import RejectedPod
+from scheduler.filter.rejected_pods import RejectedPod
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.apiserver.work_queue import WorkQueue
 from vgpu.model.names import PodRef

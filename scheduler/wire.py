@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from scheduler.filter.refusals import NodeTexts
 from scheduler.listed_names import ListedNames
 from vgpu.kube import wire
 from vgpu.kube.decode import decode
@@ -117,10 +118,6 @@ class HostScore(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
 
     host: str
     score: int
-
-
-NodeTexts = Mapping[str, str] | msgspec.Raw
-"""Texts by the name of the node; Raw is that in JSON."""
 
 
 class PlacementQuery(msgspec.Struct, frozen=True):

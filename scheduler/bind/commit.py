@@ -39,19 +39,15 @@ from vgpu.program.written_keys import RETRY
 
 log = logging.getLogger(__name__)
 
-
 LOST_SECONDS: Final = 90.0
 """Time after which a write whose answer was lost can no longer happen, in seconds. The API server
 ends a request after 60."""
 
-
 CONTESTED_SECONDS: Final = 10.0
 """Time for which every Lease is read after another replica has written one, in seconds."""
 
-
 MOST_KNOWN: Final = 4096
 """Maximum number of Leases whose state is known after a write."""
-
 
 _TRIES: Final = 8
 """Maximum number of writes of a Lease for one decision: other replicas write it too."""

@@ -27,23 +27,18 @@ from vgpu.schemes.codec import NodeLock
 
 log = logging.getLogger(__name__)
 
-
 EXPIRY_SECONDS: Final = 300.0
 """Age at which a lock that does not name its pod is void, in seconds; the originals' own."""
 
-
 LONGEST_VALUE: Final = 63
 """Maximum length of a label's value, in characters; names of nodes may be longer."""
-
 
 RECENT_SECONDS: Final = 3600.0
 """Maximum age of a binding whose missing label is written at the start, in seconds: a replica that
 was killed may have written it. HAMi's older versions write no label."""
 
-
 RUNNING: Final = "Running"
 """The phase of a pod whose containers have their devices."""
-
 
 _TRIES: Final = 5
 """Maximum number of writes of one lock: others write the node, too."""

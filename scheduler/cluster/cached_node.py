@@ -10,7 +10,6 @@ from typing import Final
 from msgspec import structs
 
 from scheduler.cluster.reservations import PodReservation
-from scheduler.node_answers import NodeAnswer
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.counting import count_pods
@@ -207,19 +206,6 @@ class CachedNode:
         if isinstance(result, Placement) or view is None or not view.standing:
             return result
         return view.blamed(scheme, demand, result)
-
-    def answer(
-        self,
-        scheme: SchedulerScheme,
-        demand: PodDemand,
-        now: float,
-        before: Iterable[PodDemand] = (),
-    ) -> NodeAnswer:
-        """Whether the node takes a demand, after those of ``before``, and its score."""
-        result = self.place(scheme, demand, now, before)
-        if isinstance(result, PlacementRefusal):
-            return NodeAnswer.refused(result)
-        return NodeAnswer(score=scheme.dialect.rank(demand, result))
 
     def count(self, scheme: SchedulerScheme, demand: PodDemand, now: float, most: int) -> int:
         """Number of pods of a demand that the node takes one after another, at most ``most``."""

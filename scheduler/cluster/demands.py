@@ -19,7 +19,6 @@ from vgpu.placement.result import PlacementRefusal
 MOST_SHAPES: Final = 256
 """Maximum number of shapes that are remembered, and of placements of one node."""
 
-
 MOST_REMEMBERED: Final = 20_000
 """Maximum number of pods whose demands are remembered; then all are forgotten."""
 

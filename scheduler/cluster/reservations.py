@@ -32,14 +32,11 @@ from vgpu.schemes.codec import ClaimError
 PREFIX: Final = "vgpu-node-"
 """The prefix of a Lease's name; the node's name follows."""
 
-
 CHOICE_SECONDS: Final = 60.0
 """Maximum time between the answer to preempt and the choice of a node, in seconds."""
 
-
 MOST_PREEMPTING: Final = 1000
 """Maximum number of pods whose preemptions are remembered; the oldest are forgotten first."""
-
 
 _LONGEST_NAME: Final = 253
 
@@ -170,7 +167,6 @@ class NodeClaim(msgspec.Struct, frozen=True):
 
 Claims = Mapping[str, NodeClaim]
 """Claims by the UID of their pod."""
-
 
 _CLAIMS: Final = msgspec.json.Decoder(dict[str, NodeClaim])
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scheduler import node_filter
 from scheduler.cluster.cached_node import CachedNode
-from scheduler.node_answers import UNKNOWN, NodeAnswer
+from scheduler.filter import node_filter
+from scheduler.filter.refusals import UNKNOWN, NodeAnswer
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import FILTER, PREEMPT, Served
 from tests.scheduler.test_preemption import NODE, Preempting
@@ -54,7 +54,7 @@ def test_unknown_names_cost_work_in_proportion_to_their_number(served, monkeypat
 
 
 def test_a_node_is_asked_once_however_often_its_name_is_sent(served, calls):
-    asked = calls(CachedNode, "answer")
+    asked = calls(CachedNode, "place")
     answer = served.post("/filter", {"Pod": POD, "NodeNames": ["known"] * 500})
     assert set(answer["NodeNames"]) == {"known"}
     assert len(asked) == 1

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scheduler import rejected as module
 from scheduler.cluster.demands import DemandShape
-from scheduler.rejected import RejectedPods
+from scheduler.filter import rejected_pods as module
+from scheduler.filter.rejected_pods import RejectedPods
 from vgpu.model.allocation import Request
 from vgpu.model.names import PodRef
 from vgpu.placement.candidate import PodDemand

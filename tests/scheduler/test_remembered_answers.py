@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec import structs
 
+from scheduler.filter.node_filter import UNDER_WAY_SECONDS
 from scheduler.reasons import BindFailure
-from scheduler.under_way import UNDER_WAY_SECONDS
 from tests.scheduler.generated import (
     PREEMPTOR,
     PRIORITIES,

@@ -6,7 +6,7 @@ Node n1 has GPUs of 8 units. The waker works as in the program, and writes on th
 import pytest
 from msgspec import structs
 
-from scheduler.cache import MOST_WOKEN
+from scheduler.filter.pod_filter import MOST_WOKEN
 from tests.scheduler.model_api import UNITS, gpushare_node
 from tests.scheduler.served import Served, filler
 from vgpu.program.written_keys import RETRY

@@ -8,7 +8,7 @@ from msgspec import structs
 from reconciler.model import ObjectKind
 from reconciler.reasons import Cause
 from reconciler.rules.conflicts import CAUSES
-from scheduler.explanation import node_lines
+from scheduler.filter.refusals import node_lines
 from vgpu.kube.closed_nodes import closed_to_new_pods
 from vgpu.kube.errors import one_line
 from vgpu.ledger import DeviceEntry

@@ -6,8 +6,13 @@ from typing import Final
 from msgspec import structs
 
 from reconciler.reasons import Cause
-from scheduler.explanation import quota_lines, rejection_text, request_text, summary_of
-from scheduler.refused_nodes import RefusedNodes
+from scheduler.filter.refusals import (
+    RefusedNodes,
+    quota_lines,
+    rejection_text,
+    request_text,
+    summary_of,
+)
 from vgpu.inventory import WaitingReason
 from vgpu.inventory.measured import MeasuredUse
 from vgpu.kube.closed_nodes import ClosedReason

@@ -12,8 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from scheduler.cluster.reservations import PodPlacement
-from scheduler.explanation import rejection_text, summary_of
-from scheduler.refused_nodes import RefusedNodes
+from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from scheduler.simulation import SchedulingSimulation
 from vgpu.model.allocation import Device
 from vgpu.model.effective_shares import effective_shares

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec import structs
 
-from scheduler.explanation import request_text
+from scheduler.filter.refusals import request_text
 from scheduler.policy_flags import policy_flags
 from scheduler.read_once import ReadObjects, filled_cache
 from scheduler.simulation import SchedulingSimulation

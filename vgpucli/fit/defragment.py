@@ -25,7 +25,7 @@ from scheduler.defragmentation import (
     WantedPods,
     plan_evictions,
 )
-from scheduler.refused_nodes import RefusedNodes
+from scheduler.filter.refusals import RefusedNodes
 from scheduler.simulation import SchedulingSimulation
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.model.objects import Node, Pod, holds_devices

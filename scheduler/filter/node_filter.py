@@ -1,31 +1,142 @@
-"""Which nodes take a demand, and how well: answers, remembered until a node changes. No I/O.
+"""Which nodes take a demand, and how well: answers, remembered until a node changes; pure.
 
 A node answers equal demands alike until the view of its GPUs changes. So filter looks most answers
-up, and asks only the nodes that have changed since the last pod.
+up, and asks only the nodes that have changed since the last pod: few of hundreds. Nodes that answer
+alike share one answer, so that an answer is looked up without touching the node itself.
+
+Pods that passed filter and are not bound yet are remembered, too: the next filter comes before
+their bind ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import compress
 from operator import not_
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from scheduler.cluster.cached_node import CachedNode
 from scheduler.cluster.cluster_state import ClusterState
 from scheduler.cluster.demands import DemandShape
-from scheduler.node_answers import MOST_KEYS, UNKNOWN, NodeAnswer, NodeAnswers, NodeMemory, ShapeKey
-from scheduler.refused_nodes import RefusedNodes
-from scheduler.under_way import UnderWay
+from scheduler.filter.refusals import UNKNOWN, NodeAnswer, RefusedNodes
 from vgpu.model.objects import Node
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView
 from vgpu.placement.result import PlacementReason, PlacementRefusal, PlacementResult
 
+MOST_KEYS: Final = 128
+"""Maximum number of keys whose answers are remembered; the least recently used are forgotten."""
+
+MOST_DISTINCT: Final = 10_000
+"""Maximum number of different answers that nodes share."""
+
 MOST_ASKED: Final = 32
 """Maximum number of nodes that are asked whether they take a pod beside pods under way."""
+
+UNDER_WAY_SECONDS: Final = 10.0
+"""Maximum time between filter and bind for which a pod is expected to be bound, in seconds."""
+
+MOST_UNDER_WAY: Final = 4
+"""Maximum number of pods under way that filter counts beside a pod."""
+
+MOST_REMEMBERED: Final = 64
+"""Maximum number of pods that are remembered, each with its nodes; the oldest are forgotten."""
+
+ShapeKey = tuple[int, ...]
+"""Numbers of shapes: those of pods that are placed before, and that of the pod."""
+
+_Value = TypeVar("_Value")
+
+_UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
+
+
+class NodeMemory(Generic[_Value]):
+    """What was computed of nodes that have not changed since. Not for several threads."""
+
+    def __init__(self, most: int) -> None:
+        """At most so many keys are remembered; the least recently used are forgotten."""
+        self._most = most
+        self._by_key: OrderedDict[Hashable, dict[str, _Value]] = OrderedDict()
+
+    def of(self, key: Hashable) -> dict[str, _Value]:
+        """The values of a key by the node's name, to be read and to be added to."""
+        values = self._by_key.get(key)
+        if values is None:
+            if len(self._by_key) >= self._most:
+                self._by_key.popitem(last=False)
+            values = self._by_key[key] = {}
+        self._by_key.move_to_end(key)
+        return values
+
+    def forget(self, node: str) -> None:
+        """The node has changed."""
+        for values in self._by_key.values():
+            values.pop(node, None)
+
+
+class NodeAnswers(NodeMemory[NodeAnswer]):
+    """The answers of nodes by shapes. Not for several threads: the cache locks."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST_KEYS)
+        self._distinct: dict[Hashable, NodeAnswer] = {}
+
+    def shared(self, answer: NodeAnswer) -> NodeAnswer:
+        """The one object of all equal answers."""
+        refusal = answer.refusal
+        content = (
+            None if refusal is None else refusal.reason,
+            None if refusal is None else refusal.message,
+            None if refusal is None else refusal.free_bytes,
+            answer.score,
+        )
+        if len(self._distinct) >= MOST_DISTINCT:
+            self._distinct.clear()
+        return self._distinct.setdefault(content, answer)
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """A pod that passed filter.
+
+    Attributes:
+        shape, demand: what it requests.
+        nodes: the nodes that it may be bound to.
+        since: when it passed, in unix seconds.
+    """
+
+    shape: DemandShape
+    demand: PodDemand
+    nodes: frozenset[str]
+    since: float
+
+
+class PodsUnderWay:
+    """The pods under way, by UID. Not for several threads: the cache locks."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, UnderWay] = {}
+
+    def add(self, uid: str, pod: UnderWay) -> None:
+        """Remember a pod; a new filter replaces the last one."""
+        self._pods.pop(uid, None)
+        if len(self._pods) >= MOST_REMEMBERED:
+            del self._pods[next(iter(self._pods))]
+        self._pods[uid] = pod
+
+    def discard(self, uid: str) -> None:
+        """Forget a pod: it is bound, rejected or gone."""
+        self._pods.pop(uid, None)
+
+    def newest(self, uid: str, now: float) -> list[UnderWay]:
+        """Those that are to be counted beside the pod of this UID, and forget old ones."""
+        for other, pod in list(self._pods.items()):
+            if now - pod.since > UNDER_WAY_SECONDS:
+                del self._pods[other]
+        others = [pod for other, pod in self._pods.items() if other != uid]
+        return others[-MOST_UNDER_WAY:]
 
 
 class AnsweredNode(msgspec.Struct, frozen=True):
@@ -41,7 +152,7 @@ class AnsweredNode(msgspec.Struct, frozen=True):
 
 
 class NodeFilter:
-    """The answers that the module describes. Not for several threads: the cache locks."""
+    """Asks nodes, and remembers their answers. Not for several threads: the cache locks."""
 
     def __init__(
         self,
@@ -107,7 +218,7 @@ class NodeFilter:
             if cached is None:
                 return UNKNOWN
             found = cached.as_found_by(demand)
-            answer = self._known.shared(found.answer(scheme, demand, now, demands))
+            answer = self._known.shared(_answer(found, scheme, demand, now, demands))
             if cached.is_alike_for(demand):
                 known[self._names.setdefault(name, name)] = answer
             return answer
@@ -224,8 +335,19 @@ class NodeFilter:
             self._of_all[shape.number] = distinct
 
 
+def _answer(
+    node: CachedNode,
+    scheme: SchedulerScheme,
+    demand: PodDemand,
+    now: float,
+    before: Sequence[PodDemand],
+) -> NodeAnswer:
+    """Whether the node takes a demand, after those of ``before``, and its score."""
+    result = node.place(scheme, demand, now, before)
+    if isinstance(result, PlacementRefusal):
+        return NodeAnswer.refused(result)
+    return NodeAnswer(score=scheme.dialect.rank(demand, result))
+
+
 def _key(shape: DemandShape, before: Sequence[UnderWay] = ()) -> ShapeKey:
     return (*(pod.shape.number for pod in before), shape.number)
-
-
-_UNKNOWN: Final = PlacementRefusal.of(PlacementReason.UNKNOWN_NODE)
