@@ -28,7 +28,7 @@ MIB = 2**20
 
 def serve(nodes):
     """The process with the cache; prints its port, and ends with its input."""
-    from scheduler.cache import SchedulerCache  # noqa: PLC0415
+    from scheduler.cache.scheduler_cache import SchedulerCache  # noqa: PLC0415
     from scheduler.events import RejectionEvents  # noqa: PLC0415
     from scheduler.extender import Extender  # noqa: PLC0415
     from scheduler.main import CONNECTIONS, REQUESTS  # noqa: PLC0415

@@ -22,8 +22,7 @@ from msgspec import structs  # noqa: E402
 
 from benchmarks.budgets import Budgets  # noqa: E402
 from benchmarks.scheduler import GPUS, MEMORY_MIB, node, pod  # noqa: E402
-from scheduler.read_once import filled_cache  # noqa: E402
-from scheduler.simulation import SchedulingSimulation  # noqa: E402
+from scheduler.cache.prediction import SchedulingSimulation, filled_cache  # noqa: E402
 from vgpu.inventory import Objects, Units  # noqa: E402
 from vgpu.model.objects import Container, OwnerReference  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402

@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT)]
 from msgspec import structs  # noqa: E402
 
 from benchmarks.budgets import Budgets, load  # noqa: E402
-from scheduler.cache import SchedulerCache  # noqa: E402
+from scheduler.cache.scheduler_cache import SchedulerCache  # noqa: E402
 from scheduler.events import RejectionEvents  # noqa: E402
 from scheduler.extender import Extender  # noqa: E402
 from scheduler.metrics import SchedulerMetrics  # noqa: E402

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from scheduler.bind.binder import PodBinder
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.events import RejectionEvents
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics

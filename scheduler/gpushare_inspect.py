@@ -12,27 +12,13 @@ from typing import Any
 
 import msgspec
 
+from scheduler.cluster.cached_node import InspectedNode
 from vgpu.model.names import ContainerKind
-from vgpu.model.objects import Node, Pod
+from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
-from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.codec import ClaimError
 from vgpu.schemes.gpushare.node import MEMORY
 from vgpu.schemes.requesting import counted_claim
-
-
-class InspectedNode(msgspec.Struct, frozen=True):
-    """A node of a sharing system: its GPUs in use, its pods, and the bytes of a unit.
-
-    ``is_readable`` is False if its GPUs or what its pods hold cannot be read; ``gpus`` have then
-    what can be.
-    """
-
-    node: Node
-    gpus: tuple[UsedGpu, ...]
-    pods: tuple[Pod, ...]
-    codec: SchemeCodec
-    unit_bytes: int
-    is_readable: bool = True
 
 
 def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:

@@ -19,14 +19,14 @@ from scheduler.bind.locks_and_labels import (
     recent_missing_labels,
     write_label,
 )
-from scheduler.cache import SchedulerCache
+from scheduler.cache.informers import ClusterInformers
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.check_config.command import check_config
 from scheduler.cluster.reservations import PodReservation
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
 from scheduler.events import RejectionEvents
 from scheduler.extender import Extender
-from scheduler.informers import ClusterInformers
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
 from scheduler.pages import page_routes
 from scheduler.policy_flags import policy_flags

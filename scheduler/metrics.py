@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.cache_reader import QuotaView
+from scheduler.cluster.quota_state import QuotaView
 from scheduler.compat.rows import SchemeHoldings
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import Family, FamilyTable, Histogram, HistogramCounts, MetricType

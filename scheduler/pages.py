@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.filter.refusals import (
     RefusedNodes,
     node_lines,

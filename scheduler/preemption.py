@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.reservations import HeldShares
 from scheduler.cluster.victims import NodePreemption
 from scheduler.wire import NodeVictims, PreemptionQuery

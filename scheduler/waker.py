@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.filter.rejected_pods import RejectedPod
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.apiserver.work_queue import WorkQueue

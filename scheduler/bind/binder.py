@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from scheduler.bind.commit import LOST_SECONDS, Committer, KeyLocks, MemoryCommitter
 from scheduler.bind.locks_and_labels import NodeLabel, NodeLocker, missing_label
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.reservations import PodReservation, promise_annotations
 from scheduler.reasons import BindError, BindFailure
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+import msgspec
 from msgspec import structs
 
 from scheduler.cluster.reservations import PodReservation
 from vgpu.model.objects import Node, Pod
-from vgpu.placement.candidate import CandidateNode, PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
 from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
@@ -28,6 +29,7 @@ from vgpu.placement.result import (
     PlacementRefusal,
     PlacementResult,
 )
+from vgpu.schemes.codec import SchemeCodec
 
 HIGHEST_PRIORITY: Final = 2**31 - 1
 """The highest priority that a pod can have (int32)."""
@@ -36,6 +38,21 @@ HIGHEST_PRIORITY: Final = 2**31 - 1
 def pod_key(namespace: str, name: str) -> str:
     """The key of a pod: one of a name is there at a time."""
     return f"{namespace}/{name}"
+
+
+class InspectedNode(msgspec.Struct, frozen=True):
+    """A node of a sharing system: its GPUs in use, its pods, and the bytes of a unit.
+
+    ``is_readable`` is False if its GPUs or what its pods hold cannot be read; ``gpus`` have then
+    what can be.
+    """
+
+    node: Node
+    gpus: tuple[UsedGpu, ...]
+    pods: tuple[Pod, ...]
+    codec: SchemeCodec
+    unit_bytes: int
+    is_readable: bool = True
 
 
 class CachedNode:
@@ -177,6 +194,21 @@ class CachedNode:
         """The pods that stand in the way of others; none of a node that no pod has asked for."""
         view = self.view(now) if self._is_asked_for else None
         return () if view is None else view.standing
+
+    def inspected(self, system: str, now: float) -> InspectedNode | None:
+        """The node with its pods by their names; None if it is not of this sharing system."""
+        node, scheme = self.node, self.scheme
+        if node is None or isinstance(scheme, PlacementReason) or scheme.row.name != system:
+            return None
+        view = self.view(now)
+        return InspectedNode(
+            node,
+            view.held_gpus if view is not None else (),
+            tuple(sorted(self.pods.values(), key=lambda pod: pod.ref)),
+            scheme.codec,
+            scheme.unit_bytes,
+            is_readable=view is not None and view.is_readable,
+        )
 
     def _unbound(self) -> list[PodReservation]:
         """The reservations of pods that are not among the bound ones."""

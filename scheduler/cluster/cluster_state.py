@@ -1,6 +1,6 @@
 """What the API server has shown of nodes and pods, and the reservations beside it. No I/O.
 
-The state has no requests and no decisions: :mod:`scheduler.cache` has those, and the lock.
+The state has no requests and no decisions: the scheduler's cache has those, and the lock.
 """
 
 from collections import Counter, OrderedDict

@@ -7,10 +7,12 @@ namespaces that have a quota are counted.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import msgspec
 from msgspec import structs
 
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, ResourceQuota
+from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.check import QuotaRefusal, check
 from vgpu.quota.declared import (
     NO_CONFIG_MAP,
@@ -21,6 +23,17 @@ from vgpu.quota.declared import (
 from vgpu.quota.limits import NamespaceQuota, resolve
 from vgpu.quota.resources import Amounts
 from vgpu.quota.usage import NamespaceUsage, PodUsage
+
+
+class QuotaView(msgspec.Struct, frozen=True):
+    """The quota of a namespace with what its pods use, by the model of the GPUs.
+
+    ``refusal`` is why the quota refuses a certain pod, None if it does not.
+    """
+
+    quota: NamespaceQuota
+    used: Mapping[str, Amounts]
+    refusal: PlacementRefusal | None = None
 
 
 class QuotaState:
@@ -115,6 +128,11 @@ class QuotaState:
         """What the counted pods of a namespace use, by the model of the GPUs."""
         pods = self._usage.get(namespace)
         return pods.by_model if pods is not None else {}
+
+    def view(self, quota: NamespaceQuota, refusal: PlacementRefusal | None = None) -> QuotaView:
+        """The quota of a namespace with what its pods use now."""
+        used = {model: dict(amounts) for model, amounts in self.used(quota.namespace).items()}
+        return QuotaView(quota, used, refusal)
 
     def check(self, pod: PodRef, usage: PodUsage, *, is_placed: bool) -> QuotaRefusal | None:
         """Why the pod does not fit beside the others of its namespace; None if it does."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from scheduler.gpushare_inspect import InspectedNode
+from scheduler.cluster.cached_node import InspectedNode
 from vgpu.model.allocation import Device, Share
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Node, Pod

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from scheduler.cache_reader import QuotaView
+from scheduler.cluster.quota_state import QuotaView
 from scheduler.metrics import BOUNDS, TABLES, Outcome, SchedulerView, Verb
 from scheduler.reasons import BindFailure
 from vgpu.metrics.family import FamilyTable, Histogram, HistogramCounts

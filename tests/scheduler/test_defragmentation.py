@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.cluster.reservations import PodPlacement
-from scheduler.read_once import ReadObjects, filled_cache
-from scheduler.simulation import SchedulingSimulation
 from tests.scheduler.served import NOW, Served
 from tests.scheduler.test_differential import (
     bound_to,

@@ -4,8 +4,8 @@ import queue
 
 import pytest
 
-from scheduler.cache import SchedulerCache
-from scheduler.informers import STALE_SECONDS, ClusterInformers
+from scheduler.cache.informers import STALE_SECONDS, ClusterInformers
+from scheduler.cache.scheduler_cache import SchedulerCache
 from tests.scheduler.model_api import gpushare_node
 from tests.support.waiting import wait_until
 from vgpu.apiserver.connection import ClusterError

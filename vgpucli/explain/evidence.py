@@ -20,8 +20,8 @@ from reconciler.observe.cluster import cluster_view
 from reconciler.plan import find
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
-from scheduler.cache import SchedulerCache
-from scheduler.read_once import ReadObjects, filled_cache
+from scheduler.cache.prediction import ReadObjects, filled_cache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from vgpu.inventory import DetectedSchemes, Objects, Units, detect_schemes
 from vgpu.inventory.nvidia import advertised_units
 from vgpu.kube.closed_nodes import closed_to

@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec import structs
 
+from scheduler.cache.prediction import SchedulingSimulation
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
-from scheduler.simulation import SchedulingSimulation
 from vgpu.model.allocation import Device
 from vgpu.model.effective_shares import effective_shares
 from vgpu.model.objects import Node, Pod, holds_devices

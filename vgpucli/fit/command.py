@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec import structs
 
+from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.filter.refusals import request_text
 from scheduler.policy_flags import policy_flags
-from scheduler.read_once import ReadObjects, filled_cache
-from scheduler.simulation import SchedulingSimulation
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.kept_keys import keep_also

@@ -17,6 +17,7 @@ from reconciler.owners.eviction import reaction
 from reconciler.plan.eligibility import eviction_objection
 from reconciler.policy import Policy
 from reconciler.reasons import SkipReason
+from scheduler.cache.prediction import SchedulingSimulation
 from scheduler.cluster.reservations import PodPlacement
 from scheduler.defragmentation import (
     BudgetKey,
@@ -26,7 +27,6 @@ from scheduler.defragmentation import (
     plan_evictions,
 )
 from scheduler.filter.refusals import RefusedNodes
-from scheduler.simulation import SchedulingSimulation
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.model.reasons import Explained

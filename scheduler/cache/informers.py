@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from scheduler.cache import SchedulerCache
+from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.cached_node import pod_key
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.informer import Informer

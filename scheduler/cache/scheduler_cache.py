@@ -9,14 +9,16 @@ it can hold, whatever the order of requests and events:
 Every method may be called by any thread; the lock is never held during a request.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Final
 
-from scheduler.cache_reader import CacheReader
-from scheduler.cluster.cached_node import pod_key
+from scheduler.cluster.cached_node import InspectedNode, pod_key
+from scheduler.cluster.cluster_state import ClusterState
 from scheduler.cluster.demands import Demanded, DemandShapes, PodDemands
+from scheduler.cluster.quota_state import QuotaView
 from scheduler.cluster.reservations import (
     Claims,
     HeldShares,
@@ -25,12 +27,13 @@ from scheduler.cluster.reservations import (
     Preemptions,
 )
 from scheduler.cluster.victims import NodePreemption, choose_victims
-from scheduler.filter.pod_filter import FilteredNodes
+from scheduler.filter.pod_filter import FilteredNodes, PodFilter
 from scheduler.filter.rejected_pods import RejectedPod
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
-from vgpu.placement.candidate import PodDemand
+from vgpu.placement.candidate import CandidateNode, PodDemand
 from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.node_view import CandidateView, StandingPod
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
@@ -42,7 +45,7 @@ MOST_EXAMINED: Final = 16
 """Maximum number of nodes whose pods of lower priority are examined for one event."""
 
 
-class SchedulerCache(CacheReader):
+class SchedulerCache:
     """The cache that the module describes.
 
     ``clock`` returns unix seconds.
@@ -62,7 +65,21 @@ class SchedulerCache(CacheReader):
         chosen the node to preempt others there. ``relieved`` is called with each namespace whose
         quota may admit more pods.
         """
-        super().__init__(schemes, clock, changed=changed, settled=self._settled, relieved=relieved)
+        self.schemes = tuple(schemes)
+        self._clock = clock
+        self._lock = threading.Lock()
+        changed_nodes: set[str] = set()
+        self._state = ClusterState(
+            self.schemes,
+            clock,
+            changed,
+            self._settled,
+            relieved=relieved,
+            forget=changed_nodes.add,
+        )
+        by_name = {scheme.row.name: scheme for scheme in self.schemes}
+        self._filter = PodFilter(by_name, self._state, changed_nodes)
+        self._nodes = self._filter.nodes
         self._nominated = nominated
         self._preempted = Preemptions()
         self._shapes = DemandShapes()
@@ -309,6 +326,118 @@ class SchedulerCache(CacheReader):
         """
         with self._lock:
             return self._state.set_claims(name, claims)
+
+    # ------------------------------------------------------------ questions
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name, as the last event showed it."""
+        with self._lock:
+            return self._state.pods.get(pod_key(namespace, name))
+
+    def node(self, name: str) -> Node | None:
+        """The node of this name, as the last event showed it."""
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            return cached.node if cached else None
+
+    def view(self, name: str) -> CandidateView | None:
+        """A node's view; None of a node that is unknown or has no GPUs of one system."""
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            return cached.view(self._clock()) if cached else None
+
+    def explain(
+        self, scheme: SchedulerScheme, demand: PodDemand
+    ) -> list[tuple[str, CandidateView | None, PlacementRefusal | None]]:
+        """Every node with GPUs, by name: its view, and why it refuses the pod, or None.
+
+        A node of another system than the pod's has no view: its pods need not be read.
+        """
+        now = self._clock()
+        with self._lock:
+            explained = []
+            for name in sorted(self._state.nodes):
+                cached = self._state.nodes[name]
+                if cached.node is not None and cached.scheme is not PlacementReason.NO_GPUS:
+                    result = self._nodes.place(name, scheme, demand, now)
+                    refusal = result if isinstance(result, PlacementRefusal) else None
+                    view = cached.view(now) if cached.is_of(scheme) else None
+                    explained.append((name, view, refusal))
+            return explained
+
+    def candidate_without(
+        self, scheme: SchedulerScheme, demand: PodDemand, name: str, gone: AbstractSet[str]
+    ) -> CandidateNode | None:
+        """A node as a placement of the pod finds it once the pods of these UIDs are gone.
+
+        None if it takes no pod of the scheme at all.
+        """
+        now = self._clock()
+        with self._lock:
+            cached = self._state.nodes.get(name)
+            if cached is None:
+                return None
+            candidate = cached.as_found_by(demand, gone).candidate(scheme, now)
+            return None if isinstance(candidate, PlacementRefusal) else candidate
+
+    def quota_of(self, demand: PodDemand) -> QuotaView:
+        """The quota of the pod's namespace, and why it refuses the pod, or None."""
+        with self._lock:
+            quota = self._state.quotas.quota(demand.pod.namespace)
+            return self._state.quotas.view(quota, self._filter.quotas.refusal(demand))
+
+    def limited(self) -> list[QuotaView]:
+        """The quotas of all namespaces that have one."""
+        with self._lock:
+            return [self._state.quotas.view(quota) for quota in self._state.quotas.limited()]
+
+    def inspected(self, system: str) -> list[InspectedNode]:
+        """The nodes of a sharing system, by name, with the pods that are bound to them."""
+        now = self._clock()
+        with self._lock:
+            nodes = sorted(self._state.nodes.items())
+            inspected = (cached.inspected(system, now) for _, cached in nodes)
+            return [node for node in inspected if node is not None]
+
+    def standing(self) -> list[tuple[str, StandingPod]]:
+        """The pods that stand in the way of others, by node, of nodes that pods have asked for."""
+        now = self._clock()
+        with self._lock:
+            names = sorted(self._state.nodes)
+        found: list[tuple[str, StandingPod]] = []
+        for name in names:
+            with self._lock:  # one node at a time: filter waits for no other ones
+                cached = self._state.nodes.get(name)
+                standing = () if cached is None else cached.standing(now)
+            found += ((name, each) for each in standing)
+        return found
+
+    def all_pods(self) -> list[Pod]:
+        """All pods that share GPUs."""
+        with self._lock:
+            return list(self._state.pods.values())
+
+    def rejected(self, uid: str) -> RejectedPod | None:
+        """What is remembered of a rejected pod."""
+        with self._lock:
+            return self._filter.rejected.get(uid)
+
+    def reservations(self, before: float) -> list[tuple[str, PodReservation]]:
+        """The node and the reservation of those that are older, without a bound pod.
+
+        ``before`` is in unix seconds.
+        """
+        with self._lock:
+            return self._state.unbound(before)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Numbers of nodes with GPUs, of pods, of reservations, and of rejected pods."""
+        state = self._state
+        with self._lock:
+            nodes = sum(
+                not isinstance(cached.scheme, PlacementReason) for cached in state.nodes.values()
+            )
+            return nodes, len(state.pods), state.reserved(), len(self._filter.rejected)
 
     # ------------------------------------------------------------ under the lock
 
