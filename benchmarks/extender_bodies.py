@@ -29,12 +29,11 @@ MIB = 2**20
 def serve(nodes):
     """The process with the cache; prints its port, and ends with its input."""
     from scheduler.cache.scheduler_cache import SchedulerCache  # noqa: PLC0415
-    from scheduler.events import RejectionEvents  # noqa: PLC0415
-    from scheduler.extender import Extender  # noqa: PLC0415
     from scheduler.main import CONNECTIONS, REQUESTS  # noqa: PLC0415
     from scheduler.metrics import SchedulerMetrics  # noqa: PLC0415
-    from scheduler.preemption import Preemptor  # noqa: PLC0415
     from scheduler.service import extender_routes  # noqa: PLC0415
+    from scheduler.verbs.extender import Extender, RejectionEvents  # noqa: PLC0415
+    from scheduler.verbs.preemption import Preemptor  # noqa: PLC0415
     from vgpu.placement.dialects import scheduler_schemes  # noqa: PLC0415
     from vgpu.web.server import WebServer  # noqa: PLC0415
 

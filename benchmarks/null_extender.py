@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT)]
 import msgspec  # noqa: E402
 
 from scheduler.main import API_CONNECTIONS, CONNECTIONS, REQUESTS  # noqa: E402
-from scheduler.wire import (  # noqa: E402
+from scheduler.verbs.wire import (  # noqa: E402
     FilterAnswer,
     read_binding,
     write_error,

@@ -25,15 +25,14 @@ from scheduler.check_config.command import check_config
 from scheduler.cluster.reservations import PodReservation
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
-from scheduler.events import RejectionEvents
-from scheduler.extender import Extender
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
 from scheduler.pages import page_routes
 from scheduler.policy_flags import policy_flags
-from scheduler.preemption import Preemptor
 from scheduler.presence import ReplicaPresence
 from scheduler.queue_worker import QueueWorker
 from scheduler.service import extender_routes
+from scheduler.verbs.extender import Extender, RejectionEvents
+from scheduler.verbs.preemption import Preemptor
 from scheduler.waker import Waker
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.work_queue import WorkQueue

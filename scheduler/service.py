@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from scheduler.extender import Extender
 from scheduler.metrics import Outcome, SchedulerMetrics, Verb
-from scheduler.preemption import Preemptor
-from scheduler.wire import (
+from scheduler.verbs.extender import Extender
+from scheduler.verbs.preemption import Preemptor
+from scheduler.verbs.wire import (
     FilterAnswer,
     read_binding,
     read_preemption,

@@ -3,7 +3,7 @@
 import re
 
 from deviceplugin.apiserver.writes import EventReason
-from scheduler.events import NOT_PLACED
+from scheduler.verbs.extender import NOT_PLACED
 from tests.support.defects import no_defects
 from tests.support.doc_pages import (
     BLOCK,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.events import INTERVAL_SECONDS, RejectionEvents
+from scheduler.verbs.extender import INTERVAL_SECONDS, RejectionEvents
 from vgpu.model.names import PodRef
 
 POD = PodRef("uid-a", "ns", "a")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.wire import FilterAnswer, read_query, write_filter
+from scheduler.verbs.wire import FilterAnswer, read_query, write_filter
 from vgpu.model.reasons import SourceError
 
 POD = {"metadata": {"name": "train", "namespace": "ml", "uid": "u1"}, "spec": {}, "status": {}}

@@ -1,9 +1,14 @@
-"""The verbs of the extender: filter, prioritize and bind; preempt is :mod:`scheduler.preemption`.
+"""The verbs filter, prioritize and bind, and the events of rejected pods.
 
 A stale cache answers nothing: an error makes kube-scheduler try again, and no pod is placed by data
 that may be wrong.
+
+A rejected pod has one event for each text, and not more than one a minute.
 """
 
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -12,11 +17,12 @@ from msgspec import structs
 
 from scheduler.bind.binder import PodBinder
 from scheduler.cache.scheduler_cache import SchedulerCache
-from scheduler.events import RejectionEvents
 from scheduler.filter.refusals import RefusedNodes, rejection_text, summary_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.reasons import BindError
-from scheduler.wire import FilterAnswer, PlacementQuery
+from scheduler.verbs.wire import FilterAnswer, PlacementQuery
+from vgpu.apiserver.event_recorder import EventRecorder, EventWriter
+from vgpu.kube.events import EventNote, NoteType, event_note
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import PodDemand
@@ -24,6 +30,60 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 
 NOT_READY: Final = "vgpu scheduler is not ready: "
+
+COMPONENT: Final = "vgpu-scheduler"
+
+NOT_PLACED: Final = "VgpuNotPlaced"
+"""The reason of the events."""
+
+INTERVAL_SECONDS: Final = 60.0
+"""Minimum time between two texts of one pod, and so between two events, in seconds."""
+
+MOST_WAITING: Final = 1000
+"""Maximum number of events that wait to be written."""
+
+MOST_REMEMBERED: Final = 20_000
+"""Maximum number of pods whose last event is remembered."""
+
+
+class RejectionEvents:
+    """Writes the events on a thread of its own. Any thread may call :meth:`rejected`."""
+
+    def __init__(
+        self, write: Callable[[EventNote], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        """``clock`` returns unix seconds."""
+        self._clock = clock
+        self._writer = EventWriter(EventRecorder(MOST_WAITING), write)
+        self._lock = threading.Lock()
+        self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def rejected(self, pod: PodRef, explain: Callable[[], str]) -> None:
+        """Report why no node takes a pod, unless that was reported last; never waits.
+
+        ``explain`` is called once in :data:`INTERVAL_SECONDS` for each pod, however often
+        kube-scheduler tries it.
+        """
+        now = self._clock()
+        with self._lock:
+            last_text, at = self._last.get(pod.uid, ("", 0.0))
+        if now - at < INTERVAL_SECONDS:
+            return
+        text = explain()
+        with self._lock:
+            self._last[pod.uid] = text, now
+            self._last.move_to_end(pod.uid)
+            if len(self._last) > MOST_REMEMBERED:
+                self._last.popitem(last=False)
+            if text == last_text:
+                return
+            self._writer.record(
+                event_note(pod, NOT_PLACED, text, now, component=COMPONENT, type_=NoteType.WARNING)
+            )
+
+    def finish(self, seconds: float) -> None:
+        """Write what waits, for at most so long."""
+        self._writer.finish(seconds, lambda: False)
 
 
 class Extender:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.cluster.reservations import HeldShares
 from scheduler.cluster.victims import NodePreemption
-from scheduler.wire import NodeVictims, PreemptionQuery
+from scheduler.verbs.wire import NodeVictims, PreemptionQuery
 from vgpu.apiserver.connection import NOT_FOUND, ClusterError
 from vgpu.kube.disruption import DisruptionBudget
 from vgpu.model.objects import Pod
