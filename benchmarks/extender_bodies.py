@@ -31,7 +31,7 @@ def serve(nodes):
     from scheduler.cache.scheduler_cache import SchedulerCache  # noqa: PLC0415
     from scheduler.main import CONNECTIONS, REQUESTS  # noqa: PLC0415
     from scheduler.metrics import SchedulerMetrics  # noqa: PLC0415
-    from scheduler.service import extender_routes  # noqa: PLC0415
+    from scheduler.routes import extender_routes  # noqa: PLC0415
     from scheduler.verbs.extender import Extender, RejectionEvents  # noqa: PLC0415
     from scheduler.verbs.preemption import Preemptor  # noqa: PLC0415
     from vgpu.placement.dialects import scheduler_schemes  # noqa: PLC0415

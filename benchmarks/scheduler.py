@@ -35,7 +35,7 @@ from msgspec import structs  # noqa: E402
 from benchmarks.budgets import Budgets, load  # noqa: E402
 from scheduler.cache.scheduler_cache import SchedulerCache  # noqa: E402
 from scheduler.metrics import SchedulerMetrics  # noqa: E402
-from scheduler.service import extender_routes  # noqa: E402
+from scheduler.routes import extender_routes  # noqa: E402
 from scheduler.verbs.extender import Extender, RejectionEvents  # noqa: E402
 from scheduler.verbs.preemption import Preemptor  # noqa: E402
 from vgpu.model.names import PodRef  # noqa: E402

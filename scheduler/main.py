@@ -5,8 +5,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import click
 import msgspec
@@ -25,22 +25,19 @@ from scheduler.check_config.command import check_config
 from scheduler.cluster.reservations import PodReservation
 from scheduler.compat import SchedulerCompat, tables
 from scheduler.compat.rows import PodHoldings, SchemeHoldings
+from scheduler.flags import CertificateName, SchedulerOptions, policy_flags
 from scheduler.metrics import TABLES, SchedulerMetrics, SchedulerView
-from scheduler.pages import page_routes
-from scheduler.policy_flags import policy_flags
 from scheduler.presence import ReplicaPresence
-from scheduler.queue_worker import QueueWorker
-from scheduler.service import extender_routes
+from scheduler.queue_workers import QueueWorker, Waker
+from scheduler.routes import extender_routes, page_routes
 from scheduler.verbs.extender import Extender, RejectionEvents
 from scheduler.verbs.preemption import Preemptor
-from scheduler.waker import Waker
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.work_queue import WorkQueue
 from vgpu.kube.kept_keys import keep_also
 from vgpu.metrics.family import FamilyTable
 from vgpu.model.documentation import page
-from vgpu.model.units import MIB
-from vgpu.placement.dialects import PlacementPolicies, scheduler_schemes
+from vgpu.placement.dialects import scheduler_schemes
 from vgpu.program.flags import MemoryUnit, composed, log_flags
 from vgpu.program.host import CannotServe, ProgramHost
 from vgpu.program.kube_flags import connected, kubeconfig_flags
@@ -80,19 +77,6 @@ REQUESTS: Final = 256
 
 CLIENT_FLAG: Final = "--extender.client-san"
 PAGES_FLAG: Final = "--web.pages-client-san"
-
-
-class CertificateName(click.ParamType[str]):
-    """A name as certificates have it: a DNS name, an address, a URI or an e-mail address."""
-
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        text = str(value)
-        if not text.strip() or not text.isprintable():
-            self.fail(f"{text!r}: must be a name in a client's certificate", param, ctx)
-        return text
 
 
 @click.group(
@@ -226,49 +210,6 @@ def command(ctx: click.Context, /, *, allow_anonymous: bool, **_: Any) -> None:
 
 
 command.add_command(check_config)
-
-
-class SchedulerOptions(msgspec.Struct, frozen=True):
-    """The flags of the command that are not the web server's.
-
-    ``request_timeout`` is in seconds; units are in bytes.
-    """
-
-    kubeconfig: str
-    context: str
-    request_timeout: float | None
-    lease_namespace: str
-    policies: PlacementPolicies
-    units: Mapping[str, int | None]
-    compat: tuple[SchedulerCompat, ...] = ()
-    is_single: bool = False
-    has_original_plugin: bool = False
-    enforces_quotas: bool = True
-    client_sans: tuple[str, ...] = ()
-    page_sans: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, params: Mapping[str, Any]) -> Self:
-        """From the parameters of the command."""
-        return cls(
-            params["kubeconfig"],
-            params["context"],
-            params["request_timeout"],
-            params["lease_namespace"],
-            PlacementPolicies(
-                params["node_policy"], params["gpu_policy"] or "", params["volcano_exclusive_rule"]
-            ),
-            {
-                "volcano": params["volcano_memory_factor"] * MIB,
-                "gpushare": params["gpushare_memory_unit"],
-            },
-            tuple(map(SchedulerCompat, params["compat"])),
-            params["single"],
-            params["original_plugin"],
-            not params["no_quotas"],
-            params["client_sans"],
-            params["page_sans"],
-        )
 
 
 def check_listeners(host: ProgramHost, web: WebOptions, *, allow_anonymous: bool) -> None:

@@ -1,4 +1,4 @@
-"""Predictions on the scheduler's cache: it is filled once, and placements are supposed; pure.
+"""Predictions on the scheduler's cache: it is filled once, and placements are supposed. No I/O.
 
 What the filled cache answers is the scheduler's answer on the same objects. Leases of nodes are not
 read: what is reserved for pods that are being bound just now is free.

@@ -1,4 +1,4 @@
-"""The gauges of the original schedulers, so that existing dashboards keep working.
+"""The gauges and pages of the original schedulers, so that existing dashboards keep working.
 
 Names, labels and units are the originals', wrong units included. The numbers come from the view by
 which the scheduler decides: what bound pods hold, and what is reserved for pods that are being

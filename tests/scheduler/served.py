@@ -12,7 +12,8 @@ import re
 
 import msgspec
 
-from scheduler.main import Scheduler, SchedulerOptions
+from scheduler.flags import SchedulerOptions
+from scheduler.main import Scheduler
 from tests.scheduler.model_api import ModelApi
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS
@@ -64,7 +65,7 @@ class Defects(logging.Handler):
 
 
 DEFECTS = Defects()
-logging.getLogger("scheduler.service").addHandler(DEFECTS)
+logging.getLogger("scheduler.routes").addHandler(DEFECTS)
 
 
 class Served:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from scheduler.main import SchedulerOptions
+from scheduler.flags import SchedulerOptions
 from tests.scheduler.model_api import ModelApi
 from tests.scheduler.served import BIND, FILTER, NOW, PREEMPT, Unattached
 from tests.scheduler.test_command import ended

@@ -3,7 +3,8 @@
 import pytest
 from msgspec import structs
 
-from scheduler.main import SchedulerOptions, command
+from scheduler.flags import SchedulerOptions
+from scheduler.main import command
 from tests.scheduler.served import Served
 from tests.scheduler.test_differential import limits, new_pod
 from tests.scheduler.test_promise import NODES, SCHEMES

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.service import MOST_QUERY
+from scheduler.routes import MOST_QUERY
 from tests.scheduler.model_api import gpushare_node
 from tests.scheduler.served import BIND, FILTER, NOW, WHOLE_NODES, Served, filler
 from tests.support.web_helpers import exchange, status_of

@@ -16,7 +16,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from scheduler.main import Scheduler, SchedulerOptions
+from scheduler.flags import SchedulerOptions
+from scheduler.main import Scheduler
 from simulator.demo_cluster import JOINING
 from simulator.objects import node_object
 from simulator.store import Json, ObjectStore, merged

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from scheduler.cache.prediction import ReadObjects, SchedulingSimulation, filled_cache
 from scheduler.filter.refusals import request_text
-from scheduler.policy_flags import policy_flags
+from scheduler.flags import policy_flags
 from vgpu.inventory import Units
 from vgpu.inventory.unit_check import doubt_notes, doubts_of
 from vgpu.kube.kept_keys import keep_also

@@ -1,17 +1,20 @@
-"""Wakes rejected pods when a node that refused them has room for them now.
+"""Threads that work on a queue each: writes that wait, and rejected pods that are to be woken.
 
-kube-scheduler tries a rejected pod again after an event that it knows. It does not know ours: a GPU
-that is healthy again, a reservation that has ended, also another scheduler's that has expired, a
-quota that was raised, or a deletion that it heard of before we did.
-So the pods that fit now get the annotation ``vgpu.dev/retry``, which is such an event: one patch a
-pod and rejection.
+The writes are those that a pod does not need to run: what is held for a nominated pod, and HAMi's
+label of a bound one. Each has a maximum of tries.
+
+A rejected pod is woken when a node that refused it has room for it now. kube-scheduler tries a
+rejected pod again after an event that it knows. It does not know ours: a GPU that is healthy again,
+a reservation that has ended, also another scheduler's that has expired, a quota that was raised, or
+a deletion that it heard of before we did. So the pods that fit now get the annotation
+``vgpu.dev/retry``, which is such an event: one patch a pod and rejection.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from scheduler.cache.scheduler_cache import SchedulerCache
 from scheduler.filter.rejected_pods import RejectedPod
@@ -27,6 +30,11 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS: Final = 0.02
 """Interval between two patches, in seconds."""
 
+TRIES: Final = 5
+"""Maximum number of attempts of one write."""
+
+_Item = TypeVar("_Item")
+
 
 class PodPatchApi(Protocol):
     """The API server for a patch. Both methods raise ClusterError and SourceError."""
@@ -40,6 +48,41 @@ class PodPatchApi(Protocol):
     ) -> Pod:
         """Set annotations of a pod in exactly this state."""
         ...
+
+
+class QueueWorker(Generic[_Item]):
+    """Works on a queue, from :meth:`start` to :meth:`stop`. Any thread may add to it."""
+
+    def __init__(self, name: str, write: Callable[[_Item], bool]) -> None:
+        """``write`` returns whether nothing is left to do."""
+        self._write = write
+        self._queue = WorkQueue[_Item]()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def add(self, item: _Item) -> None:
+        """Write this; never waits."""
+        self._queue.add(item)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for a request that is under way."""
+        self._queue.shut_down()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            is_done = False
+            try:
+                is_done = self._write(item)
+            except Exception:
+                log.exception("a write failed on a defect")
+            if is_done or self._queue.failures(item) >= TRIES:
+                self._queue.forget(item)
+            else:
+                self._queue.add_rate_limited(item)
+            self._queue.done(item)
 
 
 class Waker:

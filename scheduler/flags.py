@@ -1,0 +1,115 @@
+"""The flags of the scheduler: policies, also for predictions of it, and the values of all flags."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+import click
+import msgspec
+
+from scheduler.compat import SchedulerCompat
+from vgpu.model.units import MIB
+from vgpu.placement.dialect import BINPACK, SPREAD
+from vgpu.placement.dialects import PlacementPolicies
+from vgpu.placement.exclusive import ExclusiveRule
+from vgpu.program.flags import composed
+
+
+class ExclusiveRuleType(click.ParamType[ExclusiveRule]):
+    """Labels of pods that share no GPU with each other."""
+
+    name = "labels"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> ExclusiveRule:
+        """Convert to a rule; refuses what is no labels."""
+        try:
+            return ExclusiveRule.of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+policy_flags: Final = composed(
+    click.option(
+        "--node-policy",
+        type=click.Choice((BINPACK, SPREAD)),
+        default=BINPACK,
+        show_default=True,
+        envvar="VGPU_NODE_POLICY",
+        help="Whether nodes whose GPUs are in use score more, or idle ones.",
+    ),
+    click.option(
+        "--gpu-policy",
+        type=click.Choice((BINPACK, SPREAD)),
+        envvar="VGPU_GPU_POLICY",
+        help="Which GPUs of a node come first, with Volcano's and HAMi's.  [default: the"
+        " original's]",
+    ),
+    click.option(
+        "--volcano.exclusive-rule",
+        "volcano_exclusive_rule",
+        multiple=True,
+        type=ExclusiveRuleType(),
+        envvar="VGPU_VOLCANO_EXCLUSIVE_RULE",
+        metavar="LABELS",
+        help="Volcano's pods with all of these labels (KEY=VALUE, joined by commas) share no GPU"
+        " with each other; repeatable. An item of Volcano's deviceshare.GPUExclusiveRules.",
+    ),
+)
+"""node_policy, gpu_policy and volcano_exclusive_rule, each also a variable of the environment."""
+
+
+class CertificateName(click.ParamType[str]):
+    """A name as certificates have it: a DNS name, an address, a URI or an e-mail address."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it is."""
+        text = str(value)
+        if not text.strip() or not text.isprintable():
+            self.fail(f"{text!r}: must be a name in a client's certificate", param, ctx)
+        return text
+
+
+class SchedulerOptions(msgspec.Struct, frozen=True):
+    """The flags of the command that are not the web server's.
+
+    ``request_timeout`` is in seconds; units are in bytes.
+    """
+
+    kubeconfig: str
+    context: str
+    request_timeout: float | None
+    lease_namespace: str
+    policies: PlacementPolicies
+    units: Mapping[str, int | None]
+    compat: tuple[SchedulerCompat, ...] = ()
+    is_single: bool = False
+    has_original_plugin: bool = False
+    enforces_quotas: bool = True
+    client_sans: tuple[str, ...] = ()
+    page_sans: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """From the parameters of the command."""
+        return cls(
+            params["kubeconfig"],
+            params["context"],
+            params["request_timeout"],
+            params["lease_namespace"],
+            PlacementPolicies(
+                params["node_policy"], params["gpu_policy"] or "", params["volcano_exclusive_rule"]
+            ),
+            {
+                "volcano": params["volcano_memory_factor"] * MIB,
+                "gpushare": params["gpushare_memory_unit"],
+            },
+            tuple(map(SchedulerCompat, params["compat"])),
+            params["single"],
+            params["original_plugin"],
+            not params["no_quotas"],
+            params["client_sans"],
+            params["page_sans"],
+        )
