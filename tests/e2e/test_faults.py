@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -255,23 +256,24 @@ def test_without_a_free_descriptor_the_exporter_goes_on_and_then_has_all_again(l
     pid = live.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT_SECONDS)
-    connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
-    connection.getresponse().read()
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+    with closing(connection):
+        connection.request("GET", "/metrics")  # is open before, as Prometheus keeps its own
+        connection.getresponse().read()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+        os.utime(live.node.paths.checkpoint)  # what has not changed would not be read again
 
-    def short() -> dict[str, float]:
-        connection.request("GET", "/metrics")
-        return parse(connection.getresponse().read().decode())
+        def short() -> dict[str, float]:
+            connection.request("GET", "/metrics")
+            return parse(connection.getresponse().read().decode())
 
-    wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
-    poor = short()
-    assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
-    assert poor["process_max_fds"] == 3
-    assert "process_resident_memory_bytes" not in poor
-    taken = poor[TAKEN]
-    wait_until(lambda: short()[TAKEN] > taken, "another sample")
-    assert live.process.running
-    connection.close()
+        wait_until(lambda: not works(short(), "kubelet"), "a sample without descriptors")
+        poor = short()
+        assert not [name for name in poor if name.startswith("vgpu_container_memory_accounted")]
+        assert poor["process_max_fds"] == 3
+        assert "process_resident_memory_bytes" not in poor
+        taken = poor[TAKEN]
+        wait_until(lambda: short()[TAKEN] > taken, "another sample")
+        assert live.process.running
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     series = live.wait_for(
         lambda s: without_times(s) >= without_times(before), "all that was there before"
