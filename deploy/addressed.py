@@ -30,7 +30,7 @@ KEYWORDS: Final = [
 RELEASED: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 """A version that is no pre-release."""
 
-PUBLISHED: Final = f'''\
+ADDRESSES: Final = f'''\
 """{MADE}"""
 
 from typing import Final
@@ -46,7 +46,7 @@ SITE: Final[str] = {{site}}
 def files(project: Project) -> Iterator[tuple[Path, str]]:
     """Every such file, and what is in it."""
     values = {"address": json.dumps(project.address), "site": json.dumps(project.site)}
-    yield ROOT / "vgpu" / "model" / "published.py", PUBLISHED.format(**values)
+    yield ROOT / "vgpu" / "model" / "addresses.py", ADDRESSES.format(**values)
     yield ROOT / "deploy" / "chart" / "vgpu" / "Chart.yaml", chart(project)
     yield replaced(ROOT / "pyproject.toml", urls(project))
     yield replaced(ROOT / "SECURITY.md", contact(project))

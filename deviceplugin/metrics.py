@@ -14,7 +14,7 @@ import msgspec
 
 from deviceplugin.reasons import BindRefusal
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.own import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
+from vgpu.metrics.process_families import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 
 GAUGE: Final = MetricType.GAUGE
 COUNTER: Final = MetricType.COUNTER

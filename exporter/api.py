@@ -10,7 +10,7 @@ from functools import partial
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.list_watch import pods_of_node, read_node, translate_errors
 from vgpu.model.facts import KubeletSample
-from vgpu.sources.own_node import NodeWatch
+from vgpu.sources.pods import NodeWatch
 from vgpu.sources.resource_claims import ResourceClaimSource
 
 

@@ -19,12 +19,12 @@ from exporter.sampler import XID_WAIT_SECONDS, MetricsPage, Sampler, SamplerSett
 from vgpu.metrics.render import Format
 from vgpu.model.facts import GpuSource
 from vgpu.model.reasons import SourceError
-from vgpu.program import logs, signals
-from vgpu.program.ending import exit_now
+from vgpu.program import logs, termination
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
 from vgpu.program.output import hand_over
 from vgpu.program.process import build_info, own_numbers
+from vgpu.program.termination import exit_now
 from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
 from vgpu.schemes.registry import registry
@@ -153,14 +153,14 @@ def run(
     options: ExporterOptions,
     driver: GpuSource | None,
     announce: Callable[[str, MetricsPage], None] | None = None,
-    ignored: Iterable[signal.Signals] = signals.IGNORED,
+    ignored: Iterable[signal.Signals] = termination.IGNORED,
 ) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit status. Raises CannotServe.
 
     ``announce`` is called with the first URL and the first page as soon as both exist.
     """
     if options.once:
-        signals.ignore(ignored)
+        termination.ignore(ignored)
         sampler = make_sampler(options, driver)
         hand_over(sampler.sample().exposition.body(Format.TEXT).decode())
         sys.stdout.flush()

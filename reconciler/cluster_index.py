@@ -9,19 +9,19 @@ from reconciler.owners.eviction import OwnerId, owner_id, reaction, row_of
 from reconciler.owners.policies import Reaction
 from reconciler.plugin_service import PluginService, plugin_service
 from reconciler.reasons import SkipReason
-from vgpu.inventory.kept import pods_without_gpu
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
+from vgpu.inventory.pods_without_gpu import pods_without_gpu
 from vgpu.kube.kept_keys import asks_for_gpus, is_gpu_resource
 from vgpu.ledger.cluster import home
 from vgpu.ledger.from_api import read_pod
 from vgpu.model.allocation import Claim
 from vgpu.model.names import Phase
 from vgpu.model.objects import ContainerState, MalformedObject, Node, Pod, holds_devices
-from vgpu.placement.kept_free import PodWithoutGpu
+from vgpu.placement.pods_without_gpu import PodWithoutGpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.counted_claims import empty_claim
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
-from vgpu.schemes.requesting import empty_claim
 
 PENDING, RUNNING, SUCCEEDED, FAILED = "Pending", "Running", "Succeeded", "Failed"
 

@@ -18,7 +18,7 @@ from reconciler.policy import Mode
 from reconciler.reasons import ActionOutcome, Rule, SkipReason
 from reconciler.schedule import Missed
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.own import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
+from vgpu.metrics.process_families import BUILD_INFO, NODE_TOKEN, PROCESS, WEB
 from vgpu.metrics.render import Exposition, Renderer
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.check import Overrun
@@ -44,7 +44,7 @@ class ReconcilerView(msgspec.Struct, frozen=True):
         leads: None if there is no election.
         scope, mode: as this process runs.
         requests: to the API server.
-        build, own: see :mod:`vgpu.metrics.own`.
+        build, own: see :mod:`vgpu.metrics.process_families`.
     """
 
     plan: Plan | None

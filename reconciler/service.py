@@ -16,8 +16,8 @@ from reconciler.model import Plan
 from reconciler.schedule import Missed
 from vgpu.apiserver.leader_election import LeaderElector
 from vgpu.inventory import doubt_notes
-from vgpu.program.ending import EXIT_FAILURE, exit_now
 from vgpu.program.pages import Complaint, no_complaint, program_routes
+from vgpu.program.termination import EXIT_FAILURE, exit_now
 from vgpu.web.metrics import metrics_page
 from vgpu.web.routes import Routes
 

@@ -10,7 +10,7 @@ from scheduler.compat import SchedulerCompat
 from vgpu.model.units import MIB
 from vgpu.placement.dialect import BINPACK, SPREAD
 from vgpu.placement.dialects import PlacementPolicies
-from vgpu.placement.exclusive import ExclusiveRule
+from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.program.flags import composed
 
 

@@ -1,10 +1,11 @@
-"""All files of a simulated node except the regions, as one value: path -> content.
+"""The cgroups in which gpu-manager looks for a container's pids, by the kubelet's names.
 
-Paths are relative to the node's root and are those of a real node: cgroup v2 with the systemd
-driver and containerd, kubelet state below ``var``, the sharing systems where they keep theirs.
+Both cgroup drivers, as the kubelet names them (kubernetes ``pkg/kubelet/cm``, gpu-manager
+``pkg/utils/cgroup``). :mod:`vgpu.sources.runtime` reads such paths; this makes them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -20,11 +21,37 @@ from simulator.scheme_objects import (
     registered,
 )
 from vgpu.model.names import Scheme
+from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.units import MIB, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.gaia import vcuda_config
-from vgpu.schemes.gaia.cgroup import container_path
 from vgpu.schemes.kubeshare import gemini_config
 from vgpu.sources.kubelet_checkpoint import fnv1a_32
+
+SCOPE_PREFIXES = {"containerd": "cri-containerd", "cri-o": "crio"}
+"""Runtime -> what its systemd scopes begin with; others begin with the runtime's own name."""
+
+
+def cgroup_path(parts: Sequence[str], *, systemd: bool) -> str:
+    """The path of the cgroup that is called ``parts``, below the root of the hierarchy.
+
+    A dash is a level to systemd, so one inside a part is written as an underscore, and every level
+    repeats the names above it. Raises SourceError MALFORMED for a part that cannot be a name.
+    """
+    for part in parts:
+        if part in ("", ".", "..") or set(part) & set("/\0") or (systemd and "_" in part):
+            raise SourceError(Reason.MALFORMED, "cgroup", f"no part of a name: {part[:64]!r}")
+    if systemd:
+        names = accumulate((part.replace("-", "_") for part in parts), "{}-{}".format)
+        parts = [f"{name}.slice" for name in names]
+    return "/" + "/".join(parts)
+
+
+def container_path(pod: Sequence[str], container_id: str, runtime: str, *, systemd: bool) -> str:
+    """The path of a container's cgroup in its pod's. Raises SourceError MALFORMED."""
+    scope = f"{SCOPE_PREFIXES.get(runtime, runtime)}-{container_id}.scope"
+    leaf = cgroup_path([scope if systemd else container_id], systemd=False)
+    return cgroup_path(pod, systemd=systemd) + leaf
+
 
 PROCFS = "proc"
 CGROUPFS = "sys/fs/cgroup"

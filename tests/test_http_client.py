@@ -16,11 +16,10 @@ from reconciler.notify import Webhook
 from tests.commands.test_printed_text import PACKAGES, ROOT
 from tests.reconciler.test_notify import DONE, SERVER, cycle
 from tests.support.hostile_server import answering_all, serving_each
-from vgpu.apiserver.access import Access
+from vgpu.apiserver.access import Access, with_own_connections
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import STREAM_GRACE_SECONDS, ClusterError
 from vgpu.apiserver.retries import ONCE
-from vgpu.apiserver.tls import with_own_connections
 from vgpu.io.http_client import BadUrl, HttpClient, HttpError, HttpFailure, HttpUrl
 from vgpu.kube.kinds import NODES
 from vgpu.model.reasons import Reason, SourceError

@@ -15,10 +15,10 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from vgpu.inventory.measured import MeasuredUse
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.sources.http_access import BadOption, ClientOptions
+from vgpucli.group_usage import MeasuredUse
 from vgpucli.http_source import UNAUTHORIZED_HINT, HttpSource, Unanswered
 from vgpucli.top.reading import PageError, PageShare, read_page
 from vgpucli.top.source import Exporter

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import click
 
-from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 from vgpu.program.kube_flags import connected, kubeconfig_flags
-from vgpu.program.output import say
+from vgpu.program.output import expect_terminal, is_confirmed, say, yes_flag
 
 _PART: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN: Final = re.compile(rf"{_PART}(\.{_PART})*")

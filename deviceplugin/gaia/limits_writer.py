@@ -22,12 +22,11 @@ from vgpu.model.names import Phase, PodRef
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gaia.grant import limits
 from vgpu.schemes.gaia.vcuda_config import VCUDA_CONFIG, VcudaConfig
-from vgpu.sources.cgroup_processes import container_processes
+from vgpu.sources.container_processes import container_processes
 from vgpu.sources.files import Remembered, list_folder
 from vgpu.sources.kubelet_names import read_container_links
 from vgpu.sources.runtime import ProcessSource, read_containers
@@ -158,15 +157,15 @@ class LimitsWriter:
     def _is_whole(self, uid: str, folder: str) -> bool:
         """Whether a container's files can be read; ours have at least one pid."""
         config, pids = (self._folder.content(uid, folder, n) for n in (VCUDA_CONFIG, PIDS_CONFIG))
-        return _reads(vcuda_config.decode, config) and _reads(gaia_pids.decode, pids)
+        return _reads(vcuda_config.decode, config) and _reads(vcuda_config.decode_pids, pids)
 
     def _write(self, uid: str, folder: str, config: bytes, pids: Collection[int]) -> None:
-        least = sorted(pids)[: gaia_pids.MOST_PIDS]  # as many as the library reads
+        least = sorted(pids)[: vcuda_config.MOST_PIDS]  # as many as the library reads
         if len(pids) > len(least):
-            reason = f"it counts {gaia_pids.MOST_PIDS} of each container"
+            reason = f"it counts {vcuda_config.MOST_PIDS} of each container"
             self._warn(uid, "more processes than gpu-manager's library counts", reason)
         self._folder.write(uid, folder, VCUDA_CONFIG, config)
-        self._folder.write(uid, folder, PIDS_CONFIG, gaia_pids.encode(least))
+        self._folder.write(uid, folder, PIDS_CONFIG, vcuda_config.encode_pids(least))
 
     def _requests(self, uid: str, pod: Pod | None) -> tuple[Request, ...] | None:
         """The pod's requests; None if unknown: the user may have broken them since the binding."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from vgpu.model.reasons import SourceError
-from vgpu.schemes.gaia.pids import PIDS_LIMIT
-from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
+from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, PIDS_LIMIT, VCUDA_CONFIG
 from vgpu.sources.files import read_file
 
 PIDS_CONFIG: Final = "pids.config"

@@ -21,7 +21,7 @@ from exporter.families.node import NODE, UNITS
 from exporter.families.sharing import REPLICAS, SHARING
 from exporter.families.tokens import TOKENS
 from vgpu.metrics.family import FamilyTable
-from vgpu.metrics.own import PROCESS, WEB
+from vgpu.metrics.process_families import PROCESS, WEB
 
 __all__ = ["OWN_TABLES", "Detail", "own_tables"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from exporter.families.details import Detail
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.own import BUILD_INFO, own_family
+from vgpu.metrics.process_families import BUILD_INFO, own_family
 from vgpu.model.facts import CallCost
 from vgpu.sources.samples import CollectorRow
 

@@ -43,9 +43,8 @@ from reconciler.report.document import plan_document
 from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
 from vgpu.model.document_text import json_text
-from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
-from vgpu.program.output import hand_over, say_text
+from vgpu.program.output import hand_over, is_confirmed, say_text, yes_flag
 from vgpu.program.terminal import BOLD, DIM, standard_output, write
 
 FRESH_SECONDS: Final = 60.0

@@ -19,7 +19,7 @@ from reconciler.notify import FLAG, NotifyError, Webhook
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
-from vgpu.program import signals
+from vgpu.program import termination
 from vgpu.program.failures import wrong_value
 from vgpu.program.output import hand_over
 from vgpu.program.process import build_info
@@ -87,11 +87,11 @@ def stopped_by_signals(stopping: threading.Event) -> Iterator[None]:
     """
     before = {
         number: handler
-        for number in (*signals.ENDING, *signals.IGNORED)
+        for number in (*termination.ENDING, *termination.IGNORED)
         if (handler := signal.getsignal(number)) != signal.SIG_IGN
     }
 
-    enders = before.keys() - signals.USER_DEFINED
+    enders = before.keys() - termination.USER_DEFINED
 
     def restore(numbers: Iterable[signal.Signals]) -> None:
         for number in numbers:

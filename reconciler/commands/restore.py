@@ -31,10 +31,9 @@ from reconciler.report.document import AS_BEFORE, restored_document
 from reconciler.report.table import show_outcomes, show_restored, show_undoable
 from vgpu.model.document_text import json_text
 from vgpu.program import logs
-from vgpu.program.confirmation import is_confirmed, yes_flag
 from vgpu.program.flags import composed, log_flags
 from vgpu.program.kube_flags import connected, kubeconfig_flags
-from vgpu.program.output import say_text
+from vgpu.program.output import is_confirmed, say_text, yes_flag
 from vgpu.program.terminal import standard_output
 
 RESTORE_FILE: Final = "vgpu-restore.jsonl"

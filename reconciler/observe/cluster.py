@@ -37,8 +37,7 @@ from vgpu.model.objects import Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
-from vgpu.quota.limits import NamespaceQuota
-from vgpu.quota.of_cluster import cluster_quotas, has_gpu_admission
+from vgpu.quota.limits import NamespaceQuota, cluster_quotas, has_gpu_admission
 from vgpu.schemes.registry import registry
 
 _OBSERVED: Final = (

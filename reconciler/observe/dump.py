@@ -22,7 +22,7 @@ from vgpu.kube.dump import decode_dump, ignored_text, nothing_in_it
 from vgpu.kube.kept_keys import shares_gpus
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 
 

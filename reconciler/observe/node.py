@@ -44,7 +44,7 @@ from vgpu.sources.files import printable
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.node_sources import NodePaths, NodeSources
 from vgpu.sources.observation import observe
-from vgpu.sources.own_node import NodeWatch
+from vgpu.sources.pods import NodeWatch
 from vgpu.sources.resource_claims import ResourceClaimSource
 from vgpu.sources.samples import NodeSample, Observation, pod_sample, with_node
 

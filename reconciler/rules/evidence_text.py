@@ -12,7 +12,7 @@ from vgpu.model.allocation import Device, Share
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MIRROR, Pod
 from vgpu.model.units import count, exact_size, percent
-from vgpu.placement.kept_free import PodWithoutGpu
+from vgpu.placement.pods_without_gpu import PodWithoutGpu
 
 MOST_NAMED: Final = 16
 """Maximum number of parties named in the evidence of a finding; the others are counted."""

@@ -15,9 +15,8 @@ from reconciler.rules.evidence_text import at_most
 from reconciler.rules.findings import evict, of_pod
 from reconciler.rules.quota_holders import QuotaHolder, quota_holders, used_by
 from vgpu.model.units import count
-from vgpu.quota.check import overruns
+from vgpu.quota.check import overruns, relief
 from vgpu.quota.limits import NamespaceQuota
-from vgpu.quota.relief import relief
 from vgpu.quota.resources import amount_text
 
 _JOB: Final = "Job"

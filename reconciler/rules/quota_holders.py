@@ -8,11 +8,10 @@ from msgspec import structs
 from reconciler.cluster_index import ClusterIndex
 from vgpu.model.allocation import Device
 from vgpu.model.objects import Node, Pod, holds_devices
-from vgpu.quota.counted import counted_usage
 from vgpu.quota.resources import Amounts
-from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model
+from vgpu.quota.usage import NamespaceUsage, PodUsage, counted_usage, node_model
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.requesting import counted_claim
+from vgpu.schemes.counted_claims import counted_claim
 
 
 class QuotaHolder(msgspec.Struct, frozen=True):

@@ -14,9 +14,8 @@ from reconciler.rules.evidence_text import at_most
 from reconciler.rules.findings import quoted
 from reconciler.rules.quota_holders import quota_holders, used_by
 from vgpu.model.objects import Namespace
-from vgpu.quota.check import overruns
+from vgpu.quota.check import OVER_QUOTA, mark, overruns
 from vgpu.quota.limits import NamespaceQuota
-from vgpu.quota.mark import OVER_QUOTA, mark
 
 _WITHIN: Final = "its pods hold no more than its quota"
 

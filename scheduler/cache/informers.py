@@ -17,7 +17,7 @@ from vgpu.kube.kept_keys import shares_gpus
 from vgpu.kube.kinds import NAMED_CONFIG_MAPS
 from vgpu.model.objects import MalformedObject, Namespace, Node, Pod, ResourceQuota
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.quota.declared import GPU_QUOTA_KEY, declares_quota
+from vgpu.quota.declarations import GPU_QUOTA_KEY, declares_quota
 from vgpu.schemes.row import UnhealthyMap
 
 STALE_SECONDS: Final = 60.0

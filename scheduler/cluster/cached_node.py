@@ -13,7 +13,6 @@ from msgspec import structs
 from scheduler.cluster.reservations import PodReservation
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import CandidateNode, PodDemand, UsedGpu
-from vgpu.placement.counting import count_pods
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
     NEVER_SEEN,
@@ -23,6 +22,7 @@ from vgpu.placement.node_view import (
     ViewParts,
     node_view,
 )
+from vgpu.placement.pod_count import count_pods
 from vgpu.placement.result import (
     Placement,
     PlacementReason,

@@ -27,10 +27,10 @@ from vgpu.model.objects import (
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import foreign_promise, scheme_of
 from vgpu.placement.result import PlacementReason
-from vgpu.quota.counted import counted_usage
-from vgpu.quota.usage import PodUsage, node_model, usage_of_shares
+from vgpu.quota.usage import PodUsage, counted_usage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.requesting import Basis, counted_claim
+from vgpu.schemes.counted_claims import counted_claim
+from vgpu.schemes.pod_requests import Basis
 
 _NO_DEVICES: Final[Mapping[str, Device]] = {}
 

@@ -14,7 +14,7 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace, ResourceQuota
 from vgpu.placement.result import PlacementRefusal
 from vgpu.quota.check import QuotaRefusal, check
-from vgpu.quota.declared import (
+from vgpu.quota.declarations import (
     NO_CONFIG_MAP,
     UnreadableLimit,
     declarations,

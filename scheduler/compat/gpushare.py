@@ -17,8 +17,8 @@ from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.schemes.codec import ClaimError
+from vgpu.schemes.counted_claims import counted_claim
 from vgpu.schemes.gpushare.node import MEMORY
-from vgpu.schemes.requesting import counted_claim
 
 
 def inspect_page(nodes: Iterable[InspectedNode], error: str = "") -> bytes:

@@ -11,7 +11,7 @@ from vgpu.model.objects import Node, Pod
 from vgpu.placement.candidate import UsedGpu
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import peak_shares
-from vgpu.schemes.requesting import counted_claim
+from vgpu.schemes.counted_claims import counted_claim
 
 
 class ContainerShare(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from tests.support.bed import objects
 from tests.support.bed.tools import Tool
 from tests.support.live import parse
 from vgpu.model.units import GIB
-from vgpu.sources.dra_state import read_dra_state
+from vgpu.sources.dra_checkpoints import read_dra_state
 from vgpucli.main import main
 
 API = "/apis/resource.k8s.io/v1"

@@ -11,11 +11,11 @@ from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
 from vgpu.schemes.gaia.codec import PREDICATE_INDEX
 from vgpu.schemes.gpushare.annotations import ANNOTATIONS
-from vgpu.schemes.volcano import legacy
+from vgpu.schemes.volcano import legacy_format
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 
 POLICY = "ValidatingAdmissionPolicy"
-CLAIM_KEYS = (*HAMI.claim, *VOLCANO.claim, *legacy.CLAIM, *ANNOTATIONS, *KEYS["gaia"])
+CLAIM_KEYS = (*HAMI.claim, *VOLCANO.claim, *legacy_format.CLAIM, *ANNOTATIONS, *KEYS["gaia"])
 
 
 def claim_policy(chart, namespace, **values):

@@ -17,8 +17,8 @@ from tests.support.nvidia_plugin import SHARED as MPS
 from tests.support.waiting import wait_until
 from vgpu.model.facts import Gpu, GpuSample
 from vgpu.model.names import Sharing, Source
-from vgpu.schemes.own_devices import OwnGrant
 from vgpu.schemes.registry import registry
+from vgpu.schemes.row import OwnGrant
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.samples import Observation

@@ -13,7 +13,7 @@ from tests.support.bed import objects
 from tests.support.bed.client import Refused
 from tests.support.deploy_objects import kinds
 from tests.support.waiting import wait_until
-from vgpu.quota.mark import OVER_QUOTA
+from vgpu.quota.check import OVER_QUOTA
 from vgpucli.main import main
 
 RULES = {

@@ -26,7 +26,6 @@ from tests.support.bed.images import Shown
 from tests.support.waiting import wait_until
 from vgpu.model.names import PodRef
 from vgpu.model.units import GIB
-from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.volcano.key_set import HAMI, VOLCANO
 from vgpu.schemes.volcano.node import lock_text
@@ -254,7 +253,7 @@ def test_gaias_library_is_told_the_limits_of_each_container(plugin, client, name
         config = vcuda_config.decode((folder / "vcuda.config").read_bytes())
         assert (config.container, config.memory_bytes) == (container, ask.gib * GIB)
         assert (config.utilization_percent, config.enable) == (GAIA_CORES, True)
-        assert seen.pid in gaia_pids.decode((folder / "pids.config").read_bytes())
+        assert seen.pid in vcuda_config.decode_pids((folder / "pids.config").read_bytes())
         inside = plugin.node.path(f"/proc/{seen.pid}/root/etc/vcuda/{told}/vcuda.config")
         assert inside.samefile(folder / "vcuda.config")
 

@@ -26,7 +26,7 @@ from tests.support.bed import tools as bed_tools
 from tests.support.bed.cluster import start_cluster
 from tests.support.environment import missing
 from tests.support.waiting import wait_until
-from vgpu.sources.dra_state import read_dra_state
+from vgpu.sources.dra_checkpoints import read_dra_state
 
 __all__ = (
     "driver",

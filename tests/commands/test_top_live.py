@@ -14,7 +14,7 @@ from tests.e2e.running_demo import COMMAND, RunningDemo
 from tests.support.environment import own_loopback
 from tests.support.nvml_fake import Device, FakeDriver, Fault, uuid
 from tests.support.terminal import Terminal
-from vgpu.program.signals import USER_DEFINED
+from vgpu.program.termination import USER_DEFINED
 from vgpucli.top.command import command
 
 TOP = (

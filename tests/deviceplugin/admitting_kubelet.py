@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from simulator.tree import cgroup_path
 from tests.deviceplugin.stub_kubelet import StubKubelet
 from tests.support.waiting import wait_until
-from vgpu.schemes.gaia.cgroup import cgroup_path
 from vgpu.sources import kubelet_checkpoint
 
 FILE = "kubelet_internal_checkpoint"

@@ -2,8 +2,8 @@
 
 import sys
 
-from vgpu.apiserver import configured
+from vgpu.apiserver import access
 from vgpucli.main import main
 
-configured.ACCOUNT = sys.argv.pop(1)
+access.ACCOUNT = sys.argv.pop(1)
 main()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from deviceplugin.adapters.gaia import GaiaAdapter
 from deviceplugin.allocate.allocation_state import AllocationState
 from deviceplugin.allocate.binding import bind
+from deviceplugin.gaia.migration import parse_checkpoint
 from deviceplugin.model import AdmittedPod, ContainerDevices
 from deviceplugin.reasons import BindRefusal, BindRefused
 from deviceplugin.scheme_adapter import Folder, SchemeAdapter
@@ -44,7 +45,6 @@ from vgpu.model.allocation import Allocation, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef
 from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.codec import ContainerEdits, Mount
-from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 from vgpu.schemes.gaia.codec import Gaia
 
 SPEAKS: SchemeAdapter = ROLE

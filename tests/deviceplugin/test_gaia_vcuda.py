@@ -36,7 +36,6 @@ from tests.support.waiting import WAIT_SECONDS, wait_ended
 from vgpu.model.objects import ContainerState, Status
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.rpc import vcuda_pb2 as pb
-from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.sources.limits import LimitSource
 
@@ -96,7 +95,9 @@ class Node:
         return vcuda_config.decode(content)
 
     def pids(self, folder, uid=UID):
-        return gaia_pids.decode((self.host.limits / uid / folder / "pids.config").read_bytes())
+        return vcuda_config.decode_pids(
+            (self.host.limits / uid / folder / "pids.config").read_bytes()
+        )
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_container_is_given_its_limits_and_its_pids(node):
     assert config.enable
     assert node.pids(container) == (12, 4711, 4712)
     raw = (node.host.limits / UID / container / "pids.config").read_bytes()
-    assert raw == gaia_pids.encode([12, 4711, 4712])
+    assert raw == vcuda_config.encode_pids([12, 4711, 4712])
 
 
 def test_the_exporter_reads_what_is_written(node):
@@ -656,7 +657,7 @@ def test_a_pod_is_not_started_before_the_driver_is_mirrored(node):
 def test_a_reader_finds_whole_files_and_a_lock_keeps_nobody_waiting(tmp_path):
     folder = LimitsFolder(str(tmp_path))
     folder.make(UID)
-    folder.write(UID, ID, "pids.config", gaia_pids.encode([1, 2]))
+    folder.write(UID, ID, "pids.config", vcuda_config.encode_pids([1, 2]))
     file = tmp_path / UID / ID / "pids.config"
     halves, done = [], threading.Event()
 
@@ -669,7 +670,9 @@ def test_a_reader_finds_whole_files_and_a_lock_keeps_nobody_waiting(tmp_path):
     reader.start()
     try:
         for at in range(200):
-            folder.write(UID, ID, "pids.config", gaia_pids.encode(range(1, 1025 if at % 2 else 3)))
+            folder.write(
+                UID, ID, "pids.config", vcuda_config.encode_pids(range(1, 1025 if at % 2 else 3))
+            )
     finally:
         done.set()
         wait_ended(reader, "the reader ends")

@@ -19,7 +19,7 @@ from tests.deviceplugin.live_plugin import GIB, NODE, PluginBench, env_of, volca
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube.kinds import EVENTS, NODES, PODS
 from vgpu.model.names import Scheme
-from vgpu.program.signals import IGNORED
+from vgpu.program.termination import IGNORED
 
 NUMBER, MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 ASKED = {NUMBER: 1, MEMORY: 4}

@@ -23,8 +23,8 @@ from tests.support.installed import (
     with_software,
     workload,
 )
-from vgpu.kube.access_review import Right
 from vgpu.model.units import MIB
+from vgpucli.doctor.access_review import Right
 from vgpucli.doctor.check_nodes import CdiSupport, cdi_support, version
 from vgpucli.doctor.components import COMPONENTS, image_parts
 from vgpucli.doctor.diagnose import cluster_findings

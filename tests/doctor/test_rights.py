@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from tests.support.installed import our_plugin, our_scheduler, ours
-from vgpu.kube.access_review import Right
 from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
+from vgpucli.doctor.access_review import Right
 from vgpucli.doctor.components import ComponentRole, components
 from vgpucli.doctor.rights import needed
 

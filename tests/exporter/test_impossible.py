@@ -33,8 +33,7 @@ from vgpu.model.reasons import Reason
 from vgpu.model.units import GIB, MIB, TIB
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
-from vgpu.sources.own_node import with_node
-from vgpu.sources.pods import pod_sample
+from vgpu.sources.pods import pod_sample, with_node
 
 NOW = 1_790_000_000.0
 TOMORROW = int(NOW) + 86_400

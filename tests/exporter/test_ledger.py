@@ -39,8 +39,7 @@ from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import Volcano
 from vgpu.sources.ledger_builder import LedgerBuilder, possibly_running
 from vgpu.sources.observation import Observation, with_names
-from vgpu.sources.own_node import NodeSample
-from vgpu.sources.pods import pod_sample
+from vgpu.sources.pods import NodeSample, pod_sample
 
 NODE = "node-1"
 A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

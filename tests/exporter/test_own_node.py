@@ -12,7 +12,7 @@ from vgpu.kube.documents import EventType, Expired, WatchEvent
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Node, Pod
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.sources.own_node import NodeWatch
+from vgpu.sources.pods import NodeWatch
 
 END = object()
 FORBIDDEN = SourceError(Reason.FORBIDDEN, "node n", 'Forbidden: cannot get resource "nodes"')

@@ -19,8 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 with atheris.instrument_imports():
     from vgpu.model.reasons import SourceError
-    from vgpu.sources.allocate_response import WireError, environment
-    from vgpu.sources.kubelet_checkpoint import parse_checkpoint
+    from vgpu.sources.kubelet_checkpoint import WireError, environment, parse_checkpoint
 
 FILE = (
     b'{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"r",'

@@ -13,7 +13,7 @@ from scheduler.reasons import BindFailure
 from vgpu.metrics.family import FamilyTable, Histogram, HistogramCounts
 from vgpu.model.units import GIB
 from vgpu.placement.result import PlacementReason
-from vgpu.quota.declared import DeclaredLimit, UnreadableLimit
+from vgpu.quota.declarations import DeclaredLimit, UnreadableLimit
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
 from vgpu.quota.resources import GPUS, MEMORY
 from vgpu.web.metrics import LiveMetrics, metrics_page

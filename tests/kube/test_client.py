@@ -18,10 +18,10 @@ from urllib3.connection import HTTPConnection
 from tests.support.answering_server import Answers, Handler, answer, serving, status
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.apiserver import bodies, configured, list_watch
+from vgpu.apiserver import access, bodies, list_watch
 from vgpu.apiserver.access import Access
 from vgpu.apiserver.client import ApiClient
-from vgpu.apiserver.connection import GATHER_SECONDS, ClusterError
+from vgpu.apiserver.connection import GATHER_SECONDS, ClusterError, find_access
 from vgpu.apiserver.retries import MOST_WAIT_SECONDS
 from vgpu.kube.documents import EventType, Expired
 from vgpu.kube.events import EventNote, NoteType
@@ -874,7 +874,7 @@ def test_a_kubeconfig_that_is_not_there_is_said_to_be_so(no_cluster, monkeypatch
 def test_in_a_pod_its_service_account_is_used(no_cluster, monkeypatch):
     for name, text in account(no_cluster).items():
         monkeypatch.setenv(name, text)
-    monkeypatch.setattr(configured, "ACCOUNT", str(no_cluster))
+    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
     assert ApiClient.connect().server == "https://10.0.0.1:443"
 
 
@@ -887,18 +887,18 @@ def account(folder, host="10.0.0.1"):
 
 def test_an_address_of_ipv6_is_one(tmp_path):
     environ = account(tmp_path, "fd00::1")
-    assert configured.as_pod(environ, str(tmp_path)).server == "https://[fd00::1]:443"
+    assert access.as_pod(environ, str(tmp_path)).server == "https://[fd00::1]:443"
 
 
 def test_a_pod_s_server_has_to_prove_itself(tmp_path):
-    made = configured.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
+    made = access.as_pod(account(tmp_path), str(tmp_path)).pool.connection_pool_kw
     assert made["cert_reqs"] == "CERT_REQUIRED"
     assert made["ca_certs"] == str(tmp_path / "ca.crt")
 
 
 def test_a_pod_s_token_is_read_again_and_one_that_is_missing_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(configured, "TOKEN_SECONDS", -1.0)
-    found = configured.as_pod(account(tmp_path), str(tmp_path))
+    monkeypatch.setattr(access, "TOKEN_SECONDS", -1.0)
+    found = access.as_pod(account(tmp_path), str(tmp_path))
     assert found.credentials() == {"authorization": "Bearer secret"}
     (tmp_path / "token").write_text("renewed")
     assert found.credentials() == {"authorization": "Bearer renewed"}
@@ -918,7 +918,7 @@ def test_a_program_with_many_threads_keeps_as_many_connections(tmp_path):
             }
         )
     )
-    pool = configured.find(str(kubeconfig), connections=40).pool
+    pool = find_access(str(kubeconfig), connections=40).pool
     assert pool.connection_from_url("https://127.0.0.1:1").pool.maxsize == 40
 
 
@@ -939,7 +939,7 @@ def test_half_an_account_is_no_cluster(no_cluster, monkeypatch, file, content):
     (no_cluster / file).unlink()
     if content is not None:
         (no_cluster / file).write_text(content)
-    monkeypatch.setattr(configured, "ACCOUNT", str(no_cluster))
+    monkeypatch.setattr(access, "ACCOUNT", str(no_cluster))
     with pytest.raises(ClusterError, match=f"pass --kubeconfig FILE.*{file}") as info:
         ApiClient.connect()
     assert (info.value.status, info.value.reason) == (0, "NoConfiguration")

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.hostile_server import answering_all
-from vgpu.apiserver import connection
-from vgpu.apiserver import content as unpacking
+from vgpu.apiserver import answers, connection
 from vgpu.apiserver.access import Access
+from vgpu.apiserver.answers import content, pieces
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
-from vgpu.apiserver.content import content, pieces
 from vgpu.apiserver.retries import ONCE
 from vgpu.kube.kinds import NODES
 from vgpu.model.reasons import SourceError
@@ -54,7 +53,7 @@ def refused(data):
 
 @pytest.fixture
 def small_limit(monkeypatch):
-    monkeypatch.setattr(unpacking, "LONGEST_ANSWER", MIB)
+    monkeypatch.setattr(answers, "LONGEST_ANSWER", MIB)
     monkeypatch.setattr(connection, "LONGEST_LINE", MIB)
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from tests.kube.test_unusable_server import EXEC, inspected, kubeconfig
 from tests.support.waiting import wait_until
-from vgpu.apiserver import credential_plugin
-from vgpu.apiserver.credential_plugin import CredentialPlugin, is_attended
-from vgpu.apiserver.kubeconfig import access
+from vgpu.apiserver import kubeconfig as kubeconfig_module
+from vgpu.apiserver.kubeconfig import CredentialPlugin, access, is_attended
 
 __all__ = ["kubeconfig"]
 
@@ -42,8 +41,8 @@ def plugin(tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(credential_plugin, "ALONE_SECONDS", 0.3)
-    monkeypatch.setattr(credential_plugin, "ATTENDED_SECONDS", 0.3)
+    monkeypatch.setattr(kubeconfig_module, "ALONE_SECONDS", 0.3)
+    monkeypatch.setattr(kubeconfig_module, "ATTENDED_SECONDS", 0.3)
 
 
 def is_gone(pid):
@@ -111,7 +110,7 @@ def test_a_person_at_a_terminal_has_minutes():
         os.close(ours)
         os.close(theirs)
     code = (
-        "import os; from vgpu.apiserver import credential_plugin as c; print(c.seconds());"
+        "import os; from vgpu.apiserver import kubeconfig as c; print(c.plugin_seconds());"
         " p = c.CredentialPlugin(['tty'], stdin=None, stdout=-1, stderr=-1);"
         " print(p.communicate(), os.getsid(0))"
     )
@@ -127,7 +126,7 @@ def test_a_person_at_a_terminal_has_minutes():
 
 
 def test_alone_a_plugin_has_no_input_and_less_time(monkeypatch):
-    monkeypatch.setattr(credential_plugin, "is_attended", lambda: False)
+    monkeypatch.setattr(kubeconfig_module, "is_attended", lambda: False)
     process = CredentialPlugin(["cat"], stdin=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate() == ("", "")
-    assert credential_plugin.seconds() == credential_plugin.ALONE_SECONDS < 60
+    assert kubeconfig_module.plugin_seconds() == kubeconfig_module.ALONE_SECONDS < 60

@@ -7,7 +7,7 @@ import pytest
 from tests.support.answering_server import answer, serving, status
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.apiserver.connection import ClusterError
-from vgpu.apiserver.read_ahead import ReadAhead, next_token
+from vgpu.apiserver.reader import ReadAhead, next_token
 from vgpu.kube.documents import Keep
 
 

@@ -8,9 +8,9 @@ from tests.support.answering_server import answer, serving, status
 from tests.support.dra import published, resource_claim_json, resource_slice, result
 from vgpu.apiserver.list_watch import ListWatch
 from vgpu.kube.documents import Keep
+from vgpu.kube.dra_objects import PublishedDevices
 from vgpu.kube.dump import decode_dump
 from vgpu.kube.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.resource_slices import PublishedDevices
 from vgpu.model.names import PodRef
 from vgpu.model.resource_claims import AllocatedDevice, PublishedDevice
 from vgpu.model.units import GIB

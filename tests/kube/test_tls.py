@@ -10,8 +10,8 @@ import urllib3
 
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki
-from vgpu.apiserver import configured, tls
-from vgpu.apiserver.tls import with_own_connections
+from vgpu.apiserver import access
+from vgpu.apiserver.access import with_own_connections
 
 THREADS, ROUNDS = 8, 12
 
@@ -65,14 +65,14 @@ def settings(pki):
 def contexts(monkeypatch):
     """The contexts of the connections that are made; each is strict at first, as from 3.13 on."""
     made = []
-    create = tls.create_urllib3_context
+    create = access.create_urllib3_context
 
     def strict(**options):
         made.append(create(**options))
         made[-1].verify_flags |= ssl.VERIFY_X509_STRICT
         return made[-1]
 
-    monkeypatch.setattr(tls, "create_urllib3_context", strict)
+    monkeypatch.setattr(access, "create_urllib3_context", strict)
     return made
 
 
@@ -99,7 +99,7 @@ def test_a_pod_s_server_may_have_a_certificate_that_kubectl_takes(pki, port, con
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "ca.crt").write_bytes(pki.ca.read_bytes())
     host = {"KUBERNETES_SERVICE_HOST": "localhost", "KUBERNETES_SERVICE_PORT": str(port)}
-    pool = configured.as_pod(host, str(tmp_path)).pool
+    pool = access.as_pod(host, str(tmp_path)).pool
     with pytest.raises(urllib3.exceptions.HTTPError) as info:
         connected(pool, port)
     assert "verify failed" not in str(info.value)  # the server's is valid; it wants the client's

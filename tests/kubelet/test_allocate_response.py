@@ -5,7 +5,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from vgpu.sources.allocate_response import WireError, environment
+from vgpu.sources.kubelet_checkpoint import WireError, environment
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 

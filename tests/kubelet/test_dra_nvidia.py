@@ -11,7 +11,7 @@ from tests.support.dra import dra_state, driver_checkpoint
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import AllocatedDevice
 from vgpu.model.units import GIB
-from vgpu.sources.dra_nvidia import parse_driver_checkpoint
+from vgpu.sources.dra_checkpoints import parse_driver_checkpoint
 from vgpu.sources.kubelet import KubeletSource
 
 GPU = "GPU-aaaaaaaa-0000-0000-0000-000000000000"

@@ -13,7 +13,7 @@ from tests.support.environment import GOLDEN_FILES
 from vgpu.model.facts import CdiDevice, PreparedResourceClaim
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.resource_claims import ResourceClaimDevice
-from vgpu.sources.dra_state import parse_dra_state
+from vgpu.sources.dra_checkpoints import parse_dra_state
 from vgpu.sources.kubelet import KubeletSource
 
 RESOURCE_CLAIM, POD, OTHER = "c1", "p1", "p2"

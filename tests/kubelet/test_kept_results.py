@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vgpu.sources.kept_results import KeptResults
+from vgpu.sources.files import KeptResults
 
 
 @given(st.lists(st.lists(st.integers(0, 9)), max_size=8))

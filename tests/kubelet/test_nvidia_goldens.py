@@ -13,8 +13,7 @@ from tests.support.environment import GOLDEN_FILES
 from tests.support.nvidia_plugin import CASES, G0, HAMIS, devices_of
 from vgpu.ledger.from_kubelet import GrantReader
 from vgpu.model.names import Scheme, Sharing, Source
-from vgpu.schemes.nvidia.device_ids import parse_device_id
-from vgpu.schemes.nvidia.grant import NVIDIA
+from vgpu.schemes.nvidia.grant import NVIDIA, parse_device_id
 from vgpu.schemes.registry import registry
 from vgpu.sources.kubelet_checkpoint import parse_checkpoint, registered_replicas
 

@@ -12,10 +12,10 @@ from vgpu.model.allocation import Share
 from vgpu.model.names import Phase, Scheme, Source
 from vgpu.model.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.model.units import GIB
+from vgpu.schemes.counted_claims import REQUESTS_NOTHING
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
-from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpu.schemes.volcano.codec import HAMI, Volcano
 
 CODECS = (Volcano(), Volcano(HAMI), Gpushare(), Gaia(), KubeShare())

@@ -10,8 +10,8 @@ from tests.scheduler.test_promise import NODES, SCHEMES
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Pod
 from vgpu.placement.candidate import CandidateNode
-from vgpu.placement.counting import PodCounter, count_pods
 from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes
+from vgpu.placement.pod_count import PodCounter, count_pods
 
 MOST = 100
 

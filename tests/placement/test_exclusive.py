@@ -8,7 +8,7 @@ from tests.support.registers import volcano_register
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.placement.dialects import PlacementPolicies, demand_of, scheduler_schemes
-from vgpu.placement.exclusive import ExclusiveRule
+from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.node_view import Reservation, node_view
 from vgpu.placement.result import Placement, PlacementReason
 

@@ -15,8 +15,8 @@ from vgpu.model.allocation import Share
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Node, Pod
 from vgpu.placement.candidate import with_shares
-from vgpu.placement.connected import MOST_COMBINATIONS, best_connected
 from vgpu.placement.dialects import demand_of, scheduler_schemes
+from vgpu.placement.hami import MOST_COMBINATIONS, best_connected
 from vgpu.placement.node_view import node_view
 from vgpu.placement.result import Placement, PlacementReason
 

@@ -16,7 +16,7 @@ from tests.support.live import parse, port_in
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, fetch
 from vgpu import __version__
-from vgpu.program.signals import IGNORED
+from vgpu.program.termination import IGNORED
 
 TOY = [sys.executable, "-m", "tests.program.toy"]
 

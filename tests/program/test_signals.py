@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bed.processes import Daemon
 from tests.support.environment import ROOT
-from vgpu.program.signals import IGNORED
+from vgpu.program.termination import IGNORED
 
 KUBECONFIG = """\
 current-context: a

@@ -10,7 +10,7 @@ from vgpu.model.objects import Container, Node, Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.check import check, check_node, overruns
-from vgpu.quota.declared import (
+from vgpu.quota.declarations import (
     Declarations,
     DeclaredLimit,
     NodeRule,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vgpu.kube.kinds import NAMESPACES, RESOURCE_QUOTAS
 from vgpu.model.objects import Namespace, ResourceQuota
 from vgpu.model.units import GIB
-from vgpu.quota.declared import declarations, gpu_admission_quota
+from vgpu.quota.declarations import declarations, gpu_admission_quota
 from vgpu.quota.limits import is_of_model, resolve
 from vgpu.quota.resources import CORES, GPUS, HAMI_MEMORY, MEMORY
 from vgpu.schemes.gaia.node import CORE

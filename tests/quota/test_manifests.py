@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from vgpu.model.objects import Namespace, ResourceQuota
 from vgpu.model.units import MIB
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpucli.quota.manifests import native_quota, over_quota_policy
 
 UNITS = {"volcano": 2 * MIB, "gpushare": 1024 * MIB}

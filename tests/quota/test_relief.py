@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.quota.test_check import quotas, usages
-from vgpu.quota.check import overruns
-from vgpu.quota.declared import Declarations, DeclaredLimit
+from vgpu.quota.check import overruns, relief
+from vgpu.quota.declarations import Declarations, DeclaredLimit
 from vgpu.quota.limits import resolve
-from vgpu.quota.relief import relief
 from vgpu.quota.resources import GPUS, MEMORY
 from vgpu.quota.usage import NamespaceUsage, PodUsage
 

@@ -11,7 +11,7 @@ from reconciler.reasons import ActionOutcome
 from tests.reconciler.fake_client import FakeClient
 from tests.reconciler.test_cli import call
 from tests.reconciler.test_restore import ENTRIES, LEFT, SICK, apply
-from vgpu.program import confirmation
+from vgpu.program import output
 
 
 class Server(FakeClient):
@@ -36,7 +36,7 @@ def client(monkeypatch, tmp_path):
 @pytest.fixture
 def asked(monkeypatch):
     """Standard input is a terminal, on which the answer is the call's input."""
-    monkeypatch.setattr(confirmation, "expect_terminal", lambda: None)
+    monkeypatch.setattr(output, "expect_terminal", lambda: None)
 
 
 def is_restored(client):

@@ -13,7 +13,7 @@ from tests.reconciler.samples import (
     snapshot,
 )
 from vgpu.model.objects import Container, Namespace, ResourceQuota
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY
 
 NONE = {GPUS: 0, MEMORY: 0, CORES: 0}

@@ -28,7 +28,7 @@ from tests.reconciler.samples import (
 from tests.support.metrics_lint import lint
 from vgpu.metrics.render import Format
 from vgpu.model.objects import Namespace
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 
 SICK = snapshot(
     refused(pod("sick-0")),

@@ -36,8 +36,7 @@ from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.registry import registry
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.sources.node_sources import NodePaths
-from vgpu.sources.own_node import with_node
-from vgpu.sources.pods import pod_sample
+from vgpu.sources.pods import pod_sample, with_node
 
 replace = msgspec.structs.replace
 

@@ -26,7 +26,7 @@ from tests.support import sample_cluster as sample
 from vgpu.model.names import Source
 from vgpu.model.objects import Container
 from vgpu.schemes.volcano.codec import HAMI, Volcano
-from vgpu.schemes.volcano.whole_gpus import whole_gpus
+from vgpu.schemes.volcano.row import whole_gpus
 
 ACTS = Policy(
     modes=dict.fromkeys((Rule.RUNNING_WITHOUT_DEVICE, Rule.STALE_HANDSHAKE), Mode.APPLY),

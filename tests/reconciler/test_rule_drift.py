@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from deviceplugin.gaia.migration import parse_checkpoint
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import ObjectKind
 from reconciler.plan import make_plan
@@ -37,7 +38,6 @@ from vgpu.model.allocation import Allocation, Claim, Device, Share
 from vgpu.model.names import Phase, PodRef, Scheme, Source
 from vgpu.model.objects import Container, ContainerState, Status
 from vgpu.model.units import GAIA_MEMORY_BLOCK, GIB, MIB
-from vgpu.schemes.gaia.checkpoint import parse_checkpoint
 
 REPAIRED = ("volcano", "hami", "gpushare", "gaia")
 CORES = {"volcano": None, "hami": None, "gpushare": None, "gaia": 200}

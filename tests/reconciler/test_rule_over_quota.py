@@ -28,7 +28,7 @@ from tests.reconciler.test_hostile import AT_ONCE
 from tests.reconciler.test_judge import bench_of
 from vgpu.inventory.unit_check import NodeDoubt
 from vgpu.model.objects import Namespace, ResourceQuota
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.row import UnitDoubt
 
 DECLARED = "Namespace ml, vgpu.dev/quota-memory"

@@ -25,8 +25,8 @@ from tests.reconciler.test_judge import Bench
 from vgpu.inventory.unit_check import NodeDoubt
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject, Namespace
-from vgpu.quota.mark import OVER_QUOTA
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.check import OVER_QUOTA
+from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.row import UnitDoubt
 
 APPLY = Policy(ages=AT_ONCE, modes={Rule.QUOTA_MARK: Mode.APPLY})

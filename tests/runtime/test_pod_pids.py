@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from vgpu.model.facts import PodPids, ProcessOwner, Region, RegionFile, RegionProcess
-from vgpu.sources import cgroup_processes, pod_pids
-from vgpu.sources.pod_pids import PodPidReader
+from vgpu.sources import container_processes
+from vgpu.sources.container_processes import PodPidReader
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource
 
 UID = "9a422c32-4fc2-11e9-bb64-505dac4c3a38"
@@ -131,7 +131,7 @@ def test_a_tenants_many_cgroups_end_the_search(node):
 
 def test_a_list_of_pids_that_is_cut_proves_no_end(node, monkeypatch):
     run(node, 1000, 7, MAIN)
-    monkeypatch.setattr(cgroup_processes, "MAX_KERNEL_BYTES", 64)
+    monkeypatch.setattr(container_processes, "MAX_KERNEL_BYTES", 64)
     with (node / "cgroup" / POD / MAIN / "cgroup.procs").open("a") as procs:
         procs.write("4194304\n" * 32)
     told = pids_of(node, [], (0, 9))
@@ -142,8 +142,10 @@ def test_a_list_of_pids_that_is_cut_proves_no_end(node, monkeypatch):
 def test_a_pid_inside_is_read_once_for_a_process_and_again_for_the_next_one(node, monkeypatch):
     run(node, 1000, 7, MAIN)
     paths = []
-    real = pod_pids.read_kernel_file
-    monkeypatch.setattr(pod_pids, "read_kernel_file", lambda path: paths.append(path) or real(path))
+    real = container_processes.read_kernel_file
+    monkeypatch.setattr(
+        container_processes, "read_kernel_file", lambda path: paths.append(path) or real(path)
+    )
     processes = source(node)
     for _ in range(3):
         assert pids_of(node, [], (0, 7), of=processes).containers[MAIN] == {7: 1000}

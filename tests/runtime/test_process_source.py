@@ -13,8 +13,8 @@ import pytest
 
 from vgpu.model.facts import MpsClientLimits, ProcessOwner
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.sources import mps_clients, runtime
-from vgpu.sources.mps_clients import MpsClients
+from vgpu.sources import mps, runtime
+from vgpu.sources.mps import MpsClients
 from vgpu.sources.node_sources import PROCESS, NodePaths, NodeSources
 from vgpu.sources.runtime import HOST_PID_NAMESPACE, ProcessSource, read_live_pods
 
@@ -415,7 +415,7 @@ def test_an_environment_that_may_not_be_read_is_reported(proc, monkeypatch):
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "denied", path)
 
-    monkeypatch.setattr(mps_clients.os, "open", refuse)
+    monkeypatch.setattr(mps.os, "open", refuse)
     rejections = []
     assert MpsClients(str(proc)).sample([10], lambda _: True, rejections) == {}
     assert [one.reason for one in rejections] == [Reason.UNREADABLE]

@@ -26,8 +26,8 @@ from tests.scheduler.test_promise import NODES, SCHEMES
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Pod
 from vgpu.placement.dialects import demand_of
-from vgpu.placement.kept_free import UNKNOWN_GPU_SECONDS
 from vgpu.placement.node_view import node_view
+from vgpu.placement.pods_without_gpu import UNKNOWN_GPU_SECONDS
 from vgpu.placement.result import Placement
 from vgpucli.fit.answer import answer as fit
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.gaia import migration
+from simulator.tree import cgroup_path, container_path
 from vgpu.model.allocation import Allocation, Share
 from vgpu.model.facts import ProcessOwner
 from vgpu.model.names import Phase, PodRef
@@ -15,10 +17,7 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.topology import LinkLevel, TopologyGpu, grow
 from vgpu.model.units import GAIA_MEMORY_BLOCK
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
-from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
-from vgpu.schemes.gaia.cgroup import cgroup_path, container_path
 from vgpu.schemes.gaia.grant import limits
 from vgpu.sources.runtime import parse_cgroup_path
 
@@ -67,46 +66,46 @@ def test_there_are_no_limits_for_nothing():
 
 
 def test_pids_are_little_endian_and_ascend_because_the_library_searches_by_halves():
-    content = gaia_pids.encode([70000, 12, 4194304, 12])
+    content = vcuda_config.encode_pids([70000, 12, 4194304, 12])
     assert content == struct.pack("<iii", 12, 70000, 4194304)
     assert content[:4] == b"\x0c\0\0\0"
 
 
 def test_what_gpu_manager_left_unsorted_is_read():
-    assert gaia_pids.decode(struct.pack("<iii", 9, 3, 7)) == (3, 7, 9)
+    assert vcuda_config.decode_pids(struct.pack("<iii", 9, 3, 7)) == (3, 7, 9)
 
 
 def test_a_file_that_was_just_truncated_has_no_pids():
-    assert gaia_pids.decode(b"") == ()
+    assert vcuda_config.decode_pids(b"") == ()
 
 
 @pytest.mark.parametrize("pids", [[0], [-1], [2**31], range(1, 1026)])
 def test_what_the_library_cannot_take_is_not_written(pids):
-    assert refusal(gaia_pids.encode, pids).reason is Reason.MALFORMED
+    assert refusal(vcuda_config.encode_pids, pids).reason is Reason.MALFORMED
 
 
 @pytest.mark.parametrize(
     "content", [b"\0", b"\0" * 4, b"\xff" * 4, struct.pack("<1025i", *range(1, 1026))]
 )
 def test_other_bytes_are_malformed(content):
-    assert refusal(gaia_pids.decode, content, "file").object_name == "file"
+    assert refusal(vcuda_config.decode_pids, content, "file").object_name == "file"
 
 
 @given(st.sets(st.integers(1, 2**31 - 1), max_size=40))
 def test_pids_that_were_written_are_read(pids):
-    assert gaia_pids.decode(gaia_pids.encode(pids)) == tuple(sorted(pids))
+    assert vcuda_config.decode_pids(vcuda_config.encode_pids(pids)) == tuple(sorted(pids))
 
 
 def test_a_full_file_has_4096_bytes():
-    full = gaia_pids.encode(range(1, 1025))
-    assert len(full) == gaia_pids.PIDS_LIMIT == 4096
-    assert len(gaia_pids.decode(full)) == 1024
+    full = vcuda_config.encode_pids(range(1, 1025))
+    assert len(full) == vcuda_config.PIDS_LIMIT == 4096
+    assert len(vcuda_config.decode_pids(full)) == 1024
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_give_pids_or_the_typed_error(content):
     try:
-        pids = gaia_pids.decode(content)
+        pids = vcuda_config.decode_pids(content)
     except SourceError:
         return
     assert all(pid > 0 for pid in pids)
@@ -128,7 +127,7 @@ def info(*devices, cores=100, memory=0):
 
 
 def test_the_checkpoint_tells_parts_and_whole_gpus():
-    pods = gaia_checkpoint.parse_checkpoint(
+    pods = migration.parse_checkpoint(
         checkpoint(
             {
                 "uid-1": {
@@ -154,7 +153,7 @@ def test_the_checkpoint_tells_parts_and_whole_gpus():
 
 @pytest.mark.parametrize("content", [b'{"PodGPUMapping":{}}', b'{"PodGPUMapping":null}'])
 def test_an_empty_checkpoint_holds_nothing(content):
-    assert gaia_checkpoint.parse_checkpoint(content) == {}
+    assert migration.parse_checkpoint(content) == {}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_an_empty_checkpoint_holds_nothing(content):
 )
 def test_an_entry_that_cannot_be_right_refuses_the_whole_file(wrong):
     content = checkpoint({"uid-1": {"main": wrong}})
-    error = refusal(gaia_checkpoint.parse_checkpoint, content, "file")
+    error = refusal(migration.parse_checkpoint, content, "file")
     assert error.reason is Reason.MALFORMED
     assert error.object_name.startswith("file")
 
@@ -200,7 +199,7 @@ VALID = checkpoint({"uid": {"main": info(0, 1, cores=200), "more": info(2, cores
 )
 def test_any_bytes_give_a_checkpoint_or_the_typed_error(content):
     try:
-        pods = gaia_checkpoint.parse_checkpoint(content)
+        pods = migration.parse_checkpoint(content)
     except SourceError as error:
         assert error.reason is Reason.MALFORMED  # noqa: PT017
         return
@@ -209,7 +208,7 @@ def test_any_bytes_give_a_checkpoint_or_the_typed_error(content):
 
 def test_a_deeply_nested_file_is_malformed():
     content = b'{"PodGPUMapping":' + b"[" * 100_000
-    assert refusal(gaia_checkpoint.parse_checkpoint, content).reason is Reason.MALFORMED
+    assert refusal(migration.parse_checkpoint, content).reason is Reason.MALFORMED
 
 
 def test_of_the_checkpoint_only_pods_that_still_hold_devices_count():
@@ -223,7 +222,7 @@ def test_of_the_checkpoint_only_pods_that_still_hold_devices_count():
     content = checkpoint(
         {pod.ref.uid: {pod.ref.name: info(number, memory=1)} for number, pod in enumerate(pods)}
     )
-    held = gaia_checkpoint.parse_checkpoint(content)
+    held = migration.parse_checkpoint(content)
     tree = grow(
         [TopologyGpu(number, number, memory_bytes=2**30) for number in range(6)],
         lambda *_: LinkLevel.PIX,

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from deviceplugin.gaia import migration
 from vgpu.model.allocation import Allocation, Claim, Device, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme
 from vgpu.model.objects import Container, Node, Pod
@@ -16,9 +17,7 @@ from vgpu.model.reasons import SourceError
 from vgpu.model.topology import parse_matrix
 from vgpu.placement.volcano import volcano_wishes
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.gaia import checkpoint as gaia_checkpoint
 from vgpu.schemes.gaia import node as gaia_node
-from vgpu.schemes.gaia import pids as gaia_pids
 from vgpu.schemes.gaia import vcuda_config
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare import env as gpushare_env
@@ -106,10 +105,10 @@ LINES = {
 FILES = {
     kubeshare_daemon.parse_ports: "1\nml/train 50051\n",
     gemini_config.parse_config: "1\nml/train 0.500000 1.000000 1073741824\n",
-    gaia_checkpoint.parse_checkpoint: (
+    migration.parse_checkpoint: (
         '{"PodGPUMapping":{"u1":{"main":{"Devices":["/dev/nvidia0"],"Cores":50,"Memory":1}}}}'
     ),
-    gaia_pids.decode: "\1\0\0\0\2\0\0\0",
+    vcuda_config.decode_pids: "\1\0\0\0\2\0\0\0",
     vcuda_config.decode: vcuda_config.encode(VCUDA).decode(),
 }
 

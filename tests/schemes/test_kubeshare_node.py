@@ -9,7 +9,6 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.model.units import MIB
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.handles import with_handles
 from vgpu.schemes.kubeshare.node import (
     HolderPod,
     format_gpu_info,
@@ -18,6 +17,7 @@ from vgpu.schemes.kubeshare.node import (
     holder_name,
     parse_gpu_info,
     uuid_from_log,
+    with_handles,
 )
 
 GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"

@@ -13,11 +13,10 @@ from vgpu.model.allocation import Allocation, Claim, Share
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.nvidia.device_ids import is_counted, parse_device_id
-from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, own_devices
+from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, is_counted, own_devices, parse_device_id
 from vgpu.schemes.nvidia.resources import other_names
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
-from vgpu.schemes.own_devices import OwnDevices, OwnGrant
+from vgpu.schemes.row import OwnDevices, OwnGrant
 
 G0 = "GPU-11111111-2222-3333-4444-555555555555"
 G1 = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"

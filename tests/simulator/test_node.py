@@ -12,8 +12,8 @@ from tests.support.fleet_node import fleet_node
 from vgpu.model.names import Scheme
 from vgpu.model.reasons import Reason
 from vgpu.schemes.gpushare.codec import limits_from_env
-from vgpu.sources.allocate_response import environment
 from vgpu.sources.kubelet import KubeletSource
+from vgpu.sources.kubelet_checkpoint import environment
 from vgpu.sources.limits import LimitSource
 from vgpu.sources.pods import PodFile
 from vgpu.sources.runtime import ProcessSource

@@ -6,21 +6,21 @@ arrived. Every request is counted. Safe to use from several threads.
 """
 
 import json
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlencode
 
 import urllib3
 
-from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess
-from vgpu.apiserver.configured import find
-from vgpu.apiserver.content import ENCODING, content, pieces
-from vgpu.apiserver.refusals import refusal, unreachable
+from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess, as_pod
+from vgpu.apiserver.answers import ENCODING, content, pieces, refusal, unreachable
 from vgpu.apiserver.retries import AGAIN, ONCE, READ_TIMEOUT
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError
 from vgpu.kube.verbs import WATCH, ApiVerb
@@ -99,7 +99,7 @@ class ApiConnection:
             ClusterError: NoConfiguration.
         """
         try:
-            access = find(kubeconfig, context, connections)
+            access = find_access(kubeconfig, context, connections)
         except NoAccess as error:
             raise ClusterError(0, NO_CONFIGURATION, str(error)) from error
         return cls(access, gather=gather, patience=patience, retries=retries)
@@ -222,7 +222,7 @@ class ApiConnection:
                 redirect=False,  # an API server does not send us elsewhere; a login page would
                 timeout=patience,
                 preload_content=preload,
-                decode_content=False,  # unpacked within limits by vgpu.apiserver.content
+                decode_content=False,  # unpacked within limits by vgpu.apiserver.answers
             )
         except urllib3.exceptions.HTTPError as error:
             self._count(verb, 0)
@@ -246,6 +246,26 @@ class ApiConnection:
     def _count(self, verb: ApiVerb, *codes: int) -> None:
         with self._lock:
             self._requests.update((verb.word, str(code)) for code in codes)
+
+
+def find_access(kubeconfig: str = "", context: str = "", connections: int = CONNECTIONS) -> Access:
+    """The access, as ``ApiConnection.connect`` describes it. Raises NoAccess."""
+    path = kubeconfig or os.environ.get("KUBECONFIG", "")
+    home = Path.home() / ".kube" / "config"
+    if not path and (context or home.exists()):
+        path = str(home)
+    if path:
+        from vgpu.apiserver.kubeconfig import access  # noqa: PLC0415  # it is large
+
+        return access(path, context, connections)
+    try:
+        return as_pod(os.environ, connections=connections)
+    except (KeyError, OSError, ValueError) as error:
+        why = f"{error.args[0]} is not set" if isinstance(error, KeyError) else str(error)
+        raise NoAccess(
+            "no cluster is configured: pass --kubeconfig FILE or set KUBECONFIG"
+            f" ({home} does not exist, and this is not a pod: {why})"
+        ) from error
 
 
 def _is_page(response: urllib3.BaseHTTPResponse) -> bool:

@@ -5,8 +5,7 @@ nodes: why a container has no device, or none yet, and the part of the free capa
 shares of the usual size could use.
 """
 
-from vgpu.inventory.detection import DetectedSchemes, detect_schemes
-from vgpu.inventory.free import available_bytes, unavailable
+from vgpu.inventory.free_capacity import available_bytes, unavailable
 from vgpu.inventory.model import (
     FreeCapacity,
     Inventory,
@@ -19,8 +18,18 @@ from vgpu.inventory.model import (
     Units,
     WaitingReason,
 )
-from vgpu.inventory.selection import SORTS, in_order, only_pods, with_resource_claims
-from vgpu.inventory.summary import inventory, of_node, only_node, only_scheme
+from vgpu.inventory.summary import (
+    SORTS,
+    DetectedSchemes,
+    detect_schemes,
+    in_order,
+    inventory,
+    of_node,
+    only_node,
+    only_pods,
+    only_scheme,
+    with_resource_claims,
+)
 from vgpu.inventory.unit_check import (
     NodeDoubt,
     doubt_notes,

@@ -5,26 +5,26 @@ from typing import Final
 
 import msgspec
 
-from vgpu.inventory.kept import pods_without_gpu
+from vgpu.inventory.pods_without_gpu import pods_without_gpu
 from vgpu.ledger import Holding, Ledger
 from vgpu.ledger.liveness import pods_by_node_uid
 from vgpu.ledger.totals import held
 from vgpu.model.allocation import Device, Request, Share
 from vgpu.model.names import Phase
 from vgpu.model.objects import Node, Pod, holds_devices
-from vgpu.quota.counted import unknown_devices
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import (
     NOTHING,
     NamespaceUsage,
     PodUsage,
     node_model,
+    unknown_devices,
     usage_of_requests,
     usage_of_shares,
 )
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.pod_requests import unknown_shares
 from vgpu.schemes.registry import registry
-from vgpu.schemes.requesting import unknown_shares
 
 _Unknown = tuple[Sequence[Share], Mapping[str, Device]]
 """Shares of GPUs that are not known, and what is known of these GPUs."""

@@ -1,27 +1,66 @@
-"""The inventory of a cluster, and its parts about one scheme or one node."""
+"""The inventory of a cluster: made of what was read, and its parts about a scheme, node or pods.
+
+The pods that share GPUs and the schemes in use are detected first, then the ledgers of all nodes
+become the inventory. Pure.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from vgpu.inventory.detection import DetectedSchemes, detect_schemes
-from vgpu.inventory.free import free_capacities
-from vgpu.inventory.kept import kept_on_node
+from vgpu.inventory.free_capacity import available_bytes, free_capacities
 from vgpu.inventory.model import Inventory, NodeView, Objects, Units
 from vgpu.inventory.nvidia import SCHEME as NVIDIA
 from vgpu.inventory.nvidia import nvidia_devices
 from vgpu.inventory.other_schedulers import other_pods
+from vgpu.inventory.pending import pending_containers
+from vgpu.inventory.pods_without_gpu import kept_on_node
 from vgpu.inventory.unit_check import NodeDoubt, doubt_notes, doubts_of, sizes_by_scheme
-from vgpu.inventory.waiting import pending_containers
+from vgpu.kube.kept_keys import shares_gpus
+from vgpu.ledger import Conflict
 from vgpu.ledger.cluster import ClusterLedgers, cluster
 from vgpu.ledger.entries import HoldingSum
 from vgpu.ledger.from_resource_claims import ClusterResourceClaims
 from vgpu.ledger.liveness import pods_by_node_uid
-from vgpu.model.names import Scheme
+from vgpu.model.names import PodRef, Scheme
 from vgpu.model.objects import NODE_KIND, MalformedObject, Node, Pod
-from vgpu.schemes.registry import registry
+from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
+from vgpu.schemes.codec import SchemeCodec
+from vgpu.schemes.registry import UnitBytes, registry
+
+
+class DetectedSchemes(msgspec.Struct, frozen=True):
+    """The pods that share GPUs, and the codecs that read them.
+
+    Attributes:
+        pods: the pods that share, joined with their SharePods; also SharePods without a pod.
+        codecs: those of the schemes that some node or pod uses, in their units.
+        nvidia: UIDs of pods with GPUs, replicas or MIG instances of NVIDIA's own device plugin.
+        unit_bytes: bytes of one unit of memory in force, by the name of the registry's row.
+        notes: the assumptions about the units, as sentences.
+    """
+
+    pods: tuple[Pod, ...]
+    codecs: tuple[SchemeCodec, ...]
+    nvidia: frozenset[str] = frozenset()
+    unit_bytes: UnitBytes = {}
+    notes: tuple[str, ...] = ()
+
+
+def detect_schemes(objects: Objects, units: Units) -> DetectedSchemes:
+    """Find the pods that share GPUs and the codecs that read them. Never raises."""
+    schemes = registry()
+    joined = schemes.join(objects.pods, objects.share_pods)
+    is_foreign = schemes.foreign(objects.nodes)
+    nvidia = frozenset(pod.ref.uid for pod in joined if is_foreign(pod))
+    pods = tuple(pod for pod in joined if pod.ref.uid not in nvidia)
+    unit_bytes, notes = schemes.assumed_units(units.by_row, objects.nodes)
+    codecs = schemes.used(schemes.codecs(unit_bytes), objects.nodes, pods)
+    return DetectedSchemes(pods, codecs, nvidia, unit_bytes, notes)
+
 
 _NAMED: Final = 3
 """Number of malformed objects that a note names."""
@@ -166,3 +205,77 @@ def of_node(objects: Objects, name: str) -> Objects:
             tuple(pod for pod in objects.resource_claims.pods if pod.node in here),
         ),
     )
+
+
+def with_resource_claims(
+    pods: Iterable[Pod],
+    resource_claims: Iterable[ResourceClaim] = (),
+    slices: Iterable[ResourceSlice] = (),
+) -> tuple[tuple[Pod, ...], ClusterResourceClaims]:
+    """The pods that share GPUs, and the ResourceClaims with the pods that only use these."""
+    sharing: list[Pod] = []
+    resource_claim_pods: list[Pod] = []
+    for pod in pods:
+        (sharing if shares_gpus(pod) else resource_claim_pods).append(pod)
+    return tuple(sharing), ClusterResourceClaims(
+        tuple(resource_claims), tuple(slices), tuple(resource_claim_pods)
+    )
+
+
+ChoosesPod = Callable[[PodRef], bool]
+
+
+def only_pods(whole: Inventory, chooses: ChoosesPod) -> Inventory:
+    """The pods that are chosen, with their GPUs and nodes; sums of GPUs are those of all pods."""
+    views = (_of_pods(view, chooses) for view in whole.nodes)
+    return replace(
+        whole,
+        nodes=tuple(view for view in views if view.ledger.devices or view.ledger.unplaced),
+        pending=tuple(pending for pending in whole.pending if chooses(pending.pod)),
+        nvidia=tuple(
+            replace(devices, holders=own)
+            for devices in whole.nvidia
+            if (own := tuple(each for each in devices.holders if chooses(each.pod)))
+        ),
+        others=tuple(other for other in whole.others if chooses(other.pod)),
+    )
+
+
+def _of_pods(view: NodeView, chooses: ChoosesPod) -> NodeView:
+    ledger = view.ledger
+    entries = (
+        replace(entry, holdings=tuple(own for own in entry.holdings if chooses(own.pod)))
+        for entry in ledger.devices
+    )
+    return replace(
+        view,
+        ledger=replace(
+            ledger,
+            devices=tuple(entry for entry in entries if entry.holdings),
+            unplaced=tuple(holding for holding in ledger.unplaced if chooses(holding.pod)),
+            conflicts=tuple(wrong for wrong in ledger.conflicts if _is_of(wrong, chooses)),
+        ),
+    )
+
+
+def _is_of(conflict: Conflict, chooses: ChoosesPod) -> bool:
+    pods = [statement.pod for statement in conflict.statements]
+    return any(map(chooses, [conflict.pod] if conflict.pod is not None else pods))
+
+
+def _held(view: NodeView) -> int:
+    return sum(entry.held.memory_bytes for entry in view.ledger.devices)
+
+
+SORTS: Final[Mapping[str, Callable[[NodeView], Any]]] = {
+    "name": lambda view: view.node.name,
+    "free": lambda view: (-available_bytes(view), view.node.name),
+    "held": lambda view: (-_held(view), view.node.name),
+    "conflicts": lambda view: (-len(view.ledger.conflicts), view.node.name),
+}
+"""The orders of nodes, by their names; amounts from the largest to the smallest."""
+
+
+def in_order(whole: Inventory, sort: str) -> Inventory:
+    """The same with its nodes in this order of :data:`SORTS`."""
+    return replace(whole, nodes=tuple(sorted(whole.nodes, key=SORTS[sort])))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from vgpu.kube import wire
 from vgpu.kube.api_kind import ApiKind, Decoders
 from vgpu.kube.disruption import project_budget, project_labels
+from vgpu.kube.dra_objects import project_resource_claim, project_resource_slice
 from vgpu.kube.pod_projection import project_pod, project_share_pod, wire_shares_gpus
 from vgpu.kube.projection import (
     project_annotations,
@@ -23,8 +24,6 @@ from vgpu.kube.projection import (
     project_node,
     project_resource_quota,
 )
-from vgpu.kube.resource_claims import project_resource_claim
-from vgpu.kube.resource_slices import project_resource_slice
 from vgpu.model.objects import NODE_KIND, POD_KIND, SHARE_POD_KIND
 
 PODS: Final = ApiKind(

@@ -21,9 +21,9 @@ from vgpu.model.allocation import Device
 from vgpu.model.names import Source
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.handles import with_handles
+from vgpu.schemes.counted_claims import CLAIMS_LESS, CLAIMS_MORE
+from vgpu.schemes.kubeshare.node import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
-from vgpu.schemes.requesting import CLAIMS_LESS, CLAIMS_MORE
 
 _Read = tuple[Pod, Reading]
 

@@ -12,16 +12,16 @@ from vgpu.model.names import ContainerKind, Phase, PodRef, Source
 from vgpu.model.objects import ContainerState, Node, Pod, holds_devices
 from vgpu.model.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.mig import mig_slot
-from vgpu.schemes.other_schedulers import other_scheduler
-from vgpu.schemes.requesting import (
+from vgpu.schemes.counted_claims import (
     CLAIMS_LESS,
     CLAIMS_MORE,
     OTHER_NODE,
-    Basis,
     CountedClaim,
     counted_claim,
 )
+from vgpu.schemes.mig import mig_slot
+from vgpu.schemes.other_schedulers import other_scheduler
+from vgpu.schemes.pod_requests import Basis
 
 MIG_SLOT = "MIG slot"
 """Our resource name for Volcano's MIG slots, which the kubelet does not know."""
@@ -51,11 +51,11 @@ def read_pod(
     """The pod's claims, as far as they count, and its requests; unreadable texts are values, too.
 
     ``advertised`` are the extended resources of the pod's node, None if they are not known
-    (:func:`vgpu.schemes.requesting.basis_of`), and ``devices`` those of the node by the name of the
-    codec and their own names, as far as they are known. A pod that has ended has no requests, and
-    its annotations need no repair. ``on_node`` has better sources of amounts than requests: a claim
-    of less than is requested counts as it is there. What a pod of another GPU
-    scheduler requests is not served by the sharing systems.
+    (:func:`~vgpu.schemes.pod_requests.basis_of`), and ``devices`` those of the node by the name of
+    the codec and their own names, as far as they are known. A pod that has ended has no requests,
+    and its annotations need no repair. ``on_node`` has better sources of amounts than requests: a
+    claim of less than is requested counts as it is there. What a pod of another GPU scheduler
+    requests is not served by the sharing systems.
     """
     claims: list[Claim] = []
     named = 0

@@ -24,8 +24,8 @@ from vgpu.model.names import PodRef, Scheme, Sharing, Source
 from vgpu.model.objects import Container, Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
-from vgpu.schemes.own_devices import OwnDevices, OwnGrant
 from vgpu.schemes.registry import registry
+from vgpu.schemes.row import OwnDevices, OwnGrant
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")

@@ -10,7 +10,7 @@ from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import ContainerName, Gpu, GpuProcess, LimitFile, ProcessOwner, RegionFile
 from vgpu.model.names import PodRef, Scheme, Source
 from vgpu.model.units import MILLI_PER_PERCENT, WHOLE_DEVICE_PERCENT
-from vgpu.schemes.nvidia.device_ids import legacy_instance
+from vgpu.schemes.nvidia.grant import legacy_instance
 
 _MEMORY = ("memory_total_bytes",)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.resource_slices import PublishedDevices
+from vgpu.kube.dra_objects import PublishedDevices
 from vgpu.ledger.from_api import only_container
 from vgpu.ledger.statements import Statement
 from vgpu.model.allocation import Device, Share

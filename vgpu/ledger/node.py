@@ -45,7 +45,7 @@ from vgpu.model.facts import (
 from vgpu.model.names import PodRef, Source
 from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.handles import with_handles
+from vgpu.schemes.kubeshare.node import with_handles
 
 
 class NodeSamples(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from typing import Final
 
 from vgpu import __version__
-from vgpu.model.published import ADDRESS, SITE
+from vgpu.model.addresses import ADDRESS, SITE
 
 USER_AGENT: Final = f"vgpu/{__version__}" + (f" (+{ADDRESS})" if ADDRESS else "")
 """What the programs call themselves in their requests."""

@@ -20,7 +20,7 @@ from vgpu.placement.candidate import (
     PodDemand,
 )
 from vgpu.placement.dialect import BINPACK, SPREAD, PlacementDialect
-from vgpu.placement.exclusive import ExclusiveRule, with_rules
+from vgpu.placement.exclusive_rules import ExclusiveRule, with_rules
 from vgpu.placement.gpu_admission import GpuAdmissionDialect
 from vgpu.placement.gpushare import GpushareDialect
 from vgpu.placement.hami import HamiDialect, hami_wishes

@@ -1,12 +1,12 @@
-"""The placement of a pod on a node by HAMi's scheduler (``pkg/scheduler``).
+"""Which of several GPUs are connected best, by scores of their pairs. Pure.
 
-HAMi's checks of a GPU are Volcano's. Its order is another, init containers have shares of their
-own, each GPU has a mode of its own, and the policies stand in the pod's annotations: a list, of
-which ``binpack``, ``spread`` and ``numa`` are the order, ``mutex`` takes idle GPUs only, and
-``topology-aware`` takes those that are connected best (``pkg/scheduler/policy/gpu_policy.go``).
+This is the rule of HAMi's policy ``topology-aware``: several GPUs are those whose pairs have the
+highest sum; a single one is the GPU that the others miss least.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from math import comb
 from typing import Final
 
 from msgspec import structs
@@ -19,16 +19,53 @@ from vgpu.placement.candidate import (
     NO_WISHES,
     SOFTWARE,
     CandidateNode,
+    GpuLinks,
     PlacementWishes,
     PodDemand,
     UsedGpu,
     with_shares,
 )
-from vgpu.placement.connected import best_connected
 from vgpu.placement.dialect import BINPACK, SPREAD, SequentialDialect, Skip
 from vgpu.placement.result import Placement, PlacementReason, PlacementRefusal, PlacementResult
 from vgpu.placement.volcano import AVOID_TYPE, USE_TYPE, VolcanoDialect, words
 from vgpu.schemes.text import number
+
+MOST_COMBINATIONS: Final = 2000
+"""Maximum number of combinations that are compared: all of eight GPUs of 15 are more."""
+
+
+MOST_GPUS: Final = 64
+"""Maximum number of GPUs that are compared: a node that registers more is hardly one."""
+
+
+def best_connected(gpus: Sequence[str], count: int, links: GpuLinks) -> tuple[int, ...]:
+    """The positions of ``count`` of these GPUs, of equal ones the first; ``gpus`` are UUIDs.
+
+    Where there are too many combinations, the GPUs are taken one after another: first the best
+    pair, then each time the one that adds most. Of too many GPUs the first ones are compared.
+    """
+    if count > MOST_GPUS:
+        return tuple(range(min(count, len(gpus))))
+    gpus = gpus[:MOST_GPUS]
+    scores = [[links.get(one, {}).get(other, 0) for other in gpus] for one in gpus]
+    positions = range(len(gpus))
+    if count >= len(gpus):
+        return tuple(positions)
+    if count == 1:
+        alone = min(positions, key=lambda one: sum(scores[one]) - scores[one][one])
+        return (alone,)
+
+    def total(chosen: tuple[int, ...]) -> int:
+        return sum(scores[one][other] for one, other in combinations(chosen, 2))
+
+    if comb(len(gpus), count) <= MOST_COMBINATIONS:
+        return max(combinations(positions, count), key=total)
+    chosen: tuple[int, ...] = max(combinations(positions, 2), key=total)
+    while len(chosen) < count:
+        left = (position for position in positions if position not in chosen)
+        chosen += (max(left, key=lambda one: sum(scores[one][other] for other in chosen)),)
+    return tuple(sorted(chosen))
+
 
 MODE: Final = "nvidia.com/vgpu-mode"
 USE_UUID: Final = "nvidia.com/use-gpuuuid"

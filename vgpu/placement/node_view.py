@@ -1,10 +1,10 @@
 """The GPUs of a node with what pods hold of them, from the API server's objects. Pure.
 
-A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.requesting`), at its peak
+A bound pod holds what counts of its annotations (:mod:`vgpu.schemes.counted_claims`), at its peak
 (:mod:`vgpu.model.effective_shares`), until it is gone; a reservation of another scheduler holds the
 GPUs that it names as long as it stands. What a bound pod requests and no readable annotation places
-is kept free (:mod:`vgpu.placement.kept_free`). A node is refused as a whole only while its register
-cannot be read.
+is kept free (:mod:`vgpu.placement.pods_without_gpu`). A node is refused as a whole only while its
+register cannot be read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +27,15 @@ from vgpu.placement.candidate import (
     with_all_shares,
 )
 from vgpu.placement.dialects import GpuTraits, SchedulerScheme
-from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
+from vgpu.placement.pods_without_gpu import PodWithoutGpu, kept_free, pod_without_gpu
 from vgpu.placement.result import (
     Placement,
     PlacementReason,
     PlacementRefusal,
 )
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.requesting import CLAIMS_LESS, Basis, basis_of, counted_claim
+from vgpu.schemes.counted_claims import CLAIMS_LESS, counted_claim
+from vgpu.schemes.pod_requests import Basis, basis_of
 
 NEVER_SEEN: Final[Mapping[str, float]] = {}
 

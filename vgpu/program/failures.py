@@ -21,8 +21,8 @@ import click
 from click.core import ParameterSource
 
 from vgpu.model.printable_text import printable
-from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.output import say, say_text
+from vgpu.program.termination import EXIT_FAILURE
 
 EXIT_INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT."""

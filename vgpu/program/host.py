@@ -25,13 +25,13 @@ from typing import IO, Any, Final, Self
 import click
 
 from vgpu.metrics.family import FamilyTable
-from vgpu.metrics.own import OwnView, own_tables
-from vgpu.program import logs, signals
-from vgpu.program.ending import EXIT_FAILURE, exit_now, outlasting
+from vgpu.metrics.process_families import OwnView, own_tables
+from vgpu.program import logs, termination
 from vgpu.program.failures import report
 from vgpu.program.flags import Decorator, composed, log_flags
 from vgpu.program.pages import PROBES
 from vgpu.program.process import build_info, own_numbers
+from vgpu.program.termination import EXIT_FAILURE, exit_now, outlasting
 from vgpu.program.web_flags import PROBE_FLAG, WebOptions, web_flags
 from vgpu.web.config import WebConfigError, WebConfigFile
 from vgpu.web.message import Handler
@@ -73,15 +73,15 @@ class ProgramHost:
     """
 
     def __init__(
-        self, web: WebOptions, ignored: Iterable[signal.Signals] = signals.IGNORED
+        self, web: WebOptions, ignored: Iterable[signal.Signals] = termination.IGNORED
     ) -> None:
         """Made before the program's first thread, which inherits what becomes of signals.
 
         Raises:
             CannotServe: the web config file cannot be used.
         """
-        signals.ignore(ignored)
-        signals.block_ending()
+        termination.ignore(ignored)
+        termination.block_ending()
         self._web = web
         try:
             self._config = WebConfigFile(web.config_file) if web.config_file else None
@@ -175,12 +175,12 @@ class ProgramHost:
 
     def is_ending(self) -> bool:
         """Whether it is to end, for callers that start a long operation."""
-        return signals.is_ending()
+        return termination.is_ending()
 
     def wait(self) -> None:
         """Return when it is to end."""
         self.announce()
-        received = signals.wait()
+        received = termination.wait()
         log.info("stopping", extra={"reason": self.fatal or received.name})
 
     def fail(self, reason: str) -> None:

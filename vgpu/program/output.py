@@ -1,11 +1,16 @@
-"""Standard output and standard error: the only way by which a command prints.
+"""Standard output and standard error: the only way by which a command prints, and asks.
 
 Nothing that a tenant or a server wrote reaches the terminal as a control character. Styled lines
 are those of :mod:`vgpu.program.terminal`, and logs those of :mod:`vgpu.program.logs`.
+
+A one-shot command asks on standard error before it writes. Only standard input decides whether
+there is somebody to ask: standard output may be a pager, a file or a program that reads JSON.
+Without a terminal on standard input, silence is no consent.
 """
 
 import io
 import sys
+from typing import Final
 
 import click
 
@@ -35,3 +40,49 @@ def hand_over(text: str) -> None:
         say_text(text)
     else:
         click.echo(text.encode(), nl=False)
+
+
+ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
+"""The accepted answers; the empty one is no."""
+
+NO_TERMINAL: Final = (
+    "cannot ask for confirmation: standard input is not a terminal, so nothing was done; pass --yes"
+)
+
+
+yes_flag = click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Do not ask. Needed where standard input is not a terminal.",
+)
+
+
+def expect_terminal() -> None:
+    """Raises click.UsageError (status 2) if nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(NO_TERMINAL, click.get_current_context(silent=True))
+
+
+def is_confirmed(question: str) -> bool:
+    """Whether the user answers yes.
+
+    What standard output has so far is written before, since it is what the question is about.
+    Raises click.UsageError as :func:`expect_terminal`, and click.Abort at the end of the input.
+    """
+    expect_terminal()
+    sys.stdout.flush()
+    while True:
+        say_text(f"{printable(question)} [y/N]: ", err=True)
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError:
+            line = "?"
+        if not line:
+            say(err=True)
+            raise click.Abort
+        answer = ANSWERS.get(line.strip().lower())
+        if answer is not None:
+            return answer
+        say("Error: answer y or n", err=True)

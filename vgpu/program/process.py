@@ -1,4 +1,4 @@
-"""The values that a program reads of itself for the tables of :mod:`vgpu.metrics.own`.
+"""What a program reads of itself for the tables of :mod:`vgpu.metrics.process_families`.
 
 A number that cannot be read is absent, as for want of a file descriptor: it costs itself, and
 neither the page that it is on nor the program.

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.quota.mark import OVER_QUOTA
+from vgpu.quota.check import OVER_QUOTA
 from vgpu.schemes.kubeshare.labels import VIRTUAL_GPU
 from vgpu.schemes.kubeshare.node import GPU_INFO, HOLDER_UUID
 from vgpu.schemes.kubeshare.sharepod import GPUID

@@ -1,10 +1,15 @@
-"""Whether one more pod fits into the quota of its namespace, and which limits are exceeded; pure.
+"""Usage compared with a quota: whether a pod fits, which limits are exceeded, what would help.
+
+Pure.
 
 The scheduler refuses a pod by :func:`check`. The reconciler and ``vgpu inspect`` report by
-:func:`overruns`. Both compare by the same function, so they never disagree about a limit.
+:func:`overruns`. Both compare by the same function, so they never disagree about a limit. The
+reconciler marks a Namespace that exceeds its quota (:func:`mark`): an admission policy refuses
+further pods with GPUs while the mark is there (:mod:`vgpucli.quota.manifests`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -12,7 +17,7 @@ from vgpu.model.objects import Node
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
 from vgpu.quota.resources import Amounts, amount_text
-from vgpu.quota.usage import PodUsage, node_model, node_pool
+from vgpu.quota.usage import NamespaceUsage, PodUsage, node_model, node_pool
 from vgpu.schemes.gaia.node import CORE
 
 
@@ -101,3 +106,46 @@ def _detail(limit: QuotaLimit, in_use: int, requested: int) -> str:
     )
     declared_in = limit.declared[0].declared_in
     return f"{limit.name}: {used} of {most} used, {asked} requested ({declared_in})"
+
+
+OVER_QUOTA: Final = "vgpu.dev/over-quota"
+"""The annotation that marks a Namespace whose pods exceed its quota; the reconciler sets it."""
+
+
+def mark(quota: NamespaceQuota, used: Mapping[str, Amounts]) -> str | None:
+    """The mark that the Namespace of a quota should have; None if it is within the quota.
+
+    It names the exceeded limits without their amounts, so that it changes seldom.
+    """
+    return ", ".join(overrun.limit.name for overrun in overruns(quota, used)) or None
+
+
+def relief(
+    quota: NamespaceQuota,
+    pods: Sequence[tuple[str, PodUsage]],
+    leaving: frozenset[str] = frozenset(),
+) -> tuple[str, ...]:
+    """UIDs of the pods that would have to end so that no limit is exceeded, in that order.
+
+    ``pods`` are all that count for the quota, by UID, and those that are to end first come first.
+    ``leaving`` end without this. No pod of the answer could stay: without it a limit is exceeded.
+    """
+    used = NamespaceUsage()
+    for uid, usage in pods:
+        if uid not in leaving:
+            used.set(uid, usage)
+    ended: list[tuple[str, PodUsage]] = []
+    for uid, usage in pods:
+        exceeded = [*overruns(quota, used.by_model)]
+        if not exceeded:
+            break
+        if uid not in leaving and any(each.limit.of(usage.by_model) for each in exceeded):
+            used.set(uid, None)
+            ended.append((uid, usage))
+    needed: list[str] = []
+    for uid, usage in reversed(ended):
+        used.set(uid, usage)
+        if any(overruns(quota, used.by_model)):
+            used.set(uid, None)
+            needed.append(uid)
+    return tuple(reversed(needed))

@@ -19,8 +19,7 @@ from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
-from vgpu.schemes.own_devices import OwnDevices, OwnGrant
-from vgpu.schemes.row import AnnotationRepair, LimitFiles, SchemeRow
+from vgpu.schemes.row import AnnotationRepair, LimitFiles, OwnDevices, OwnGrant, SchemeRow
 from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
 ROWS: Final = (

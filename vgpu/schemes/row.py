@@ -5,16 +5,45 @@ how its use is detected, what a unit means, where its evidence lies, what may be
 meaning of its texts is in its codec.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
+from msgspec import structs
 
+from vgpu.model.allocation import Claim, Device, Request, Share
 from vgpu.model.facts import LimitFile
-from vgpu.model.names import Scheme
+from vgpu.model.names import Scheme, Sharing
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.own_devices import OwnDevices, OwnGrant
+
+
+class OwnGrant(msgspec.Struct, frozen=True):
+    """What the kubelet allocated of one resource to one container.
+
+    Attributes:
+        resource: the extended resource.
+        device_ids: the kubelet's IDs.
+        env: the environment of the plugin's answer.
+        answered: whether the answer was read; pod-resources has none.
+        registered: the schemes whose plugins have registered GPUs on the Node object; None if the
+            object was not read.
+    """
+
+    resource: str
+    device_ids: tuple[str, ...]
+    env: Mapping[str, str] = {}
+    answered: bool = False
+    registered: frozenset[Scheme] | None = None
+
+
+class OwnDevices(msgspec.Struct, frozen=True):
+    """The devices of a grant, one share for each ID, and how they are shared."""
+
+    scheme: Scheme
+    shares: tuple[Share, ...]
+    sharing: Sharing
 
 
 class KeyPrefixes(msgspec.Struct, frozen=True):
@@ -230,3 +259,22 @@ class SchemeRow(msgspec.Struct, frozen=True):
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
     own: Callable[[OwnGrant], OwnDevices | None] | None = None
+
+
+_Sized = TypeVar("_Sized", Request, Share, Device)
+
+
+def without_memory(values: tuple[_Sized, ...]) -> tuple[_Sized, ...]:
+    """The same values, with unknown memory."""
+    return tuple(structs.replace(value, memory_bytes=None) for value in values)
+
+
+def claim_without_memory(claim: Claim | None) -> Claim | None:
+    """The same claim, with unknown memory in all its shares."""
+    return claim and structs.replace(
+        claim,
+        allocations=tuple(
+            structs.replace(allocation, shares=without_memory(allocation.shares))
+            for allocation in claim.allocations
+        ),
+    )

@@ -8,7 +8,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -196,3 +196,28 @@ class Remembered(Generic[T]):
             settled = now * 1e9 - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
         self._stamp = stamp if settled else None
         return self._kept
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class KeptResults(Generic[K, T]):
+    """Calls a pure function for new keys only. What left with the last round is not kept.
+
+    ``results(keys)[key] == function(key)`` for each of ``keys``, and it holds nothing else: its
+    size is that of what is there now, however much comes and goes.
+    """
+
+    def __init__(self, function: Callable[[K], T]) -> None:
+        """``function`` depends on its argument alone."""
+        self._function = function
+        self._results: dict[K, T] = {}
+
+    def __call__(self, keys: Collection[K]) -> dict[K, T]:
+        """The results by key. Raises what the function raises, and then keeps what it had."""
+        before, function = self._results, self._function
+        results = {
+            key: before[key] if key in before else function(key) for key in dict.fromkeys(keys)
+        }
+        self._results = results
+        return results

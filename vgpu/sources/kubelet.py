@@ -21,9 +21,8 @@ from vgpu.model.facts import (
 from vgpu.model.names import PodRef
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources.cdi_specs import CdiSpecs
-from vgpu.sources.dra_nvidia import PATH as NVIDIA_CHECKPOINT
-from vgpu.sources.dra_nvidia import read_driver_checkpoint
-from vgpu.sources.dra_state import read_dra_state
+from vgpu.sources.dra_checkpoints import PATH as NVIDIA_CHECKPOINT
+from vgpu.sources.dra_checkpoints import read_dra_state, read_driver_checkpoint
 from vgpu.sources.files import Remembered, printable, read_file
 from vgpu.sources.kubelet_checkpoint import (
     CHECKPOINT_LIMIT,

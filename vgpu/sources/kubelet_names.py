@@ -15,8 +15,7 @@ from vgpu.ledger.owners import ID_DIGITS, MIN_ID_DIGITS
 from vgpu.model.facts import ContainerName
 from vgpu.model.names import PodRef
 from vgpu.model.reasons import Reason, Rejection
-from vgpu.sources.files import list_folder, printable
-from vgpu.sources.kept_results import KeptResults
+from vgpu.sources.files import KeptResults, list_folder, printable
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ import msgspec
 from vgpu.apiserver.list_watch import translate_errors
 from vgpu.apiserver.reader import Reader
 from vgpu.kube.api_kind import ApiKind
+from vgpu.kube.dra_objects import DeviceName, PublishedDevices
 from vgpu.kube.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from vgpu.kube.resource_slices import DeviceName, PublishedDevices
 from vgpu.model.facts import KubeletSample, ResourceClaimSample
 from vgpu.model.reasons import Rejection, SourceError
 from vgpu.model.resource_claims import ResourceClaim

@@ -22,10 +22,10 @@ from vgpu.model.facts import (
 )
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.sources import regions
+from vgpu.sources.container_processes import PodPidReader
 from vgpu.sources.files import list_folder, printable, translated
-from vgpu.sources.mps_clients import MpsClients
+from vgpu.sources.mps import MpsClients
 from vgpu.sources.pid_watch import PidWatch
-from vgpu.sources.pod_pids import PodPidReader
 
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The first pid namespace of every Linux (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""

@@ -31,7 +31,7 @@ from simulator.demo_cluster import demo_cluster
 from simulator.demo_tenants import with_tenants
 from simulator.node import SimulatedNode
 from vgpu.model.units import GIB
-from vgpu.program import logs, signals
+from vgpu.program import logs, termination
 from vgpu.program.flags import field, is_typed
 from vgpu.program.output import say, say_text
 from vgpucli.demo.more import show_more
@@ -187,7 +187,7 @@ def command(ctx: click.Context, /, **_: object) -> None:
     if not is_typed(ctx, "sample_interval", or_set=True):
         options = msgspec.structs.replace(options, sample_interval=SAMPLE_SECONDS)
     logs.configure(options.log_level, options.log_format)
-    signals.ignore(signals.USER_DEFINED)  # not SIGHUP: a lost terminal ends the demo
+    termination.ignore(termination.USER_DEFINED)  # not SIGHUP: a lost terminal ends the demo
     with (
         tempfile.TemporaryDirectory(prefix="vgpu-demo-") as folder,
         DemoNode(folder) as node,
@@ -209,6 +209,6 @@ def command(ctx: click.Context, /, **_: object) -> None:
             on_node(options, node.files, tokens.url),
             node.driver if "nvml" in options.collectors else None,
             announce,
-            ignored=signals.USER_DEFINED,
+            ignored=termination.USER_DEFINED,
         )
     ctx.exit(status)

@@ -7,10 +7,10 @@ names its node, so that the chart's policy is recognised under every name of its
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from vgpu.kube.access_review import service_account_user
 from vgpu.kube.installation import AdmissionPolicy
 from vgpu.kube.self_review import NODE_KEY, NODE_KEY_SINCE
 from vgpu.model.units import count
+from vgpucli.doctor.access_review import service_account_user
 from vgpucli.doctor.check_nodes import version
 from vgpucli.doctor.components import NODE_TOKEN_FLAG, ComponentRole, InstalledComponent
 from vgpucli.doctor.facts import ClusterFacts

@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.access_review import Right
 from vgpu.kube.installation import (
     AdmissionPolicy,
     AdmissionWebhook,
@@ -18,6 +17,7 @@ from vgpu.kube.installation import (
 from vgpu.schemes.nvidia.resources import is_own_resource
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.volcano.key_set import HAMI
+from vgpucli.doctor.access_review import Right
 from vgpucli.doctor.components import (
     HAMIS,
     NVIDIA,

@@ -12,14 +12,7 @@ import click
 
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
-from vgpu.kube.access_review import (
-    ACCESS_REVIEWS,
-    Right,
-    account_access,
-    service_account_user,
-)
 from vgpu.kube.api_kind import ApiKind, unread
-from vgpu.kube.bare_pods import BARE_PODS, UNMANAGED
 from vgpu.kube.documents import Keep, ObjectPage
 from vgpu.kube.dump import items_of
 from vgpu.kube.installation import Workload
@@ -39,6 +32,13 @@ from vgpu.model.reasons import SourceError
 from vgpu.program.failures import HintedFailure
 from vgpu.program.kube_flags import read_dump
 from vgpu.schemes.registry import UnitBytes
+from vgpucli.doctor.access_review import (
+    ACCESS_REVIEWS,
+    Right,
+    account_access,
+    service_account_user,
+)
+from vgpucli.doctor.bare_pods import BARE_PODS, UNMANAGED
 from vgpucli.doctor.check_accounts import has_policies, writers
 from vgpucli.doctor.components import ComponentRole, components
 from vgpucli.doctor.custom_kinds import CUSTOM_KINDS

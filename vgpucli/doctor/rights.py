@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from vgpu.kube.access_review import Right
+from vgpucli.doctor.access_review import Right
 from vgpucli.doctor.components import ComponentRole, InstalledComponent
 
 OWN: Final = "(own)"

@@ -45,8 +45,8 @@ from vgpu.placement.dialects import (
 )
 from vgpu.placement.node_view import scheme_of
 from vgpu.placement.result import PlacementReason, PlacementRefusal
-from vgpu.quota.mark import OVER_QUOTA
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.check import OVER_QUOTA
+from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry

@@ -16,8 +16,8 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
+from vgpu.schemes.counted_claims import REQUESTS_NOTHING
 from vgpu.schemes.registry import registry
-from vgpu.schemes.requesting import REQUESTS_NOTHING
 from vgpucli.explain.conclusion import concluded
 from vgpucli.explain.known_objects import KnownNode
 from vgpucli.explain.model import (

@@ -14,7 +14,6 @@ from scheduler.filter.refusals import (
     summary_of,
 )
 from vgpu.inventory import WaitingReason
-from vgpu.inventory.measured import MeasuredUse
 from vgpu.kube.closed_nodes import ClosedReason
 from vgpu.kube.errors import one_line
 from vgpu.kube.pod_state import CRASH_LOOP, pod_state, waits_in_vain
@@ -27,7 +26,7 @@ from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
-from vgpu.schemes.requesting import REQUESTS_NOTHING
+from vgpu.schemes.counted_claims import REQUESTS_NOTHING
 from vgpucli.explain.conclusion import concluded
 from vgpucli.explain.groups import node_groups
 from vgpucli.explain.known_objects import KnownPod
@@ -41,6 +40,7 @@ from vgpucli.explain.model import (
 )
 from vgpucli.explain.rule_steps import with_findings, with_remarks
 from vgpucli.explain.text import gpu_text, share_text, time_text
+from vgpucli.group_usage import MeasuredUse
 
 MOST_NAMED: Final = 5
 """Maximum number of nodes that a sentence names."""

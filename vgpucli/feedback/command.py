@@ -8,10 +8,9 @@ import click
 from vgpu.model.documentation import page
 from vgpu.model.reasons import SourceError
 from vgpu.program import logs
-from vgpu.program.confirmation import expect_terminal, is_confirmed, yes_flag
 from vgpu.program.flags import composed, env, field
 from vgpu.program.host import ProgramHost, program_flags
-from vgpu.program.output import say
+from vgpu.program.output import expect_terminal, is_confirmed, say, yes_flag
 from vgpu.program.pages import program_routes
 from vgpu.schemes.registry import registry
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT

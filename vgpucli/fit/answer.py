@@ -18,8 +18,8 @@ from vgpu.model.allocation import Device
 from vgpu.model.effective_shares import effective_shares
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.counting import PodCounter
 from vgpu.placement.dialects import SchedulerScheme
+from vgpu.placement.pod_count import PodCounter
 from vgpu.placement.result import PlacementReason, PlacementRefusal
 from vgpucli.fit.model import FitAnswer, GpuShares, MovedPod, NodeExclusion, NodeFit
 

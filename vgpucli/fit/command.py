@@ -23,7 +23,7 @@ from vgpu.placement.dialects import (
     demand_of,
     scheduler_schemes,
 )
-from vgpu.placement.exclusive import ExclusiveRule
+from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag

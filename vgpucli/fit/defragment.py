@@ -31,9 +31,9 @@ from vgpu.kube.disruption import DisruptionBudget
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.model.reasons import Explained
 from vgpu.placement.candidate import PodDemand
-from vgpu.placement.counting import PodCounter
 from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import CandidateView, held_shares
+from vgpu.placement.pod_count import PodCounter
 from vgpu.placement.result import PlacementRefusal
 from vgpu.schemes.mig import physical
 from vgpucli.fit.answer import node_fits, place_again, place_pods

@@ -7,8 +7,6 @@ from typing import Final
 import msgspec
 
 from vgpu.inventory import Units, detect_schemes
-from vgpu.inventory.groups import GroupUsage, group_usage, owner_of
-from vgpu.inventory.measured import GroupUse, MeasuredUse
 from vgpu.inventory.pod_usage import pod_accounts
 from vgpu.ledger.cluster import cluster as cluster_ledgers
 from vgpu.model.names import PodRef
@@ -16,9 +14,10 @@ from vgpu.model.objects import Pod
 from vgpu.model.units import percentage, rounded_size
 from vgpu.program.output import say
 from vgpu.quota.check import Overrun
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, amount_text
 from vgpucli.document_output import print_document
+from vgpucli.group_usage import GroupUsage, GroupUse, MeasuredUse, group_usage, owner_of
 from vgpucli.inspect.document import API_VERSION
 from vgpucli.inspect.read import Read
 from vgpucli.tabwriter import table

@@ -42,7 +42,7 @@ from vgpu.model.reasons import SourceError
 from vgpu.model.resource_claims import ResourceClaim, ResourceSlice
 from vgpu.model.units import count
 from vgpu.program.kube_flags import not_a_dump, read_dump
-from vgpu.quota.of_cluster import has_gpu_admission
+from vgpu.quota.limits import has_gpu_admission
 from vgpu.schemes.registry import registry
 
 if TYPE_CHECKING:

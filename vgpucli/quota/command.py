@@ -11,7 +11,7 @@ from vgpu.model.printable_text import printable
 from vgpu.model.units import count
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
-from vgpu.quota.of_cluster import cluster_quotas
+from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
 from vgpucli.cluster_flags import unit_flags
 from vgpucli.inspect.read import Read, from_cluster, from_files, with_quotas

@@ -3,7 +3,7 @@
 A native ResourceQuota counts what containers request when a pod is created. So it is exact for
 resources that it can name, and knows neither GPUs, nor models, nor sums of several systems:
 :func:`native_quota` names what it leaves out. The policy refuses pods of Namespaces that have the
-mark :data:`vgpu.quota.mark.OVER_QUOTA`. A policy sees one pod, and cannot sum.
+mark :data:`vgpu.quota.check.OVER_QUOTA`. A policy sees one pod, and cannot sum.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from vgpu.model.units import GAIA_MEMORY_BLOCK, MIB, MILLI_PER_PERCENT
+from vgpu.quota.check import OVER_QUOTA
 from vgpu.quota.limits import NamespaceQuota, QuotaLimit
-from vgpu.quota.mark import OVER_QUOTA
 from vgpu.quota.resources import CORES, GPUS, HAMI_CORES, HAMI_MEMORY, MEMORY, OWN_RESOURCES
 from vgpu.schemes.gaia.node import CORE
 from vgpu.schemes.gaia.node import MEMORY as GAIA_MEMORY

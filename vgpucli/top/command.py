@@ -21,10 +21,10 @@ import click
 from msgspec.structs import replace
 
 from exporter.flags import DEFAULT_PORT
-from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.flags import Duration, is_typed
 from vgpu.program.output import say
 from vgpu.program.terminal import standard_output, write_text
+from vgpu.program.termination import EXIT_FAILURE
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpucli.cluster_flags import ACCESS, access_flags
 from vgpucli.http_source import Unanswered

@@ -17,8 +17,8 @@ from typing import Self
 from rich.console import Console
 from rich.text import Text
 
-from vgpu.program.signals import USER_DEFINED
 from vgpu.program.terminal import of_printable
+from vgpu.program.termination import USER_DEFINED
 from vgpucli.top.frame import Size
 
 ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor

@@ -19,12 +19,12 @@ from vgpu.io.unix_socket import SocketError
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.topology import MATRIX_LIMIT, LinkLevel, parse_matrix
 from vgpu.program import logs
-from vgpu.program.ending import EXIT_FAILURE
 from vgpu.program.failures import HintedFailure
 from vgpu.program.flags import Duration, composed, is_typed
 from vgpu.program.host import ProgramHost
 from vgpu.program.output import say, say_text
 from vgpu.program.pages import program_routes
+from vgpu.program.termination import EXIT_FAILURE
 from vgpu.program.web_flags import LISTEN_FLAG, WebOptions, web_flags
 from vgpu.sources.files import read_file
 from vgpucli.this_node import AnyCommand, NvLinks, ThisNode, node_flags, this_node

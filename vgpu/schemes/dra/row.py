@@ -8,7 +8,7 @@ from typing import Final
 from vgpu.model.names import Scheme
 from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.observed import ObservedCodec
+from vgpu.schemes.observed_codec import ObservedCodec
 from vgpu.schemes.row import KeyPrefixes, NodeEvidence, SchemeRow
 
 

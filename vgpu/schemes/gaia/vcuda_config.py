@@ -1,12 +1,17 @@
-"""gpu-manager's ``vcuda.config``: the limits that its library enforces in one container.
+"""The files of gpu-manager's library ``vcuda`` in one container: its limits, and its pids.
 
-A C struct of exactly 8240 bytes, little-endian, aligned to 8 (vcuda-controller
+``vcuda.config`` is a C struct of exactly 8240 bytes, little-endian, aligned to 8 (vcuda-controller
 ``include/hijack.h``), at ``/etc/gpu-manager/vm/<podUID>/<containerID>/vcuda.config``. The file is
 mode 0777, so nothing in it is trusted before it is checked.
+
+``pids.config`` beside it has the host's pids of the container: 32-bit little-endian integers
+without a header, at most 1024 (MAX_PIDS). The library finds its own by binary search, so they must
+ascend; gpu-manager writes them as they come.
 """
 
 import re
 import struct
+from collections.abc import Iterable
 
 import msgspec
 
@@ -132,3 +137,38 @@ def _field(text: str, size: int) -> bytes:
     if len(content) > size or not text.isprintable() or not content.isascii():
         raise SourceError(Reason.MALFORMED, "vcuda.config", f"not a name: {text[:32]!r}")
     return content
+
+
+MOST_PIDS = 1024
+PIDS_LIMIT = 4 * MOST_PIDS
+"""Maximum size of the file, in bytes."""
+
+_MOST_PID = 2**31 - 1
+
+
+def decode_pids(content: bytes, object_name: str = "pids.config") -> tuple[int, ...]:
+    """The pids, each once and ascending, however gpu-manager left them.
+
+    Raises SourceError MALFORMED.
+    """
+    if len(content) % 4 or len(content) > PIDS_LIMIT:
+        detail = f"{len(content)} bytes are not 0 to {MOST_PIDS} pids"
+        raise SourceError(Reason.MALFORMED, object_name, detail)
+    pids = struct.unpack(f"<{len(content) // 4}i", content)
+    return _checked_pids(pids, object_name)
+
+
+def encode_pids(pids: Iterable[int], object_name: str = "pids.config") -> bytes:
+    """The file's bytes, sorted. Raises SourceError MALFORMED for what is no pid, and too many."""
+    checked = _checked_pids(pids, object_name)
+    return struct.pack(f"<{len(checked)}i", *checked)
+
+
+def _checked_pids(pids: Iterable[int], object_name: str) -> tuple[int, ...]:
+    ascending = tuple(sorted(set(pids)))
+    if len(ascending) > MOST_PIDS:
+        raise SourceError(Reason.MALFORMED, object_name, f"{len(ascending)} pids, over {MOST_PIDS}")
+    if ascending and not (ascending[0] > 0 and ascending[-1] <= _MOST_PID):
+        detail = f"no pids: {ascending[0]} to {ascending[-1]}"
+        raise SourceError(Reason.MALFORMED, object_name, detail)
+    return ascending

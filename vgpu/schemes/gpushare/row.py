@@ -34,8 +34,9 @@ from vgpu.schemes.row import (
     UnhealthyMap,
     UnitSetting,
     WrittenKeys,
+    claim_without_memory,
+    without_memory,
 )
-from vgpu.schemes.unsized import claim_without_memory, without_memory
 
 
 def never_serves(pod: Pod, node: Node) -> str:

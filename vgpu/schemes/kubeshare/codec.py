@@ -113,7 +113,7 @@ class KubeShare(BaseCodec, frozen=True):
     def devices(self, node: Node) -> tuple[Device, ...]:
         """The GPUs that release 1 reports the node has, without the names of its virtual GPUs.
 
-        :func:`vgpu.schemes.handles.with_handles` adds these. Release 2 keeps its GPUs
+        :func:`vgpu.schemes.kubeshare.node.with_handles` adds these. Release 2 keeps its GPUs
         in Prometheus only. Raises ClaimError.
         """
         return parse_gpu_info(node.annotations.get(GPU_INFO, ""), f"node {node.name}")

@@ -6,10 +6,11 @@ the holder lives. Names: KubeShare branch release-1.0, ``pkg/devicemanager/gpupo
 versions call the holder a dummy pod.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from vgpu.model.allocation import Device
 from vgpu.model.names import PodRef
@@ -113,3 +114,14 @@ def format_gpu_info(devices: Iterable[Device], object_name: str) -> str:
             raise ClaimError(object_name, GPU_INFO, device.name, "a GPU without UUID or memory")
         entries.append(f"{device.uuid}:{device.memory_bytes // MIB},")
     return "".join(entries)
+
+
+def with_handles(devices: Iterable[Device], uuids: Mapping[str, str]) -> tuple[Device, ...]:
+    """The devices, each with the GPUIDs whose UUID is its own; ``uuids`` is by GPUID."""
+    gpuids: dict[str, list[str]] = {}
+    for gpuid, uuid in sorted(uuids.items()):
+        gpuids.setdefault(uuid, []).append(gpuid)
+    return tuple(
+        structs.replace(device, handles=(*device.handles, *gpuids.get(device.uuid, ())))
+        for device in devices
+    )

@@ -5,7 +5,7 @@ from typing import Final
 from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.nvidia.grant import NVIDIA, own_devices
-from vgpu.schemes.observed import ObservedCodec
+from vgpu.schemes.observed_codec import ObservedCodec
 from vgpu.schemes.row import KeyPrefixes, SchemeRow
 
 

@@ -26,7 +26,7 @@ from vgpu.schemes.mig import mig_slot, physical
 from vgpu.schemes.text import amount
 from vgpu.schemes.volcano import claim as volcano_claim
 from vgpu.schemes.volcano import env as volcano_env
-from vgpu.schemes.volcano import legacy as volcano_legacy
+from vgpu.schemes.volcano import legacy_format
 from vgpu.schemes.volcano import node as volcano_node
 from vgpu.schemes.volcano.env import is_shared, memory_limit, visible_uuids
 from vgpu.schemes.volcano.key_set import (
@@ -56,7 +56,7 @@ __all__ = [
 _DEVICE_ID = re.compile(
     r"(?P<device>[A-Za-z0-9_./-]{1,96}?)(?P<kind>-memory|-core)?(?:-|::)(?P<ordinal>[0-9]{1,7})"
 )
-_LEGACY: Final = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
+_LEGACY: Final = (legacy_format.MEMORY, legacy_format.NUMBER)
 _WHOLE: Final = 100  # percent of a GPU's memory, where neither memory nor percentage is asked
 
 
@@ -146,20 +146,18 @@ class Volcano(BaseCodec, frozen=True):
     def claim(self, pod: Pod) -> Claim | None:
         """The claim in the annotations of either plugin, of any age. Raises ClaimError."""
         keys = self.key_set
-        if pod.annotations.keys().isdisjoint(
-            (keys.devices, keys.to_allocate, volcano_legacy.INDEX)
-        ):
+        if pod.annotations.keys().isdisjoint((keys.devices, keys.to_allocate, legacy_format.INDEX)):
             return None
         requests = self.requests(pod)
         asking = frozenset(request.container for request in requests)
         claim = volcano_claim.read(pod, self.key_set, self.unit_bytes, asking)
         if claim is None and self._has_legacy:
-            return volcano_legacy.claim(pod, requests)
+            return legacy_format.claim(pod, requests)
         return claim
 
     def claim_keys(self, pod: Pod) -> tuple[str, ...]:
         """The annotations of either plugin's claim."""
-        legacy = volcano_legacy.CLAIM if self._has_legacy else ()
+        legacy = legacy_format.CLAIM if self._has_legacy else ()
         return tuple(sorted({*self.key_set.claim, *legacy} & pod.annotations.keys()))
 
     def annotations(
@@ -244,9 +242,9 @@ class Volcano(BaseCodec, frozen=True):
     def _legacy_request(self, pod: Pod, container: Container) -> Request | None:
         if not self._has_legacy:
             return None
-        names = (volcano_legacy.MEMORY, volcano_legacy.NUMBER)
+        names = (legacy_format.MEMORY, legacy_format.NUMBER)
         memory, number = map(_amounts(pod, container, names).get, names)
-        return volcano_legacy.request(container, memory, number, self._requested_unit)
+        return legacy_format.request(container, memory, number, self._requested_unit)
 
     # ------------------------------------------------------------ nodes
 
@@ -254,7 +252,7 @@ class Volcano(BaseCodec, frozen=True):
         """The registered GPUs; without a register those that the older plugin counts."""
         registered = volcano_node.registrations(node, self.key_set)
         if not registered and self._has_legacy:
-            return volcano_legacy.devices(node, self._requested_unit)
+            return legacy_format.devices(node, self._requested_unit)
         return volcano_node.devices(registered, self.unit_bytes)
 
     def register(self, devices: tuple[Device, ...], mode: str = HAMI_CORE) -> dict[str, str]:
@@ -298,7 +296,7 @@ class Volcano(BaseCodec, frozen=True):
 
     @property
     def _kinds(self) -> dict[str, str]:
-        legacy = {volcano_legacy.MEMORY: ""} if self._has_legacy else {}
+        legacy = {legacy_format.MEMORY: ""} if self._has_legacy else {}
         return dict(self.key_set.advertised) | legacy
 
 

@@ -1,6 +1,11 @@
-"""The registry's rows of Volcano vGPU and HAMi, which use the same library."""
+"""The registry's rows of Volcano vGPU and HAMi, which use the same library.
 
-from collections.abc import Iterator
+HAMi uses resource names of NVIDIA's own device plugin, too: :func:`whole_gpus` distinguishes the
+pods of both.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Final
 
 from vgpu.model.allocation import Claim, Device, Request
@@ -8,6 +13,7 @@ from vgpu.model.names import Scheme
 from vgpu.model.objects import Node, Pod
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.codec import ClaimError, SchemeCodec
+from vgpu.schemes.nvidia.resources import is_only_nvidias
 from vgpu.schemes.row import (
     AnnotationRepair,
     DefectSign,
@@ -18,16 +24,62 @@ from vgpu.schemes.row import (
     UnitDoubt,
     UnitSetting,
     WrittenKeys,
+    claim_without_memory,
+    without_memory,
 )
 from vgpu.schemes.text import number
-from vgpu.schemes.unsized import claim_without_memory, without_memory
-from vgpu.schemes.volcano import legacy
+from vgpu.schemes.volcano import legacy_format
 from vgpu.schemes.volcano.claim import SUCCESS
 from vgpu.schemes.volcano.codec import Volcano
-from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, VOLCANO, KeySet
+from vgpu.schemes.volcano.key_set import HAMI, PRIORITY, SPLIT_COUNT, VOLCANO, KeySet
 from vgpu.schemes.volcano.node import registrations
 from vgpu.schemes.volcano.text import MOST
-from vgpu.schemes.volcano.whole_gpus import HAMI_MARK, advertises_others, whole_gpus
+
+HAMI_MARK: Final = "hami.io/"
+"""The prefix of HAMi's annotations."""
+
+
+def advertises_others(node: Node) -> bool:
+    """Whether ``nvidia.com/gpu`` of a node that HAMi registers is another plugin's.
+
+    HAMi advertises each GPU as often as it registers it (``count``, by default 10 times). Its
+    resource may be renamed (``--resource-name``), mostly so that NVIDIA's own plugin can advertise
+    ``nvidia.com/gpu`` beside it: then the node has another number of it. A number of 0 is that of
+    a plugin that does not run, and a register that cannot be read is no evidence.
+    """
+    units = node.capacity.get(HAMI.number)
+    if not units:
+        return False
+    try:
+        gpus = registrations(node, HAMI)
+    except ClaimError:
+        return False
+    return bool(gpus) and units != sum(gpu.slots or SPLIT_COUNT for gpu in gpus)
+
+
+def whole_gpus(nodes: Iterable[Node]) -> Callable[[Pod], bool]:
+    """Whether a pod's GPUs, replicas or MIG instances are of NVIDIA's own plugin, not HAMi's.
+
+    Both use the name ``nvidia.com/gpu``. HAMi writes annotations on its pods and registers its
+    ``nodes``.
+    """
+    registered = {node.name: node for node in nodes if HAMI.register in node.annotations}
+
+    @cache
+    def is_hamis(name: str) -> bool:
+        return name in registered and not advertises_others(registered[name])
+
+    def is_whole(pod: Pod) -> bool:
+        resources = {name for container in pod.containers for name in container.limits}
+        if resources & {*HAMI.implied_by, VOLCANO.number, *VOLCANO.implied_by}:
+            return False
+        if any(key.startswith(HAMI_MARK) for key in pod.annotations):
+            return False
+        if HAMI.number not in resources:
+            return any(map(is_only_nvidias, resources))
+        return not (is_hamis(pod.node) if pod.node else any(map(is_hamis, registered)))
+
+    return is_whole
 
 
 class UnsizedVolcano(Volcano, frozen=True):
@@ -65,7 +117,7 @@ def _hami(_: int | None) -> SchemeCodec:
 
 
 def _is_volcanos(node: Node) -> bool:
-    counted = node.capacity.get(legacy.NUMBER) or node.capacity.get(VOLCANO.number)
+    counted = node.capacity.get(legacy_format.NUMBER) or node.capacity.get(VOLCANO.number)
     return bool(node.annotations.get(VOLCANO.register) or counted)
 
 
@@ -151,7 +203,7 @@ VOLCANO_ROW: Final = SchemeRow(
         evidence=("volcano.sh/",),
         passing=(*VOLCANO.handshake, *VOLCANO.locks),
     ),
-    written=_written(VOLCANO, claim=legacy.CLAIM, nodes=(PUBLISHED_FACTOR,)),
+    written=_written(VOLCANO, claim=legacy_format.CLAIM, nodes=(PUBLISHED_FACTOR,)),
     unit=UnitSetting(_FLAG, MIB, doubt=_doubts, most=_largest_unit),
     evidence=NodeEvidence(
         region_roots=(
@@ -160,7 +212,7 @@ VOLCANO_ROW: Final = SchemeRow(
             "/tmp/vgpu/containers",  # noqa: S108  # up to v1.11 the regions are there
         )
     ),
-    repair=_repair(VOLCANO, read_only=(legacy.MEMORY, legacy.NUMBER)),
+    repair=_repair(VOLCANO, read_only=(legacy_format.MEMORY, legacy_format.NUMBER)),
     defect=SchedulerDefect("same_gpu_twice", DefectSign.SAME_POD),
     adapter="volcano",
 )

@@ -1,12 +1,18 @@
-"""Signals of our programs: those that end a program in good order, and those that are ignored.
+"""How a program ends: by a signal, in good order, or although a thread of it is stuck.
 
 A program that runs until a signal ends it waits for the signal instead of handling it: a handler
 could meet a lock that the main thread holds.
 """
 
+import contextlib
+import logging
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 """Signals that end a program in good order."""
@@ -38,3 +44,27 @@ def is_ending() -> bool:
 def wait() -> signal.Signals:
     """Wait for an ending signal, and return it."""
     return signal.Signals(signal.sigwait(ENDING))
+
+
+EXIT_FAILURE: Final = 1
+
+
+def exit_now(status: int) -> NoReturn:
+    """End the process without its threads: nothing would bring back a call that hangs."""
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
+        sys.stdout.flush()
+    logging.shutdown()
+    os._exit(status)
+
+
+def outlasting(threads: Iterable[threading.Thread], seconds: float) -> list[threading.Thread]:
+    """The threads that would keep the process and have not ended within ``seconds`` together."""
+    until = time.monotonic() + seconds
+    keeping = [
+        thread
+        for thread in threads
+        if not thread.daemon and thread is not threading.current_thread()
+    ]
+    for thread in keeping:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [thread for thread in keeping if thread.is_alive()]

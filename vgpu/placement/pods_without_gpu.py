@@ -20,7 +20,8 @@ from vgpu.model.effective_shares import effective_shares
 from vgpu.model.names import ContainerKind, Phase, PodRef
 from vgpu.model.objects import Pod
 from vgpu.placement.candidate import UsedGpu
-from vgpu.schemes.requesting import CountedClaim, requested_share
+from vgpu.schemes.counted_claims import CountedClaim
+from vgpu.schemes.pod_requests import requested_share
 
 UNKNOWN_GPU_SECONDS: Final = 300.0
 """Maximum time after the binding for which a request counts on every GPU, in seconds."""

@@ -1,6 +1,7 @@
 """What is kept free of GPUs for bound pods of which no GPU is known, as the scheduler does it.
 
-The scheduler, ``vgpu fit`` and the inventory have one rule (:mod:`vgpu.placement.kept_free`):
+The scheduler, ``vgpu fit`` and the inventory have one rule
+(:mod:`vgpu.placement.pods_without_gpu`):
 
     free(g) = capacity(g) - held(g) - kept(g)      for each GPU g
 """
@@ -13,9 +14,9 @@ from vgpu.ledger.entries import HoldingSum
 from vgpu.model.allocation import Device
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.placement.candidate import UsedGpu
-from vgpu.placement.kept_free import PodWithoutGpu, kept_free, pod_without_gpu
+from vgpu.placement.pods_without_gpu import PodWithoutGpu, kept_free, pod_without_gpu
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.requesting import counted_claim
+from vgpu.schemes.counted_claims import counted_claim
 
 NOTHING_KEPT: Final[Mapping[str, HoldingSum]] = {}
 

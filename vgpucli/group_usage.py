@@ -1,4 +1,8 @@
-"""The pods of a cluster in groups: what each namespace, team or owner requests and holds; pure."""
+"""The pods of a cluster in groups: what each namespace, team or owner requests, holds and uses.
+
+The API server does not know how much of its share a pod uses: only the exporter of its node does.
+Pure.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -6,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from vgpu.inventory.measured import GroupUse, MeasuredUse, group_use
 from vgpu.inventory.nvidia import requested_units
 from vgpu.inventory.pod_usage import PodAccount, usage_by_namespace
 from vgpu.model.names import Phase
@@ -15,6 +18,50 @@ from vgpu.quota.check import Overrun
 from vgpu.quota.limits import NamespaceQuota
 from vgpu.quota.resources import CORES, GPUS, MEMORY, Amounts, plus
 from vgpu.quota.usage import with_observed
+
+
+class MeasuredUse(msgspec.Struct, frozen=True):
+    """What a pod uses, by its exporter. A resource that is not measured is missing, never 0.
+
+    Attributes:
+        used: ``memory`` in bytes, ``cores`` in thousandths of a GPU's.
+        idle: what is allocated and not used of the same resources, never below 0.
+    """
+
+    used: Amounts = {}
+    idle: Amounts = {}
+
+
+class GroupUse(msgspec.Struct, frozen=True):
+    """What the measured pods of a group use together.
+
+    Attributes:
+        pods: number of pods that hold a share and whose memory is measured.
+        holding_pods: number of pods that hold a share.
+        used, idle: as of :class:`MeasuredUse`; a resource that no pod has is missing.
+    """
+
+    pods: int = 0
+    holding_pods: int = 0
+    used: Amounts = {}
+    idle: Amounts = {}
+
+
+def group_use(accounts: Iterable[PodAccount], measured: Mapping[str, MeasuredUse]) -> GroupUse:
+    """The sums of these pods; ``measured`` is by the UID of the pod on its node."""
+    accounts = tuple(accounts)
+    of_pods = [
+        (account, use)
+        for account in accounts
+        if (use := measured.get(account.pod.kubelet_uid)) is not None
+    ]
+    return GroupUse(
+        sum(account.phase is not None and MEMORY in use.used for account, use in of_pods),
+        sum(account.phase is not None for account in accounts),
+        plus(*(use.used for _, use in of_pods)),
+        plus(*(use.idle for _, use in of_pods)),
+    )
+
 
 _NONE: Amounts = {GPUS: 0, MEMORY: 0, CORES: 0}
 
