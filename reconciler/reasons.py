@@ -5,6 +5,7 @@ and in the runbooks.
 """
 
 from vgpu.model.reasons import Explained
+from vgpu.schemes.row import DefectCause
 
 
 class Rule(Explained):
@@ -87,6 +88,11 @@ class Rule(Explained):
     MALFORMED_OBJECT = "malformed_object", "an object of the API server that cannot be decoded"
 
 
+def _known(defect: DefectCause) -> tuple[str, str]:
+    """The code and the text of a scheduler's known defect."""
+    return defect.value, defect.explanation
+
+
 class Cause(Explained):
     """Why a rule reports an object: the reason code of a finding."""
 
@@ -110,25 +116,10 @@ class Cause(Explained):
     # terminated
     NODE_WENT_DOWN = "node_went_down", "the kubelet ended the pod when the node shut down"
     # over_promised
-    FREE_BELOW_ZERO = (
-        "free_below_zero",
-        (
-            "the gpushare extender treats negative free memory as a very large amount: restart the"
-            " extender"
-        ),
-    )
-    INIT_CONTAINERS_MISCOUNTED = (
-        "init_containers_miscounted",
-        "HAMi 2.10 treats app containers as init containers and counts too little for them",
-    )
-    SAME_GPU_TWICE = (
-        "same_gpu_twice",
-        "Volcano counts only one of a pod's containers on the same GPU",
-    )
-    CACHE_BEHIND = (
-        "cache_behind",
-        "gpu-admission places pods before it has seen the pods that it placed earlier",
-    )
+    FREE_BELOW_ZERO = _known(DefectCause.FREE_BELOW_ZERO)
+    INIT_CONTAINERS_MISCOUNTED = _known(DefectCause.INIT_CONTAINERS_MISCOUNTED)
+    SAME_GPU_TWICE = _known(DefectCause.SAME_GPU_TWICE)
+    CACHE_BEHIND = _known(DefectCause.CACHE_BEHIND)
     SUM_EXCEEDED = "sum_exceeded", "the reservations add up to more than the GPU has"
     # prestart_failed
     PRESTART_CHECK_FAILED = (

@@ -140,11 +140,11 @@ def _drift(
 
 def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Findings from the API server alone; pods whose claims are marked as assigned are not read."""
-    promised, kept = registry().promised_keys, registry().kept_marks
+    reservation, allocated = registry().reservation_keys, registry().allocated_marks
     for pod in cluster_index.snapshot.pods:
-        if pod.phase != RUNNING or not pod.node or promised.isdisjoint(pod.annotations):
+        if pod.phase != RUNNING or not pod.node or reservation.isdisjoint(pod.annotations):
             continue
-        if kept.isdisjoint(pod.annotations.items()):
+        if allocated.isdisjoint(pod.annotations.items()):
             for reading in cluster_index.readings(pod):
                 gpus = _registered(reading.codec, cluster_index.nodes.get(pod.node))
                 ledger = Ledger(pod.node, tuple(map(DeviceEntry, gpus)))

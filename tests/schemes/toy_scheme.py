@@ -70,6 +70,6 @@ TOY = SchemeRow(
     keys=KeyPrefixes(
         resources=("toy.example/",), marks=("toy.example/",), evidence=("toy.example/",)
     ),
-    repair=AnnotationRepair(promised=(DEVICE,), kept=((ASSIGNED, "true"),)),
+    repair=AnnotationRepair(reservation=(DEVICE,), allocated=((ASSIGNED, "true"),)),
     adapter="toy",
 )

@@ -206,14 +206,14 @@ class SchemeRegistry:
         return tuple(row.repair for row in self.rows if row.repair)
 
     @cached_property
-    def promised_keys(self) -> frozenset[str]:
+    def reservation_keys(self) -> frozenset[str]:
         """A pod's reservation has one of these annotations."""
-        return frozenset(chain.from_iterable(repair.promised for repair in self.repairs))
+        return frozenset(chain.from_iterable(repair.reservation for repair in self.repairs))
 
     @cached_property
-    def kept_marks(self) -> frozenset[tuple[str, str]]:
-        """A served reservation has one of these annotations, key and value."""
-        return frozenset(chain.from_iterable(repair.kept for repair in self.repairs))
+    def allocated_marks(self) -> frozenset[tuple[str, str]]:
+        """The reservation of a pod whose devices are allocated has one of these annotations."""
+        return frozenset(chain.from_iterable(repair.allocated for repair in self.repairs))
 
     @cached_property
     def read_only_resources(self) -> frozenset[str]:

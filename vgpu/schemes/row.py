@@ -16,6 +16,7 @@ from vgpu.model.allocation import Claim, Device, Request, Share
 from vgpu.model.facts import LimitFile
 from vgpu.model.names import Scheme, Sharing
 from vgpu.model.objects import Node, Pod
+from vgpu.model.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
 
 
@@ -165,16 +166,40 @@ class AnnotationRepair(msgspec.Struct, frozen=True):
     """How the reconciler may repair the annotations of a pod that runs.
 
     Attributes:
-        promised: a reservation has one of these annotations.
-        kept: a served reservation has one of these, key and value, too.
+        reservation: a reservation has one of these annotations.
+        allocated: that of an allocated reservation has one of these, key and value, too.
         read_only: resources whose annotations are read only.
         sized_as_enforced: whether memory that was left to the scheduler is written as enforced.
     """
 
-    promised: tuple[str, ...]
-    kept: tuple[tuple[str, str], ...]
+    reservation: tuple[str, ...]
+    allocated: tuple[tuple[str, str], ...]
     read_only: tuple[str, ...] = ()
     sized_as_enforced: bool = False
+
+
+class DefectCause(Explained):
+    """The known defects of schedulers, as reason codes with their text for people."""
+
+    FREE_BELOW_ZERO = (
+        "free_below_zero",
+        (
+            "the gpushare extender treats negative free memory as a very large amount: restart the"
+            " extender"
+        ),
+    )
+    INIT_CONTAINERS_MISCOUNTED = (
+        "init_containers_miscounted",
+        "HAMi 2.10 treats app containers as init containers and counts too little for them",
+    )
+    SAME_GPU_TWICE = (
+        "same_gpu_twice",
+        "Volcano counts only one of a pod's containers on the same GPU",
+    )
+    CACHE_BEHIND = (
+        "cache_behind",
+        "gpu-admission places pods before it has seen the pods that it placed earlier",
+    )
 
 
 class DefectSign(StrEnum):
@@ -193,7 +218,7 @@ class SchedulerDefect(msgspec.Struct, frozen=True):
         sign: the sign of the defect; of several systems' defects the first sign counts.
     """
 
-    cause: str
+    cause: DefectCause
     sign: DefectSign = DefectSign.ALWAYS
 
 

@@ -20,6 +20,7 @@ from vgpu.schemes.gaia.node import CORE, MODEL_LABEL
 from vgpu.schemes.gaia.vcuda_config import CONFIG_SIZE, VCUDA_CONFIG
 from vgpu.schemes.row import (
     AnnotationRepair,
+    DefectCause,
     KeyPrefixes,
     LimitFiles,
     LimitLayout,
@@ -67,7 +68,7 @@ def _has_devices(node: Node) -> bool:
 
 
 GAIA_ROW: Final = SchemeRow(
-    name="gaia",
+    name=Scheme.GAIA.value,
     scheme=Scheme.GAIA,
     codec=_codec,
     has_devices=_has_devices,
@@ -91,7 +92,9 @@ GAIA_ROW: Final = SchemeRow(
             read_limits,
         )
     ),
-    repair=AnnotationRepair(promised=(PREDICATE_TIME, PREDICATE_NODE), kept=((ASSIGNED, "true"),)),
-    defect=SchedulerDefect("cache_behind"),
+    repair=AnnotationRepair(
+        reservation=(PREDICATE_TIME, PREDICATE_NODE), allocated=((ASSIGNED, "true"),)
+    ),
+    defect=SchedulerDefect(DefectCause.CACHE_BEHIND),
     adapter="gaia",
 )

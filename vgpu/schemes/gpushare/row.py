@@ -28,6 +28,7 @@ from vgpu.schemes.gpushare.node import (
 )
 from vgpu.schemes.row import (
     AnnotationRepair,
+    DefectCause,
     KeyPrefixes,
     SchedulerDefect,
     SchemeRow,
@@ -107,7 +108,7 @@ def _assumed_unit(nodes: Iterable[Node]) -> tuple[int, tuple[str, ...]]:
 
 
 GPUSHARE_ROW: Final = SchemeRow(
-    name="gpushare",
+    name=Scheme.GPUSHARE.value,
     scheme=Scheme.GPUSHARE,
     codec=_codec,
     has_devices=_has_devices,
@@ -120,9 +121,9 @@ GPUSHARE_ROW: Final = SchemeRow(
     written=WrittenKeys(pods=ANNOTATIONS, resources=(GPUS,)),
     unit=UnitSetting(_FLAG, GIB, assumed=_assumed_unit),
     repair=AnnotationRepair(
-        promised=(INDEX, ALLOCATION), kept=((ASSIGNED, "true"), (ACK_ASSIGNED, "true"))
+        reservation=(INDEX, ALLOCATION), allocated=((ASSIGNED, "true"), (ACK_ASSIGNED, "true"))
     ),
-    defect=SchedulerDefect("free_below_zero"),
+    defect=SchedulerDefect(DefectCause.FREE_BELOW_ZERO),
     adapter="gpushare",
     shares_cores=False,
     never_serves=never_serves,

@@ -59,7 +59,7 @@ def _is_holder(pod: Pod) -> bool:
 
 
 KUBESHARE_ROW: Final = SchemeRow(
-    name="kubeshare",
+    name=Scheme.KUBESHARE.value,
     scheme=Scheme.KUBESHARE,
     codec=_codec,
     has_devices=_has_devices,

@@ -16,6 +16,7 @@ from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.nvidia.resources import is_only_nvidias
 from vgpu.schemes.row import (
     AnnotationRepair,
+    DefectCause,
     DefectSign,
     KeyPrefixes,
     NodeEvidence,
@@ -159,8 +160,8 @@ def _registered(node: Node) -> list[int]:
 
 def _repair(key_set: KeySet, read_only: tuple[str, ...] = ()) -> AnnotationRepair:
     return AnnotationRepair(
-        promised=(key_set.devices, key_set.to_allocate),
-        kept=((key_set.bind_phase, SUCCESS),),
+        reservation=(key_set.devices, key_set.to_allocate),
+        allocated=((key_set.bind_phase, SUCCESS),),
         read_only=read_only,
         sized_as_enforced=True,
     )
@@ -213,7 +214,7 @@ VOLCANO_ROW: Final = SchemeRow(
         )
     ),
     repair=_repair(VOLCANO, read_only=(legacy_format.MEMORY, legacy_format.NUMBER)),
-    defect=SchedulerDefect("same_gpu_twice", DefectSign.SAME_POD),
+    defect=SchedulerDefect(DefectCause.SAME_GPU_TWICE, DefectSign.SAME_POD),
     adapter="volcano",
 )
 
@@ -237,7 +238,7 @@ HAMI_ROW: Final = SchemeRow(
     ),
     written=_written(HAMI, labels=(HAMI.node,)),
     repair=_repair(HAMI),
-    defect=SchedulerDefect("init_containers_miscounted", DefectSign.INIT_CONTAINERS),
+    defect=SchedulerDefect(DefectCause.INIT_CONTAINERS_MISCOUNTED, DefectSign.INIT_CONTAINERS),
     adapter="volcano",
     is_foreign=whole_gpus,
     is_renamed=advertises_others,
