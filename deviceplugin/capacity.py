@@ -20,12 +20,12 @@ _AMBIGUOUS = ""  # the meaning of a name that several devices have
 class CapacityRefusal(StrEnum):
     """Why the allocation records refuse shares."""
 
-    MEMORY = "not so much memory is free"
-    CORES = "not so many cores are free"
+    MEMORY = "not enough free memory"
+    CORES = "not enough free cores"
     SLOTS = "no slot is free"
-    NEGATIVE = "less than nothing is asked"
+    NEGATIVE = "negative amount"
     UNKNOWN_DEVICE = "there is no such device"
-    AMBIGUOUS_DEVICE = "two devices are called so, or one has no name"
+    AMBIGUOUS_DEVICE = "the name is ambiguous"
     HELD_OTHERWISE = "the holder has other shares already"
 
 

@@ -94,7 +94,7 @@ class Plugin:
                 self._numbers,
                 requests=lambda: self._cluster.requests,
                 build=host.build,
-                own=self._token.numbers(host.own_numbers),
+                own=self._token.numbers(host.process_numbers),
                 token=self._token.complaint,
             )
         except ClusterError as error:

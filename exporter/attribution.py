@@ -147,7 +147,7 @@ def _token_rows(sample: TokenSample, shares: Iterable[ShareRow]) -> tuple[TokenR
         if share.scheme is Scheme.KUBESHARE and share.pod:
             holders.setdefault((share.device, share.namespace, share.pod), []).append(share)
     rows: list[TokenRow] = []
-    for tenant in sample.tenants:
+    for tenant in sample.clients:
         own = holders.get((tenant.device, tenant.namespace, tenant.pod), [])
         if len({share.pod_uid for share in own}) == 1:
             container = own[0].container if len(own) == 1 else ""

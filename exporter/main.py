@@ -22,8 +22,8 @@ from vgpu.model.reasons import SourceError
 from vgpu.program import logs, termination
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
-from vgpu.program.output import hand_over
-from vgpu.program.process import build_info, own_numbers
+from vgpu.program.output import say_document
+from vgpu.program.process import build_info, process_numbers
 from vgpu.program.termination import exit_now
 from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
@@ -146,7 +146,7 @@ def make_sampler(
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )
-    return Sampler(settings, open_collectors(options, driver), driver, own or own_numbers(None))
+    return Sampler(settings, open_collectors(options, driver), driver, own or process_numbers(None))
 
 
 def run(
@@ -162,12 +162,12 @@ def run(
     if options.once:
         termination.ignore(ignored)
         sampler = make_sampler(options, driver)
-        hand_over(sampler.sample().exposition.body(Format.TEXT).decode())
+        say_document(sampler.sample().exposition.body(Format.TEXT).decode())
         sys.stdout.flush()
         return leave(sampler, 0)
     raise_descriptor_limit()
     with ProgramHost(WebOptions.of(msgspec.structs.asdict(options)), ignored) as host:
-        sampler = make_sampler(options, driver, host.own_numbers)
+        sampler = make_sampler(options, driver, host.process_numbers)
         host.start(
             routes(sampler, options.web_telemetry_path, legacy_path=Compat.GAIA in options.compat)
         )

@@ -15,7 +15,7 @@ import msgspec
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
 from exporter.attribution import Attributor
-from exporter.families import Detail, own_tables
+from exporter.families import Detail, process_tables
 from exporter.rhythm import SamplePlan
 from exporter.units import UnitRow, unit_rows
 from exporter.view import Attribution, ExporterView
@@ -85,14 +85,14 @@ class Sampler:
         settings: SamplerSettings,
         collectors: Collectors,
         driver: GpuSource | None,
-        own_numbers: Callable[[], Mapping[str, float]],
+        process_numbers: Callable[[], Mapping[str, float]],
     ) -> None:
         self._settings = settings
         self._collectors = collectors
         self._driver = driver
-        self._own_numbers = own_numbers
+        self._own_numbers = process_numbers
         compat = compatibility.tables(settings.compat, settings.compat_breakdown)
-        self._tables = (*own_tables(settings.details), *compat)
+        self._tables = (*process_tables(settings.details), *compat)
         self._schemes = codecs(settings.gpushare_unit_bytes, settings.volcano_unit_bytes)
         self._units_in_force = {
             "volcano": settings.volcano_unit_bytes,

@@ -8,7 +8,7 @@ from exporter.allocations import AllocationTotals
 from exporter.units import UnitRow
 from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.usage import Usage, is_over
-from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, TokenTenant, XidCount
+from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, TokenClient, XidCount
 from vgpu.model.names import Phase, Scheme, Source
 from vgpu.model.reasons import Rejection
 from vgpu.sources.samples import CollectorRow
@@ -78,7 +78,7 @@ class TokenRow(msgspec.Struct, frozen=True, gc=False):
 
     pod_uid: str
     container: str
-    tenant: TokenTenant
+    tenant: TokenClient
 
 
 class Orphan(msgspec.Struct, frozen=True, gc=False):

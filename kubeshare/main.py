@@ -289,7 +289,7 @@ def node(ctx: click.Context, /, **_: Any) -> None:
     ):
         component = NodeComponent(api, api, options, lambda: driver_gpus(driver.sample(0.0)))
         token = NodeToken(api, options.node, is_required=params["require_node_token"])
-        host.own_numbers = token.numbers(host.own_numbers)
+        host.process_numbers = token.numbers(host.process_numbers)
 
         def complaint() -> str:
             return token.complaint() or component.complaint()

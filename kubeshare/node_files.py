@@ -25,13 +25,13 @@ from kubeshare.tenant_identity import (
 )
 from vgpu.io import atomic_files
 from vgpu.model.reasons import SourceError
-from vgpu.schemes.kubeshare.daemon import TenantPort, format_ports, parse_ports
+from vgpu.schemes.kubeshare.daemon import ClientPort, format_ports, parse_ports
 from vgpu.schemes.kubeshare.gemini_config import (
     SharedPod,
+    client_name,
     format_config,
     parse_config,
     split_name,
-    tenant_name,
 )
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.files import read_file
@@ -43,7 +43,7 @@ class GpuTable(msgspec.Struct, frozen=True):
     """The pods of one GPU, sorted, with their ports, and who they are."""
 
     pods: tuple[SharedPod, ...] = ()
-    ports: tuple[TenantPort, ...] = ()
+    ports: tuple[ClientPort, ...] = ()
     tenants: tuple[TenantIdentity, ...] = ()
 
 
@@ -54,7 +54,7 @@ Tables = Mapping[str, GpuTable]
 def tables_of(share_pods: Iterable[SharePod], node: str) -> Tables:
     """The pods of each GPU of a node that has some: bound SharePods that are not finished."""
     pods: dict[str, list[SharedPod]] = defaultdict(list)
-    ports: dict[str, list[TenantPort]] = defaultdict(list)
+    ports: dict[str, list[ClientPort]] = defaultdict(list)
     tenants: dict[str, list[TenantIdentity]] = defaultdict(list)
     for share_pod in share_pods:
         request, ref = share_pod.request, share_pod.ref
@@ -62,7 +62,7 @@ def tables_of(share_pods: Iterable[SharePod], node: str) -> Tables:
             continue
         if not is_uuid(share_pod.bound) or not share_pod.port:
             continue
-        key = tenant_name(ref.namespace, ref.name)
+        key = client_name(ref.namespace, ref.name)
         pods[share_pod.bound].append(
             SharedPod(
                 *split_name(key),
@@ -71,7 +71,7 @@ def tables_of(share_pods: Iterable[SharePod], node: str) -> Tables:
                 request.memory_bytes,
             )
         )
-        ports[share_pod.bound].append(TenantPort(*split_name(key), share_pod.port))
+        ports[share_pod.bound].append(ClientPort(*split_name(key), share_pod.port))
         known = pod_addresses(share_pod.copied)
         tenants[share_pod.bound].append(TenantIdentity(key, ref.namespace, ref.name, known))
     return {
@@ -98,7 +98,7 @@ def with_unread(wanted: Tables, present: Tables, unread: Collection[tuple[str, s
 
     A GPU that has a table and no pods any more gets an empty one.
     """
-    keys = {split_name(tenant_name(*name)) for name in unread}
+    keys = {split_name(client_name(*name)) for name in unread}
     tables: dict[str, GpuTable] = {}
     for uuid in wanted.keys() | present.keys():
         table, before = wanted.get(uuid, GpuTable()), present.get(uuid, GpuTable())

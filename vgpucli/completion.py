@@ -5,7 +5,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from vgpu.program.output import hand_over
+from vgpu.program.output import say_document
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -36,4 +36,4 @@ def command(ctx: click.Context, shell: str) -> None:
     if completion is None:  # a click without one of the shells that it has had since 8.0
         raise click.ClickException(f"click knows no completion for {shell}")
     root = ctx.find_root().command
-    hand_over(f"{completion(root, {}, PROGRAM, _VARIABLE).source()}\n")
+    say_document(f"{completion(root, {}, PROGRAM, _VARIABLE).source()}\n")

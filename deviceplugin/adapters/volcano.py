@@ -255,7 +255,7 @@ class VolcanoAdapter(msgspec.Struct, frozen=True):
                 return {}
             last = None
         if last is not None and last.state is HandshakeState.REPORTED:
-            due = last.at is None or abs(now - last.at) >= HANDSHAKE_SECONDS
+            due = last.written_at is None or abs(now - last.written_at) >= HANDSHAKE_SECONDS
             if self.handshake is HandshakeMode.AUTO or not due:
                 return {}
         key = last.key if last else keys.handshake[0]

@@ -23,7 +23,7 @@ from exporter.families.tokens import TOKENS
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.process_families import PROCESS, WEB
 
-__all__ = ["OWN_TABLES", "Detail", "own_tables"]
+__all__ = ["OWN_TABLES", "Detail", "process_tables"]
 
 OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
     GPUS,
@@ -49,6 +49,6 @@ OWN_TABLES: Final[tuple[FamilyTable, ...]] = (
 """With all details."""
 
 
-def own_tables(details: Collection[Detail]) -> tuple[FamilyTable, ...]:
+def process_tables(details: Collection[Detail]) -> tuple[FamilyTable, ...]:
     """The tables with only these groups of details."""
     return tuple(table.within(details) for table in OWN_TABLES)

@@ -5,7 +5,7 @@ from typing import Any
 
 from exporter.families.details import Detail
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType
-from vgpu.metrics.process_families import BUILD_INFO, own_family
+from vgpu.metrics.process_families import BUILD_INFO, process_family
 from vgpu.model.facts import CallCost
 from vgpu.sources.samples import CollectorRow
 
@@ -133,7 +133,7 @@ SELF = FamilyTable(
             ),
             unit="seconds",
         ),
-        own_family(
+        process_family(
             "vgpu_api_heard_timestamp_seconds",
             "When the API server last sent an event or a bookmark, in unix time; its data counts"
             " for three minutes (--collector.api).",
@@ -145,11 +145,11 @@ SELF = FamilyTable(
             "Series of the compatibility sets left out because the pod's name is unknown.",
             lambda view: view.skipped_series,
         ),
-        own_family(
+        process_family(
             "vgpu_dropped_series",
             "Rows of the page before that were left out because another had the same labels.",
         ),
-        own_family(
+        process_family(
             "vgpu_join_failures_total",
             "Samples whose data, or a part of it, was lost to a defect of the exporter or a lack of"
             " memory; the log has the details.",

@@ -14,7 +14,7 @@ from kubeshare.tokens.frames import MalformedMessage, Request
 from kubeshare.tokens.scheduler import TokenState
 from kubeshare.tokens.tally import Tally, no_handovers, no_lags, no_waits
 from kubeshare.tokens.tenant_entry import TenantEntry
-from vgpu.schemes.kubeshare.daemon import TenantPort
+from vgpu.schemes.kubeshare.daemon import ClientPort
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
 
 VERSION: Final = 2
@@ -88,7 +88,7 @@ class FilesRecord(msgspec.Struct, frozen=True):
     """What the files had when they could be used last, by GPU."""
 
     shares: Mapping[str, tuple[SharedPod, ...]] = {}
-    ports: Mapping[str, tuple[TenantPort, ...]] = {}
+    ports: Mapping[str, tuple[ClientPort, ...]] = {}
     tenants: Mapping[str, tuple[TenantIdentity, ...]] = {}
 
 

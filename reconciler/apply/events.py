@@ -91,7 +91,7 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
         uid=object_ref.uid,
         reason=reason,
         message=f"{outcome}: {why}",
-        at=result.at,
+        happened_at=result.at,
         component=COMPONENT,
         type=type_,
     )

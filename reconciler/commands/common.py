@@ -21,7 +21,7 @@ from reconciler.session import NoAudit
 from vgpu.metrics.render import Format
 from vgpu.program import termination
 from vgpu.program.failures import wrong_value
-from vgpu.program.output import hand_over
+from vgpu.program.output import say_document
 from vgpu.program.process import build_info
 
 NOTHING, WANTED, PARTLY = 0, 3, 4
@@ -152,4 +152,4 @@ def print_metrics(
     options: ReconcilerOptions, mode: Mode, cycle: Cycle, requests: Mapping[tuple[str, str], int]
 ) -> None:
     """Print the reconciler's own metrics after this one cycle, as text."""
-    hand_over(metrics_text(options, mode, cycle, requests))
+    say_document(metrics_text(options, mode, cycle, requests))

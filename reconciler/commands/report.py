@@ -33,7 +33,7 @@ from reconciler.report.table import show_report
 from reconciler.session import session
 from vgpu.model.document_text import json_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.program.output import hand_over, say_text
+from vgpu.program.output import say_document, say_text
 from vgpu.program.terminal import standard_output
 
 
@@ -98,7 +98,7 @@ def report(
     numbers = metrics_text(options, Mode.PLAN, planned(made), requests)
     write_metrics(metrics_file, numbers)
     if output == PROMETHEUS:
-        hand_over(numbers)
+        say_document(numbers)
     else:
         document = report_document(made.plan, _owners(made.snapshot), done)
         if output == JSON:

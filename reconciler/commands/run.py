@@ -126,7 +126,7 @@ def _loop(
         leads=leader.leads if leader else None,
         requests=lambda: opened.cluster.requests,
         build=host.build,
-        own=token.numbers(host.own_numbers),
+        own=token.numbers(host.process_numbers),
     )
     loop = Loop(cycles, numbers, leader, stopping, deadline=settings.deadline, notify=notify)
     loop.token = token.complaint

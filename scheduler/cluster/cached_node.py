@@ -17,7 +17,7 @@ from vgpu.placement.dialects import SchedulerScheme
 from vgpu.placement.node_view import (
     NEVER_SEEN,
     CandidateView,
-    ForeignPromise,
+    ForeignReservation,
     StandingPod,
     ViewParts,
     node_view,
@@ -73,7 +73,7 @@ class CachedNode:
         self.node: Node | None = None
         self.scheme: SchedulerScheme | PlacementReason = PlacementReason.UNKNOWN_NODE
         self.pods: dict[str, Pod] = {}
-        self.promises: dict[str, ForeignPromise] = {}
+        self.promises: dict[str, ForeignReservation] = {}
         self.reservations: dict[str, PodReservation] = {}
         self.unreadable: dict[str, str] = {}
         self.unhealthy = ""

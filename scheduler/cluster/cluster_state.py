@@ -25,7 +25,7 @@ from vgpu.model.objects import (
     holds_devices,
 )
 from vgpu.placement.dialects import SchedulerScheme
-from vgpu.placement.node_view import foreign_promise, scheme_of
+from vgpu.placement.node_view import foreign_reservation, scheme_of
 from vgpu.placement.result import PlacementReason
 from vgpu.quota.usage import PodUsage, counted_usage, node_model, usage_of_shares
 from vgpu.schemes.codec import ClaimError
@@ -422,7 +422,7 @@ class ClusterState:
             cached.change()
             self.settle(uid)
         elif uid not in self._reserved:
-            promise = foreign_promise(pod, self._schemes)
+            promise = foreign_reservation(pod, self._schemes)
             if promise is not None:
                 self._promised[key] = promise.node
                 cached = self.cached(promise.node)

@@ -484,7 +484,7 @@ def note(kind, api_version, obj, message, **changes):
         uid=meta["uid"],
         reason="VgpuEvicted",
         message=message,
-        at=NOW,
+        happened_at=NOW,
         component="vgpu-reconciler",
         **changes,
     )
@@ -496,7 +496,7 @@ def test_an_event_that_is_said_again_is_counted_up(cluster, api, pods):
     (event,) = api.client.events(pods[0])
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "VgpuEvicted", 1)
     assert event["source"] == {"component": "vgpu-reconciler"}
-    cluster.write_event(replace(said, at=NOW + 60))
+    cluster.write_event(replace(said, happened_at=NOW + 60))
     cluster.write_event(note("Pod", "v1", pods[0], "something else"))
     again, other = sorted(api.client.events(pods[0]), key=lambda each: -each["count"])
     assert (again["message"], again["count"]) == ("its GPU is lost", 2)

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from vgpu.model.facts import Gpu, GpuSample
 from vgpu.model.names import Sharing, Source
 from vgpu.schemes.registry import registry
-from vgpu.schemes.row import OwnGrant
+from vgpu.schemes.row import KubeletGrant
 from vgpu.sources.kubelet import DEFAULT_CHECKPOINT, DEFAULT_LOG_DIR, KubeletSource
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.samples import Observation
@@ -53,8 +53,8 @@ def plugins(node):
 
 
 def sharing(grant):
-    read = OwnGrant(grant.resource, grant.device_ids, grant.env, grant.answered)
-    return registry().own_devices(read).sharing
+    read = KubeletGrant(grant.resource, grant.device_ids, grant.env, grant.answered)
+    return registry().named_devices(read).sharing
 
 
 def holdings(ledger):

@@ -55,7 +55,7 @@ REFUSED = {
     "unknown": (told(f"{STRANGER},NVIDIA,16,5:"), f"device {STRANGER} is not shared on this node"),
     "too-large": (
         told(f"{{0}},NVIDIA,{GPU_GIB * 16 + 1},5:"),
-        "not so much memory is free",
+        "not enough free memory",
     ),
     "raised": (
         told("{0},NVIDIA,17,5:"),

@@ -209,7 +209,7 @@ def test_an_api_server_is_asked_for_what_the_question_needs(cluster, monkeypatch
         ((*OF_15_GB, "--add-node", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
         ((*OF_15_GB, "--drain", "gpu-9"), 1, "there is no node 'gpu-9'. Is it gpu-"),
         (("--pod", "a"), 1, "--pod a: there is no such pod that shares GPUs"),
-        (("--request", "cpu=1"), 1, "the pod requests none of a GPU"),
+        (("--request", "cpu=1"), 1, "the pod requests no GPU"),
         (("-f", "nowhere.yaml"), 1, "--filename nowhere.yaml: No such file or directory"),
     ],
 )

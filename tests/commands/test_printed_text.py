@@ -292,10 +292,10 @@ def test_a_traceback_and_a_log_line_have_no_control_characters(capsys):
 
 
 def test_a_text_for_another_program_is_whole_on_a_terminal_printable(monkeypatch, capsysbinary):
-    output.hand_over(f"# {CONTROL}\n")
+    output.say_document(f"# {CONTROL}\n")
     assert capsysbinary.readouterr().out == f"# {CONTROL}\n".encode()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.hand_over(f"# {CONTROL}\n")
+    output.say_document(f"# {CONTROL}\n")
     assert b"\x1b" not in capsysbinary.readouterr().out
 
 

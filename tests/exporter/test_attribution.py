@@ -33,7 +33,7 @@ from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.objects import Pod
 from vgpu.model.reasons import Reason
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
+from vgpu.schemes.kubeshare.gemini_config import client_name, split_name
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import Observation, with_names
 from vgpu.sources.own_checkpoint import OwnSample
@@ -478,7 +478,7 @@ def test_gaias_limit_file_finds_its_gpu_by_bus_id():
 
 @pytest.mark.parametrize("name", ["infer", "a-model-with-a-name-that-is-too-long-for-gemini-x2x7k"])
 def test_kubeshares_line_finds_its_pod_by_name_or_key(name):
-    namespace, pod = split_name(tenant_name("ml", name))
+    namespace, pod = split_name(client_name("ml", name))
     limits = LimitSample(
         (
             LimitFile(

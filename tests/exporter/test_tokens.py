@@ -23,7 +23,7 @@ from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, hashed
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
 from vgpu.metrics.render import Format, Renderer
-from vgpu.model.facts import TokenSample, TokenTenant
+from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.names import PodRef, Scheme, Source
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.units import GIB
@@ -32,14 +32,14 @@ from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
 from vgpu.sources.samples import Observation
-from vgpu.sources.token_page import FIELDS, MAX_TENANTS, TokenPage, parse_token_page
+from vgpu.sources.token_page import FIELDS, MAX_CLIENTS, TokenPage, parse_token_page
 from vgpu.web.config import WebConfigFile
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 
 READY = "vgpu_token_ready 1\n"
 WHO = f'uuid="{UUID}",namespace="ml",pod="train-0"'
-TENANTS = TokenSample((TokenTenant(UUID, "ml", "train-0", 0.5, 0.8, 0.4, 7.5),))
+TENANTS = TokenSample((TokenClient(UUID, "ml", "train-0", 0.5, 0.8, 0.4, 7.5),))
 
 
 def page(**fields):
@@ -53,16 +53,16 @@ def page(**fields):
 def test_what_the_daemon_serves_is_what_the_exporter_reads():
     with PretendedScheduler(lambda _: sharing(99), TABLES) as daemon:
         sample = TokenPage(f"http://{daemon.target}/metrics").sample()
-    train, notebook = sample.tenants
+    train, notebook = sample.clients
     assert sample.rejections == ()
-    assert train == TokenTenant(UUID, "research", "train-0", 0.5, 0.8, 0.5, train.wait_seconds)
+    assert train == TokenClient(UUID, "research", "train-0", 0.5, 0.8, 0.5, train.wait_seconds)
     assert (notebook.request_ratio, notebook.limit_ratio) == (0.2, 1.0)
     assert notebook.wait_seconds == pytest.approx(49.6)
 
 
 def test_a_pod_whose_share_is_unknown_has_no_request():
-    assert parse_token_page(page(window_share_ratio="0.25"), "url").tenants == (
-        TokenTenant(UUID, "ml", "train-0", window_share_ratio=0.25),
+    assert parse_token_page(page(window_share_ratio="0.25"), "url").clients == (
+        TokenClient(UUID, "ml", "train-0", window_share_ratio=0.25),
     )
 
 
@@ -70,7 +70,7 @@ def test_a_pod_whose_share_is_unknown_has_no_request():
 def test_an_impossible_number_costs_its_pod_alone(text):
     good = page(request_ratio="0.5").replace("train-0", "good-0")
     sample = parse_token_page(page(window_share_ratio=text) + good, "url")
-    assert [each.pod for each in sample.tenants] == ["good-0"]
+    assert [each.pod for each in sample.clients] == ["good-0"]
     assert [each.reason for each in sample.rejections] == [Reason.IMPLAUSIBLE]
 
 
@@ -84,7 +84,7 @@ def test_an_impossible_number_costs_its_pod_alone(text):
 )
 def test_a_name_that_kubernetes_does_not_have_is_refused(who, reason):
     sample = parse_token_page(f"{READY}vgpu_token_request_ratio{{{who}}} 0.5\n", "url")
-    assert sample.tenants == ()
+    assert sample.clients == ()
     assert [each.reason for each in sample.rejections] == [reason]
 
 
@@ -97,7 +97,7 @@ def test_a_name_that_kubernetes_does_not_have_is_refused(who, reason):
         READY
         + "".join(
             page(request_ratio="0.5").replace("train-0", f"train-{number}")
-            for number in range(MAX_TENANTS + 1)
+            for number in range(MAX_CLIENTS + 1)
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_any_labels_and_values_are_a_pod_a_refusal_or_nothing(series):
         for name, pod, more, value in series
     )
     sample = parse_token_page(READY + "\n".join(lines), "url")
-    for each in sample.tenants:
+    for each in sample.clients:
         assert set(each.pod) <= set("ml0-9.e")
         shares = each.request_ratio, each.limit_ratio, each.window_share_ratio
         assert all(share is None or 0 <= share <= 1 for share in shares)
@@ -220,7 +220,7 @@ def test_a_variable_in_brackets_is_an_address_of_either_family(address):
     """As the chart has it, which does not know which of them the node has."""
     host = address.rpartition(":")[0].strip("[]")
     with daemon(address) as port:
-        assert TokenPage(f"http://[{host}]:{port}/metrics").sample().tenants
+        assert TokenPage(f"http://[{host}]:{port}/metrics").sample().clients
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def secured(tmp_path):
 
 def test_certificates_and_a_password_open_a_secured_daemon(secured):
     url, access = secured
-    assert TokenPage(url, access).sample().tenants
+    assert TokenPage(url, access).sample().clients
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_password_is_read_again_for_each_sample(secured):
         page.sample()
     assert failed.value.reason is Reason.UNREADABLE
     password.write_text("secret")
-    assert page.sample().tenants
+    assert page.sample().clients
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from deviceplugin.metrics import PluginView, Wait
 from deviceplugin.reasons import BindRefusal
 from deviceplugin.status_server import routes
 from vgpu.model.facts import GpuSample, XidCount
-from vgpu.program.process import build_info, own_numbers
+from vgpu.program.process import build_info, process_numbers
 from vgpu.schemes.volcano.codec import VOLCANO, Volcano
 from vgpu.web.server import WebServer
 
@@ -66,7 +66,7 @@ def before_anybody_came(sample: GpuSample, factor: int, *xids: XidCount) -> Plug
         write_counts={},
         requests={("list", "200"): 2, ("watch", "200"): 2},
         build=build_info(),
-        own=own_numbers(None)(),
+        own=process_numbers(None)(),
     )
 
 

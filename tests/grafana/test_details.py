@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.families import OWN_TABLES, Detail, own_tables
+from exporter.families import OWN_TABLES, Detail, process_tables
 from tests.support.environment import ROOT
 from vgpucli.top import reading as top_reading
 
@@ -21,7 +21,7 @@ SHIPPED = (
 
 
 def names(details):
-    return {family.name for table in own_tables(details) for family in table.families}
+    return {family.name for table in process_tables(details) for family in table.families}
 
 
 def names_in(path):
@@ -35,7 +35,7 @@ def test_what_is_shipped_needs_only_the_metrics_that_are_served_by_default(path)
 
 
 def test_all_details_are_all_families():
-    assert own_tables(Detail) == OWN_TABLES
+    assert process_tables(Detail) == OWN_TABLES
 
 
 @pytest.mark.parametrize("detail", Detail)

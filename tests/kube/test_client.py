@@ -378,7 +378,7 @@ def test_an_event_is_said_once_and_then_counted():
     counted = answer({**NAMED, "count": 4})
     with serving(answer(NAMED), exists, counted, answer(NAMED)) as (cluster, server):
         cluster.write_event(NOTE)
-        cluster.write_event(replace(NOTE, at=NOTE.at + 60))
+        cluster.write_event(replace(NOTE, happened_at=NOTE.happened_at + 60))
     created, again, read, counted = server.requests
     event = json.loads(created[3])
     name = event["metadata"]["name"]
@@ -418,7 +418,7 @@ def test_an_event_is_said_once_and_then_counted():
             uid=st.sampled_from(["u", "v"]),
             reason=st.sampled_from(["A", "B"]),
             message=st.one_of(st.sampled_from(["", "é" * 600, "x" * 2000]), st.text()),
-            at=st.floats(0, 2e9),
+            happened_at=st.floats(0, 2e9),
             type=st.sampled_from(NoteType),
             component=st.sampled_from(["vgpu-reconciler", "vgpu-device-plugin"]),
         ),

@@ -17,7 +17,7 @@ from tests.kubeshare.model_cluster import share_pod
 from vgpu.model.facts import Grant
 from vgpu.model.reasons import SourceError
 from vgpu.schemes.kubeshare.daemon import format_ports, parse_ports
-from vgpu.schemes.kubeshare.gemini_config import parse_config, tenant_name
+from vgpu.schemes.kubeshare.gemini_config import client_name, parse_config
 
 A, B = "GPU-a", "GPU-b"
 CLOSE_WRITE, MOVED_TO = 0x8, 0x80
@@ -69,7 +69,7 @@ def test_a_pod_whose_name_is_too_long_for_gemini_has_a_key(tmp_path):
     tables = tables_of([structs.replace(found, pod=structs.replace(found.pod, ref=ref))], "n1")
     folder = GeminiFolder(tmp_path)
     folder.write(tables)
-    key = tenant_name("ns", LONG)
+    key = client_name("ns", LONG)
     assert len(key) == 32
     assert (tmp_path / CONFIG / A).read_text() == f"1\n{key} 0.500000 1.000000 1073741824\n"
     assert (tmp_path / PORTS / A).read_text() == f"1\n{key} 50051\n"

@@ -14,7 +14,7 @@ from vgpu.model.units import GIB, MIB
 from vgpu.placement.dialects import demand_of, scheduler_schemes
 from vgpu.placement.node_view import (
     Reservation,
-    foreign_promise,
+    foreign_reservation,
     node_view,
     scheme_of,
 )
@@ -233,14 +233,14 @@ def test_another_schedulers_reservation_holds_the_gpus_that_it_names():
         "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,4096,0:;",
     }
     waiting = pod("a", asking("hami", 4096), node="", annotations=annotations)
-    promise = foreign_promise(waiting, SCHEMES)
+    promise = foreign_reservation(waiting, SCHEMES)
     assert (promise.node, promise.system) == ("n1", "hami")
     view = node_view(hami_node(), HAMI, (), [promise], (), now=NOW)
     assert [gpu.memory_bytes // MIB for gpu in view.candidate.gpus] == [4096, 0]
     assert (view.reason, view.standing_reason) == (None, PlacementReason.OTHER_SCHEDULER)
-    assert foreign_promise(pod("b", asking("hami", 1), node=""), SCHEMES) is None
-    assert foreign_promise(structs.replace(waiting, gated=True), SCHEMES) is None
-    assert foreign_promise(structs.replace(waiting, containers=()), SCHEMES) is None
+    assert foreign_reservation(pod("b", asking("hami", 1), node=""), SCHEMES) is None
+    assert foreign_reservation(structs.replace(waiting, gated=True), SCHEMES) is None
+    assert foreign_reservation(structs.replace(waiting, containers=()), SCHEMES) is None
 
 
 def test_hami_tries_idle_gpus_first_and_full_ones_where_the_pod_asks_for_it():

@@ -8,13 +8,13 @@ from prometheus_client.registry import CollectorRegistry
 
 from tests.support.descriptors import no_descriptors
 from vgpu.program import process
-from vgpu.program.process import OwnProcess
+from vgpu.program.process import ProcessNumbers
 
 MEMORY = ("process_virtual_memory_bytes", "process_resident_memory_bytes")
 
 
 def test_the_numbers_are_those_of_the_prometheus_client():
-    own = OwnProcess().numbers()
+    own = ProcessNumbers().numbers()
     metrics = ProcessCollector(registry=CollectorRegistry()).collect()
     client = {sample.name: sample.value for metric in metrics for sample in metric.samples}
     assert own.keys() == client.keys()
@@ -37,7 +37,7 @@ def test_open_descriptors_are_counted_on_any_kernel(monkeypatch):
 
 
 def test_without_a_descriptor_the_numbers_that_need_one_are_absent(monkeypatch):
-    own = OwnProcess()
+    own = ProcessNumbers()
     monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))  # before Linux 6.2
     with no_descriptors():
         numbers = own.numbers()
@@ -51,11 +51,11 @@ def test_without_a_descriptor_the_numbers_that_need_one_are_absent(monkeypatch):
 
 def test_a_kernel_without_a_boot_time_has_no_start_time(monkeypatch):
     monkeypatch.setattr(process, "_boot_time", lambda: None)
-    assert "process_start_time_seconds" not in OwnProcess().numbers()
+    assert "process_start_time_seconds" not in ProcessNumbers().numbers()
 
 
 def test_a_reader_of_own_numbers_never_raises(monkeypatch):
-    read = process.own_numbers(None)
+    read = process.process_numbers(None)
 
     def no_memory():
         raise MemoryError

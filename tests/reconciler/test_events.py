@@ -23,7 +23,7 @@ def test_an_eviction_is_told_in_words():
     (note,) = notes(evicting(SICK))
     assert (note.kind, note.api_version, note.namespace, note.name) == ("Pod", "v1", "ml", "a")
     assert (note.uid, note.reason, note.type) == (SICK.ref.uid, "VgpuEvicted", NoteType.NORMAL)
-    assert note.at == NOW
+    assert note.happened_at == NOW
     assert note.message == (
         f"the pod was evicted: {Rule.REFUSED.explanation}: "
         f"{Cause.UNEXPECTED_ADMISSION_ERROR.explanation} (refused/unexpected_admission_error)"

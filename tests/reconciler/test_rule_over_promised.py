@@ -34,7 +34,7 @@ STYLES = ("volcano", "hami", "gpushare", "gaia")
 def no_room(sick):
     """The pod as the kubelet has it when our plugin finds no room for it."""
     error = BindRefused(
-        BindRefusal.NO_ROOM, "device GPU-x: not so much memory is free", sick.ref, "main"
+        BindRefusal.NO_ROOM, "device GPU-x: not enough free memory", sick.ref, "main"
     )
     return prestart_failed(sick, prestart_text(error))
 

@@ -16,7 +16,7 @@ from tests.scheduler.test_promise import NODES, UUIDS
 from tests.support.registers import HAMI, VOLCANO, hami_gpu
 from vgpu.model.objects import Node, Pod
 from vgpu.placement.dialects import HAMI_CORDON, PlacementPolicies, demand_of, scheduler_schemes
-from vgpu.placement.node_view import ForeignPromise, Reservation, node_view
+from vgpu.placement.node_view import ForeignReservation, Reservation, node_view
 from vgpu.placement.result import Placement, PlacementReason
 
 OTHER_TYPE = "NVIDIA-A100"
@@ -132,7 +132,7 @@ class ModelNode(msgspec.Struct):
     node: Node | None = None
     unhealthy: str = ""
     bound: dict[str, Pod] = {}
-    promised: dict[str, ForeignPromise] = {}
+    promised: dict[str, ForeignReservation] = {}
     held: dict[str, HeldFor] = {}
     seen: dict[str, float] = {}
 
@@ -178,7 +178,7 @@ def promised(served, model, system, pod, name, at):
     pod = structs.replace(pod, annotations=RESERVED[system](at, name))
     served.show(pod.ref.name, pod)
     if system != "gpushare":  # its annotations name no node
-        model[name].promised[pod.ref.name] = ForeignPromise(pod.ref, name, system, pod)
+        model[name].promised[pod.ref.name] = ForeignReservation(pod.ref, name, system, pod)
 
 
 def preempted(served, model, scheme, pod, name, victims):

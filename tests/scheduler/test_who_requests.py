@@ -18,7 +18,7 @@ from vgpu.kube.kinds import NODES as NODE_KIND
 from vgpu.kube.kinds import PODS
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, Namespace, Pod
-from vgpu.placement.node_view import StandingReason, foreign_promise, node_view
+from vgpu.placement.node_view import StandingReason, foreign_reservation, node_view
 from vgpu.placement.result import PlacementReason
 
 FREE = (["n1"], {})
@@ -118,7 +118,7 @@ def test_whatever_the_annotations_of_a_pod_without_a_request_are_no_number_chang
     )
     before = node_view(node, scheme, bound, (), (), now=NOW)
     assert node_view(node, scheme, [*bound, forged], (), (), now=NOW) == before
-    promise = foreign_promise(structs.replace(forged, node=""), SCHEMES)
+    promise = foreign_reservation(structs.replace(forged, node=""), SCHEMES)
     promised = [promise] if promise else []
     assert node_view(node, scheme, bound, promised, (), now=NOW) == before
 

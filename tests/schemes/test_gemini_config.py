@@ -12,10 +12,10 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.units import GIB, milli, percent
 from vgpu.schemes.kubeshare.gemini_config import (
     SharedPod,
+    client_name,
     format_config,
     parse_config,
     split_name,
-    tenant_name,
 )
 
 EXAMPLE = b"1\nns/name 0.500000 1.000000 1073741824\n"
@@ -29,8 +29,8 @@ def test_the_worked_example_is_read_and_written():
 
 def test_a_name_that_is_too_long_for_geminis_messages_has_a_key():
     short, long = "n" * (47 - len("ns/")), "n" * (48 - len("ns/"))
-    assert tenant_name("ns", short) == f"ns/{short}"
-    key = tenant_name("ns", long)
+    assert client_name("ns", short) == f"ns/{short}"
+    key = client_name("ns", long)
     assert key == hashlib.sha256(f"ns/{long}".encode()).hexdigest()[:32]
     pods = (SharedPod(*split_name(key), 500, 1000, GIB),)
     assert pods[0].name == key

@@ -9,10 +9,10 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.units import GIB, MIB
 from vgpu.schemes.kubeshare.daemon import (
     MANAGER_PORTS,
+    ClientPort,
     ErrorCode,
     GpuTenants,
     Hello,
-    TenantPort,
     format_hello,
     format_ports,
     format_tenants,
@@ -26,7 +26,7 @@ GPU = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 TENANTS = GpuTenants(
     GPU,
     (SharedPod("ns", "name", 500, 1000, GIB), SharedPod("ns", "b", 50, 50, 0)),
-    (TenantPort("ns", "name", 50051), TenantPort("ns", "b", 50052)),
+    (ClientPort("ns", "name", 50051), ClientPort("ns", "b", 50052)),
 )
 LINE = (
     f"{GPU}:ns/name 0.500000 1.000000 1073741824,ns/b 0.050000 0.050000 0,"
@@ -155,7 +155,7 @@ shared = st.builds(
     millis,
     st.integers(0, 10**18 - 1),
 )
-ports = st.builds(TenantPort, names, names, st.integers(0, 65535))
+ports = st.builds(ClientPort, names, names, st.integers(0, 65535))
 
 
 @given(st.lists(shared, max_size=3), st.lists(ports, max_size=3))

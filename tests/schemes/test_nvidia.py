@@ -13,10 +13,10 @@ from vgpu.model.allocation import Allocation, Claim, Share
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing
 from vgpu.model.objects import Node, Pod
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, is_counted, own_devices, parse_device_id
+from vgpu.schemes.nvidia.grant import NVIDIA, UNKNOWN, is_counted, named_devices, parse_device_id
 from vgpu.schemes.nvidia.resources import other_names
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
-from vgpu.schemes.row import OwnDevices, OwnGrant
+from vgpu.schemes.row import KubeletGrant, NamedDevices
 
 G0 = "GPU-11111111-2222-3333-4444-555555555555"
 G1 = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
@@ -30,7 +30,7 @@ HAMI = {ENV: G1, "CUDA_DEVICE_MEMORY_LIMIT_0": "4000m", "CUDA_DEVICE_SM_LIMIT": 
 
 
 def read(resource, *ids, env=None, answered=True, **more):
-    return own_devices(OwnGrant(resource, ids, env or {}, answered, **more))
+    return named_devices(KubeletGrant(resource, ids, env or {}, answered, **more))
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_an_id_names_the_device_whatever_the_strategy_of_the_answer(
     resource, ids, env, shares, sharing
 ):
     devices = read(f"nvidia.com/{resource}", *ids, env=env)
-    assert devices == OwnDevices(NVIDIA, tuple(shares), Sharing(sharing))
+    assert devices == NamedDevices(NVIDIA, tuple(shares), Sharing(sharing))
 
 
 def test_without_an_answer_a_replicas_device_is_known_and_its_sharing_is_not():
     """pod-resources has the IDs alone."""
     devices = read("nvidia.com/gpu", f"{G0}::1", answered=False)
-    assert devices == OwnDevices(NVIDIA, (Share(G0),), Sharing.UNKNOWN)
+    assert devices == NamedDevices(NVIDIA, (Share(G0),), Sharing.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_both_kinds_of_id_may_be_in_one_resource():
 @pytest.mark.parametrize("text", ["tegra", "tegra::0", "all", "all::1", "nvidia0", "nvidia0/vgpu1"])
 def test_an_id_of_no_known_form_is_a_share_of_an_unknown_device(text):
     devices = read("nvidia.com/gpu", text)
-    assert devices == OwnDevices(UNKNOWN, (Share(""),), Sharing.UNKNOWN)
+    assert devices == NamedDevices(UNKNOWN, (Share(""),), Sharing.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_renamed_resource_is_read_while_its_name_is_set():
     with other_names(["example.com/gpu"]):
         devices = read("example.com/gpu", f"{G0}::0")
         assert read("example.com/gpu-memory", f"{G0}::0") is None
-    assert devices == OwnDevices(NVIDIA, (Share(G0),), Sharing.TIME_SLICING)
+    assert devices == NamedDevices(NVIDIA, (Share(G0),), Sharing.TIME_SLICING)
     assert read("example.com/gpu", f"{G0}::0") is None
 
 

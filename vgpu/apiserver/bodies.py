@@ -154,15 +154,15 @@ def event(note: EventNote) -> Body:
         "message": message,
         "type": note.type.value,
         "source": {"component": note.component},
-        "firstTimestamp": _time(note.at),
-        "lastTimestamp": _time(note.at),
+        "firstTimestamp": _time(note.happened_at),
+        "lastTimestamp": _time(note.happened_at),
         "count": 1,
     }
 
 
 def event_again(note: EventNote, count: int) -> Body:
     """A merge patch of an event that has been reported ``count`` times before."""
-    return {"count": count + 1, "lastTimestamp": _time(note.at)}
+    return {"count": count + 1, "lastTimestamp": _time(note.happened_at)}
 
 
 def clipped(text: str, limit: int) -> str:

@@ -15,7 +15,7 @@ from vgpu.model.names import ContainerKind, PodRef, Sharing
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.schemes.nvidia.node import AdvertisedDevices, advertised
-from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.registry import registry
 
@@ -119,7 +119,7 @@ def _holders(pod: Pod) -> Iterator[tuple[str, NvidiaHolder]]:
     for container in pod.containers:
         for resource, number in sorted(container.limits.items()):
             taken_over = container.kind is ContainerKind.INIT and resource in others
-            if number and is_own_resource(resource) and not taken_over:
+            if number and is_nvidia_resource(resource) and not taken_over:
                 state = pod_state(pod, container.name)
                 since = pod.scheduled_at or pod.started_at or pod.created_at
                 yield resource, NvidiaHolder(pod.ref, container.name, number, state, since)

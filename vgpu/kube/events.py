@@ -22,7 +22,7 @@ class EventNote(msgspec.Struct, frozen=True, gc=False):
         kind, api_version, namespace, name, uid: the object; its namespace is "" if it has none.
         reason: one word in CamelCase, for programs.
         message: for people; no more than 1,024 bytes of it are written.
-        at: when it happened, in unix seconds.
+        happened_at: when it happened, in unix seconds.
         component: the program that reports it.
     """
 
@@ -33,7 +33,7 @@ class EventNote(msgspec.Struct, frozen=True, gc=False):
     uid: str
     reason: str
     message: str
-    at: float
+    happened_at: float
     component: str
     type: NoteType = NoteType.NORMAL
 
@@ -42,7 +42,7 @@ def event_note(
     about: Pod | PodRef | Node,
     reason: str,
     message: str,
-    at: float,
+    happened_at: float,
     *,
     component: str,
     type_: NoteType = NoteType.NORMAL,
@@ -54,7 +54,7 @@ def event_note(
     else:
         ref = about.ref if isinstance(about, Pod) else about
         object_ = POD_KIND, "v1", ref.namespace, ref.name, ref.uid
-    return EventNote(*object_, reason, message, at, component, type_)
+    return EventNote(*object_, reason, message, happened_at, component, type_)
 
 
 class EventDeduplicator:
@@ -68,9 +68,11 @@ class EventDeduplicator:
     def is_news(self, note: EventNote) -> bool:
         """Whether the event is not a recent one, by the events' times; remembers it."""
         known = {
-            other: at for other, at in self._reported.items() if abs(note.at - at) < self._seconds
+            other: seconds
+            for other, seconds in self._reported.items()
+            if abs(note.happened_at - seconds) < self._seconds
         }
-        timeless = msgspec.structs.replace(note, at=0.0)
+        timeless = msgspec.structs.replace(note, happened_at=0.0)
         news = timeless not in known
-        self._reported = {**known, timeless: note.at} if news else known
+        self._reported = {**known, timeless: note.happened_at} if news else known
         return news

@@ -25,7 +25,7 @@ from vgpu.model.objects import Container, Pod
 from vgpu.schemes.codec import VISIBLE_DEVICES, ClaimError, SchemeCodec
 from vgpu.schemes.gpushare.env import CONTAINER_UNITS
 from vgpu.schemes.registry import registry
-from vgpu.schemes.row import OwnDevices, OwnGrant
+from vgpu.schemes.row import KubeletGrant, NamedDevices
 from vgpu.schemes.volcano.codec import is_shared, memory_limit
 
 _DEVICE = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,90}|[0-9]{1,4}")
@@ -41,7 +41,7 @@ _MOST_TEXT = 160
 
 
 class GrantContext(msgspec.Struct, frozen=True):
-    """What distinguishes NVIDIA's grants from others: a field of :class:`OwnGrant`."""
+    """What distinguishes NVIDIA's grants from others: a field of :class:`KubeletGrant`."""
 
     registered: frozenset[Scheme] | None = None
 
@@ -88,7 +88,7 @@ class GrantReader:
         grants = _ContainerGrants(
             PodRef(uid, "", ""), container, self._source, by_resource, self._context
         )
-        statements = [*grants.own_devices()]
+        statements = [*grants.named_devices()]
         malformed = [*grants.unreadable()]
         for codec_requests in self._codecs:
             try:
@@ -140,19 +140,21 @@ class _ContainerGrants:
         self.container = container
         self.source = source
         self.env = {k: v for grant in by_resource.values() for k, v in grant.env.items()}
-        self.own: dict[str, OwnDevices] = {}
+        self.own: dict[str, NamedDevices] = {}
         self.ids: dict[str, tuple[str, ...]] = {}
         self._grants = by_resource
         for resource, grant in by_resource.items():
-            devices = registry().own_devices(
-                OwnGrant(resource, grant.device_ids, self.env, grant.answered, context.registered)
+            devices = registry().named_devices(
+                KubeletGrant(
+                    resource, grant.device_ids, self.env, grant.answered, context.registered
+                )
             )
             if devices is None:
                 self.ids[resource] = grant.device_ids
             else:
                 self.own[resource] = devices
 
-    def own_devices(self) -> Iterator[Statement]:
+    def named_devices(self) -> Iterator[Statement]:
         """The devices that their IDs name, in one statement for each scheme."""
         for scheme in dict.fromkeys(devices.scheme for devices in self.own.values()):
             of_scheme = {r: its for r, its in self.own.items() if its.scheme is scheme}

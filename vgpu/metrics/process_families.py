@@ -1,6 +1,6 @@
 """The metrics of every program about itself: its build, its process, its web config file.
 
-Each table is over a view with ``build`` and ``own``, such as :class:`OwnView`;
+Each table is over a view with ``build`` and ``own``, such as :class:`ProcessView`;
 :mod:`vgpu.program.process` reads them.
 """
 
@@ -13,14 +13,14 @@ from vgpu.kube.self_review import NODE_KEY, OWN_NODE_VALUE
 from vgpu.metrics.family import Family, FamilyTable, MetricType
 
 
-class OwnView(msgspec.Struct, frozen=True):
+class ProcessView(msgspec.Struct, frozen=True):
     """What a program reports of itself: its build, and numbers by the name of their family."""
 
     build: Mapping[str, str]
     own: Mapping[str, float]
 
 
-def own_family(
+def process_family(
     name: str, help_: str, kind: MetricType = MetricType.GAUGE, unit: str = ""
 ) -> Family:
     """A family whose number is that of its name in the view's ``own``."""
@@ -52,11 +52,11 @@ WEB: Final = FamilyTable(
     labels=(),
     key=lambda _: (),
     families=(
-        own_family(
+        process_family(
             "vgpu_web_config_last_reload_successful",
             "1 if the file as it is now is in force, 0 if it is broken and an older one is.",
         ),
-        own_family(
+        process_family(
             "vgpu_web_config_reload_failures_total",
             "Attempts to read a broken file.",
             MetricType.COUNTER,
@@ -71,7 +71,7 @@ NODE_TOKEN: Final = FamilyTable(
     labels=(),
     key=lambda _: (),
     families=(
-        own_family(
+        process_family(
             "vgpu_node_token_valid",
             f"1 if the token names this node ({NODE_KEY}), 0 if not: a policy refuses all"
             f" writes. {OWN_NODE_VALUE}: false in the chart switches its rule off.",
@@ -86,21 +86,21 @@ PROCESS: Final = FamilyTable(
     labels=(),
     key=lambda _: (),
     families=(
-        own_family(
+        process_family(
             "process_cpu_seconds_total",
             "CPU time used (CLOCK_PROCESS_CPUTIME_ID).",
             MetricType.COUNTER,
             "seconds",
         ),
-        own_family("process_open_fds", "Open file descriptors (/proc/self/fd)."),
-        own_family("process_max_fds", "The most file descriptors allowed (RLIMIT_NOFILE)."),
-        own_family(
+        process_family("process_open_fds", "Open file descriptors (/proc/self/fd)."),
+        process_family("process_max_fds", "The most file descriptors allowed (RLIMIT_NOFILE)."),
+        process_family(
             "process_virtual_memory_bytes", "Virtual memory (/proc/self/stat).", unit="bytes"
         ),
-        own_family(
+        process_family(
             "process_resident_memory_bytes", "Resident memory (/proc/self/stat).", unit="bytes"
         ),
-        own_family(
+        process_family(
             "process_start_time_seconds",
             "When the process started, in unix time (/proc/self/stat).",
             unit="seconds",
@@ -109,7 +109,7 @@ PROCESS: Final = FamilyTable(
 )
 
 
-def own_tables(view: Callable[[], OwnView]) -> tuple[FamilyTable, ...]:
+def process_tables(view: Callable[[], ProcessView]) -> tuple[FamilyTable, ...]:
     """All tables of a program about itself, beside tables over a view that does not have that."""
     return tuple(
         msgspec.structs.replace(table, rows=lambda _: (view(),))

@@ -496,7 +496,7 @@ class LimitSample(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------- the token daemon
 
 
-class TokenTenant(msgspec.Struct, frozen=True, gc=False):
+class TokenClient(msgspec.Struct, frozen=True, gc=False):
     """A pod that shares the time of a GPU by tokens, as the node's token daemon reports it.
 
     Ratios are of the GPU's time, each None if it is not reported; ``window_share_ratio`` is of the
@@ -516,5 +516,5 @@ class TokenTenant(msgspec.Struct, frozen=True, gc=False):
 class TokenSample(msgspec.Struct, frozen=True):
     """The pods of the token daemon of one node."""
 
-    tenants: tuple[TokenTenant, ...]
+    clients: tuple[TokenClient, ...]
     rejections: tuple[Rejection, ...] = ()

@@ -2,8 +2,8 @@
 
 ``{"version":1,"sha256":"…","data":{…}}``: the digest is over the exact bytes of ``data``. ``data``
 has the node, the scheme, the boot of the node and the time in which it was written, and the
-tenants with their allocations and bindings (:mod:`vgpu.model.admitted_pod`). Unknown fields are
-skipped, so a change that only adds fields keeps the version.
+admitted pods (``tenants``) with their allocations and bindings (:mod:`vgpu.model.admitted_pod`).
+Unknown fields are skipped, so a change that only adds fields keeps the version.
 """
 
 from collections.abc import Iterable
@@ -60,9 +60,9 @@ def file_name(scheme: Scheme) -> str:
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The bytes; they are the same for any order of the tenants."""
-    tenants = tuple(sorted(checkpoint.tenants, key=lambda tenant: tenant.pod))
-    data = msgspec.json.encode(msgspec.structs.replace(checkpoint, tenants=tenants))
+    """The bytes; they are the same for any order of the admitted pods."""
+    admitted = tuple(sorted(checkpoint.tenants, key=lambda admitted_pod: admitted_pod.pod))
+    data = msgspec.json.encode(msgspec.structs.replace(checkpoint, tenants=admitted))
     envelope = _Envelope(VERSION, sha256(data).hexdigest(), msgspec.Raw(data))
     return msgspec.json.encode(envelope) + b"\n"
 
@@ -106,20 +106,20 @@ def _decoded(content: bytes, type_: type[T], object_name: str) -> T:
         raise SourceError(reason, object_name, str(error)) from error
 
 
-def _impossible(tenants: Iterable[AdmittedPod]) -> str:
+def _impossible(admitted: Iterable[AdmittedPod]) -> str:
     """The first impossible value, as text; "" if there is none."""
     uids: set[str] = set()
-    for tenant in tenants:
-        uid = tenant.pod.uid
+    for admitted_pod in admitted:
+        uid = admitted_pod.pod.uid
         if not uid or uid in uids:
             return f"the pod {uid[:64]!r} is there twice" if uid else "a pod without a UID"
         uids.add(uid)
-        for held in (tenant.allocations, tenant.bindings):
+        for held in (admitted_pod.allocations, admitted_pod.bindings):
             names = [entry.container for entry in held]
             if len(set(names)) < len(names):
                 return f"pod {uid[:64]!r}: a container is there twice: {names}"[:300]
-        bound = (share for binding in tenant.bindings for share in binding.shares)
-        for share in (*tenant.shares, *bound):
+        bound = (share for binding in admitted_pod.bindings for share in binding.shares)
+        for share in (*admitted_pod.shares, *bound):
             if not share.device or (share.memory_bytes or 0) < 0 or (share.cores_milli or 0) < 0:
                 return f"pod {uid[:64]!r}: a share that cannot be: {share}"[:300]
     return ""

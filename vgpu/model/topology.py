@@ -107,14 +107,14 @@ class TopologyTree(msgspec.Struct, frozen=True):
 
     def available(self, group: TopologyNode) -> tuple[TopologyGpu, ...]:
         """The group's GPUs of which no share holds any part, in order."""
-        return tuple(self.gpus[at] for at in group.gpus if self.gpus[at].untouched)
+        return tuple(self.gpus[index] for index in group.gpus if self.gpus[index].untouched)
 
     def paths(self) -> Iterator[tuple[TopologyNode, ...]]:
         """For each GPU the groups above it, from its leaf to the one below the root."""
-        for at in range(len(self.gpus)):
+        for index in range(len(self.gpus)):
             path, group = [], self.root
             while group.level is not LinkLevel.GPU:
-                group = next(child for child in group.children if at in child.gpus)
+                group = next(child for child in group.children if index in child.gpus)
                 path.append(group)
             yield tuple(reversed(path))
 
@@ -169,13 +169,15 @@ def holding(
     A share names its GPU by UUID or device node. An amount that it does not limit is held as a
     whole, and all cores hold all memory.
     """
-    position = {name: at for at, gpu in enumerate(topology_gpus) for name in (gpu.node, gpu.uuid)}
+    position = {
+        name: index for index, gpu in enumerate(topology_gpus) for name in (gpu.node, gpu.uuid)
+    }
     position.pop("", None)
     held = list(topology_gpus)
     for share in shares:
-        at = position.get(share.device)
-        if at is not None:
-            held[at] = _holding(held[at], share)
+        index = position.get(share.device)
+        if index is not None:
+            held[index] = _holding(held[index], share)
     return tuple(held)
 
 
@@ -238,11 +240,11 @@ def parse_matrix(
         )
         for columns in rows
     )
-    for at, row in enumerate(matrix):
+    for index, row in enumerate(matrix):
         for other, level in enumerate(row):
-            if (level is LinkLevel.GPU) != (at == other) or level != matrix[other][at]:
+            if (level is LinkLevel.GPU) != (index == other) or level != matrix[other][index]:
                 raise SourceError(
-                    Reason.MALFORMED, object_name, f"GPU{at}, GPU{other}: contradiction"
+                    Reason.MALFORMED, object_name, f"GPU{index}, GPU{other}: contradiction"
                 )
     return matrix
 
@@ -279,12 +281,12 @@ def _lines(tree: TopologyTree, group: TopologyNode, depth: int) -> Iterator[str]
 
 
 def _drawn_before(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, tuple[bool, int]]:
-    first = min(tree.gpus[at].by_minor for at in group.gpus)
+    first = min(tree.gpus[index].by_minor for index in group.gpus)
     return group.level, len(tree.available(group)), first
 
 
 def _label(tree: TopologyTree, group: TopologyNode) -> str:
-    gpus = [tree.gpus[at] for at in group.gpus]
+    gpus = [tree.gpus[index] for index in group.gpus]
     leaf = gpus[0] if group.level is LinkLevel.GPU else None
     name = (
         f"GPU{leaf.index} ("

@@ -194,7 +194,7 @@ def least_free(gpus: Sequence[TopologyGpu]) -> list[TopologyGpu]:
 
 def _least(tree: TopologyTree, group: TopologyNode) -> tuple[int, int, int]:
     """Groups by free GPUs, processes and first GPU; memory the original counts for none."""
-    pids = sum(len(tree.gpus[at].pids) for at in group.gpus)
+    pids = sum(len(tree.gpus[index].pids) for index in group.gpus)
     return len(tree.available(group)), pids, group.gpus[0]
 
 

@@ -50,7 +50,7 @@ class Reservation(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
 
 
-class ForeignPromise(msgspec.Struct, frozen=True):
+class ForeignReservation(msgspec.Struct, frozen=True):
     """Another scheduler's reservation on a node, for a pod that is not bound.
 
     Attributes:
@@ -142,10 +142,10 @@ class CandidateView(msgspec.Struct, frozen=True, gc=False):
 
 def scheme_of(node: Node, schemes: Iterable[SchedulerScheme]) -> SchedulerScheme | PlacementReason:
     """The sharing system whose GPUs the node has registered."""
-    own = [scheme for scheme in schemes if scheme.row.has_devices(node)]
-    if not own:
+    present = [scheme for scheme in schemes if scheme.row.has_devices(node)]
+    if not present:
         return PlacementReason.NO_GPUS
-    return own[0] if len(own) == 1 else PlacementReason.MIXED_NODE
+    return present[0] if len(present) == 1 else PlacementReason.MIXED_NODE
 
 
 class IdleGpus(msgspec.Struct, frozen=True, gc=False):
@@ -220,7 +220,7 @@ def node_view(
     node: Node,
     scheme: SchedulerScheme,
     bound: Sequence[Pod],
-    promised: Sequence[ForeignPromise],
+    foreign: Sequence[ForeignReservation],
     reservations: Iterable[Reservation],
     *,
     now: float,
@@ -230,7 +230,7 @@ def node_view(
 ) -> CandidateView:
     """The node's view.
 
-    ``bound`` are the pods on it that may hold devices, ``promised`` other schedulers' reservations
+    ``bound`` are the pods on it that may hold devices, ``foreign`` other schedulers' reservations
     that name this node; ``reservations`` are our own of pods that are not in ``bound``.
     ``unhealthy`` is the text of the ConfigMap that lists its unhealthy GPUs, ``now`` unix seconds;
     ``seen`` is when pods were first seen as bound, by UID, of which the API server has no time, and
@@ -246,21 +246,21 @@ def node_view(
             f"{error.object_name}: {error.detail}",
         )
     held = parts.held(scheme, bound, node, idle)
-    own = tuple(reservations)
-    gpus = shown = _in_use(idle, held, own)
+    ours = tuple(reservations)
+    gpus = shown = _in_use(idle, held, ours)
     if any(each.claimed is not None for each in held):
         shown = _in_use(
             idle,
             (each if each.claimed is None else HeldByPod(each.claimed) for each in held),
-            own,
+            ours,
         )
     candidate = CandidateNode(node.name, gpus, idle.mode, idle.links)
     lacking = [each.without_gpu for each in held if each.without_gpu is not None]
     reserved = [
-        (promise.pod, shares)
-        for promise in promised
-        if promise.system == scheme.row.name
-        and (shares := _promised_shares(scheme, promise.asking, node, idle))
+        (reservation.pod, shares)
+        for reservation in foreign
+        if reservation.system == scheme.row.name
+        and (shares := _reserved_shares(scheme, reservation.asking, node, idle))
     ]
     if not (lacking or reserved):
         return CandidateView(candidate, held=shown if shown is not gpus else ())
@@ -286,7 +286,7 @@ def node_view(
     )
 
 
-def foreign_promise(pod: Pod, schemes: Iterable[SchedulerScheme]) -> ForeignPromise | None:
+def foreign_reservation(pod: Pod, schemes: Iterable[SchedulerScheme]) -> ForeignReservation | None:
     """The reservation in the annotations of a pod that is not bound; None if none names a node.
 
     A pod that requests nothing has none, whatever its annotations are, and one with a scheduling
@@ -305,7 +305,7 @@ def foreign_promise(pod: Pod, schemes: Iterable[SchedulerScheme]) -> ForeignProm
         except ClaimError:
             continue
         if claim is not None and claim.node:
-            return ForeignPromise(pod.ref, claim.node, scheme.row.name, pod)
+            return ForeignReservation(pod.ref, claim.node, scheme.row.name, pod)
     return None
 
 
@@ -373,7 +373,7 @@ def _in_use(
     return with_all_shares(idle.gpus, in_use, idle.places)
 
 
-def _promised_shares(
+def _reserved_shares(
     scheme: SchedulerScheme, pod: Pod, node: Node, idle: IdleGpus
 ) -> tuple[Share, ...]:
     """What counts of another scheduler's reservation for a pod that is not bound."""

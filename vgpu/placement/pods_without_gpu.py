@@ -56,7 +56,7 @@ def pod_without_gpu(pod: Pod, counted: CountedClaim) -> PodWithoutGpu | None:
     """The bound pod, if not all GPUs that it requests are known by what counts of it."""
     if not counted.missing:
         return None
-    times = [at for at in (pod.scheduled_at, pod.started_at) if at is not None]
+    times = [seconds for seconds in (pod.scheduled_at, pod.started_at) if seconds is not None]
     return PodWithoutGpu(pod.ref, counted.missing, min(times, default=None), counted.unread)
 
 

@@ -20,7 +20,7 @@ class PlacementReason(Explained):
 
     # the pod
     MALFORMED_REQUEST = "malformed_request", "its sharing system does not allow this request"
-    NOTHING_REQUESTED = "nothing_requested", "the pod requests none of a GPU"
+    NOTHING_REQUESTED = "nothing_requested", "the pod requests no GPU"
     SEVERAL_SYSTEMS = "several_systems", "the pod requests GPUs of several sharing systems"
     INIT_CONTAINER = (
         "init_container",

@@ -25,12 +25,12 @@ from typing import IO, Any, Final, Self
 import click
 
 from vgpu.metrics.family import FamilyTable
-from vgpu.metrics.process_families import OwnView, own_tables
+from vgpu.metrics.process_families import ProcessView, process_tables
 from vgpu.program import logs, termination
 from vgpu.program.failures import report
 from vgpu.program.flags import Decorator, composed, log_flags
 from vgpu.program.pages import PROBES
-from vgpu.program.process import build_info, own_numbers
+from vgpu.program.process import build_info, process_numbers
 from vgpu.program.termination import EXIT_FAILURE, exit_now, outlasting
 from vgpu.program.web_flags import PROBE_FLAG, WebOptions, web_flags
 from vgpu.web.config import WebConfigError, WebConfigFile
@@ -68,7 +68,7 @@ class ProgramHost:
 
     Attributes:
         build: what is running, for the build_info metrics.
-        own_numbers: reads the numbers about this process, by the name of their family.
+        process_numbers: reads the numbers about this process, by the name of their family.
         fatal: why the program ends by itself; "" if it does not.
     """
 
@@ -88,7 +88,7 @@ class ProgramHost:
         except WebConfigError as error:
             raise CannotServe(str(error)) from error
         self.build: Mapping[str, str] = build_info()
-        self.own_numbers = own_numbers(self._config)
+        self.process_numbers = process_numbers(self._config)
         self.fatal = ""
         self._server: WebServer | None = None
         self._probes: WebServer | None = None
@@ -131,7 +131,7 @@ class ProgramHost:
         self, tables: Iterable[FamilyTable] = (), view: Callable[[], Any] = lambda: None
     ) -> Handler:
         """The page of metrics: ``tables`` over the ``view`` of each request, and our own tables."""
-        own = own_tables(lambda: OwnView(self.build, self.own_numbers()))
+        own = process_tables(lambda: ProcessView(self.build, self.process_numbers()))
         return metrics_page(LiveMetrics((*tables, *own), view).body)
 
     def start(self, routes: Routes, *, shares_port: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from vgpu.program.flags import env, field
-from vgpu.schemes.nvidia.resources import is_own_resource, other_names
+from vgpu.schemes.nvidia.resources import is_nvidia_resource, other_names
 from vgpu.schemes.registry import registry
 
 NVIDIA_RESOURCE: Final = "--nvidia.resource"
@@ -26,7 +26,7 @@ class _ResourceName(click.ParamType[str]):
         text = str(value)
         if not _RESOURCE.fullmatch(text):
             self.fail(f"{text!r} is not a resource such as example.com/gpu", param, ctx)
-        if is_own_resource(text):
+        if is_nvidia_resource(text):
             self.fail(f"{text!r} is known without this flag", param, ctx)
         for codec in registry().codecs({}):
             if text in codec.resources:

@@ -31,7 +31,7 @@ def say_text(text: str, *, err: bool = False) -> None:
     click.echo(printable_lines(text), nl=False, err=err)
 
 
-def hand_over(text: str) -> None:
+def say_document(text: str) -> None:
     """Print a text of a format that has no escapes, for another program.
 
     The program gets each character; a terminal, as always, printable ones only.

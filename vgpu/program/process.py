@@ -38,7 +38,7 @@ Numbers = Mapping[str, float]
 """Numbers by the name of their family."""
 
 
-class OwnProcess:
+class ProcessNumbers:
     """The numbers of this process, from proc(5)."""
 
     def __init__(self) -> None:
@@ -81,9 +81,9 @@ def readable(read: Callable[[], Numbers]) -> Numbers:
         return {}
 
 
-def own_numbers(config: WebConfigFile | None) -> Callable[[], Numbers]:
+def process_numbers(config: WebConfigFile | None) -> Callable[[], Numbers]:
     """A reader of the numbers about this process, which never raises."""
-    process = OwnProcess()
+    process = ProcessNumbers()
 
     def read() -> Numbers:
         numbers = process.numbers()

@@ -98,8 +98,7 @@ def web_flags(
         ),
         _flag(
             "--web.max-connections",
-            "Open connections at a time. One more takes the place of one that waits for its"
-            " client.",
+            "Maximum open connections; beyond it the longest-stalled one is closed.",
             default=max_connections,
             show_default=True,
             type=click.IntRange(min=1),

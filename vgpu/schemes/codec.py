@@ -79,11 +79,13 @@ class HandshakeState(StrEnum):
 
 
 class Handshake(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler's and the plugin's heartbeat to one another; ``at`` is unix seconds."""
+    """The scheduler's and the plugin's heartbeat to one another; ``written_at`` is in unix
+    seconds, None where it cannot be read.
+    """
 
     key: str
     state: HandshakeState
-    at: float | None
+    written_at: float | None
 
 
 class Mount(msgspec.Struct, frozen=True, gc=False):

@@ -29,7 +29,7 @@ class ObservedCodec(BaseCodec, frozen=True):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """None: its resources are read by the row's :attr:`~vgpu.schemes.row.SchemeRow.own`."""
+        """None: the row's ``named_devices`` reads its resources."""
         return ()
 
     def requests(self, pod: Pod) -> tuple[Request, ...]:  # noqa: ARG002  # there are none

@@ -24,7 +24,7 @@ from vgpu.model.names import ContainerKind, Phase
 from vgpu.model.objects import Pod
 from vgpu.model.units import WHOLE_DEVICE_MILLI, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import registry
 
 UNKNOWN_GPU: Final = "unknown GPU "
@@ -150,4 +150,4 @@ def _asks(pod: Pod, names: Collection[str]) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    return name in registry().resource_names or is_own_resource(name)
+    return name in registry().resource_names or is_nvidia_resource(name)

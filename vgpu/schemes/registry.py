@@ -19,7 +19,7 @@ from vgpu.schemes.gaia.row import GAIA_ROW
 from vgpu.schemes.gpushare.row import GPUSHARE_ROW
 from vgpu.schemes.kubeshare.row import KUBESHARE_ROW
 from vgpu.schemes.nvidia.row import NVIDIA_ROW
-from vgpu.schemes.row import AnnotationRepair, LimitFiles, OwnDevices, OwnGrant, SchemeRow
+from vgpu.schemes.row import AnnotationRepair, KubeletGrant, LimitFiles, NamedDevices, SchemeRow
 from vgpu.schemes.volcano.row import HAMI_ROW, VOLCANO_ROW
 
 ROWS: Final = (
@@ -170,9 +170,9 @@ class SchemeRegistry:
 
     # ------------------------------------------------------------ evidence and repairs
 
-    def own_devices(self, grant: OwnGrant) -> OwnDevices | None:
+    def named_devices(self, grant: KubeletGrant) -> NamedDevices | None:
         """The devices that the kubelet's IDs name themselves; None where they only count."""
-        readers = (row.own for row in self.rows if row.own)
+        readers = (row.named_devices for row in self.rows if row.named_devices)
         return next((devices for read in readers if (devices := read(grant))), None)
 
     @cached_property

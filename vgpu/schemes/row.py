@@ -20,7 +20,7 @@ from vgpu.model.reasons import Explained
 from vgpu.schemes.codec import SchemeCodec
 
 
-class OwnGrant(msgspec.Struct, frozen=True):
+class KubeletGrant(msgspec.Struct, frozen=True):
     """What the kubelet allocated of one resource to one container.
 
     Attributes:
@@ -39,7 +39,7 @@ class OwnGrant(msgspec.Struct, frozen=True):
     registered: frozenset[Scheme] | None = None
 
 
-class OwnDevices(msgspec.Struct, frozen=True):
+class NamedDevices(msgspec.Struct, frozen=True):
     """The devices of a grant, one share for each ID, and how they are shared."""
 
     scheme: Scheme
@@ -260,7 +260,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
             in words; "" if it may.
         join: the pods with what the system's own objects (SharePods) know of them.
         keeps_for_others: whether a pod keeps a GPU for others, and uses nothing of it.
-        own: the kubelet's IDs of one resource -> the devices that they name themselves; None for
+        named_devices: the kubelet's IDs of one resource -> the devices that they name; None for
             IDs that are not of this system, or that only count.
     """
 
@@ -283,7 +283,7 @@ class SchemeRow(msgspec.Struct, frozen=True):
     never_serves: Callable[[Pod, Node], str] | None = None
     join: Callable[[Iterable[Pod], Iterable[Pod]], tuple[Pod, ...]] | None = None
     keeps_for_others: Callable[[Pod], bool] | None = None
-    own: Callable[[OwnGrant], OwnDevices | None] | None = None
+    named_devices: Callable[[KubeletGrant], NamedDevices | None] | None = None
 
 
 _Sized = TypeVar("_Sized", Request, Share, Device)

@@ -61,4 +61,4 @@ def amount(pod: Pod, container: Container, resource: str, most: int) -> int:
 def positions(containers: Sequence[str]) -> dict[str, int]:
     """The number of each container, from 0; names that stand there twice have none."""
     times = Counter(containers)
-    return {name: at for at, name in enumerate(containers) if times[name] == 1}
+    return {name: position for position, name in enumerate(containers) if times[name] == 1}

@@ -188,10 +188,8 @@ class KubeletSource:
             detail = "; ".join(map(str, failures)) or "no folder, file or socket is configured"
             raise SourceError(reason, "kubelet", detail)
 
-        promised = prepared if state is not None else held.resource_claims if held else ()
-        names = frozenset(
-            cdi.name for resource_claim in promised or () for cdi in resource_claim.cdi
-        )
+        in_use = prepared if state is not None else held.resource_claims if held else ()
+        names = frozenset(cdi.name for resource_claim in in_use or () for cdi in resource_claim.cdi)
         missing = read(lambda _: self._specs.missing(names)) or frozenset()
         pieces = (
             (folders, links, checkpoint, held, prepared, drivers, state is None, missing),

@@ -53,10 +53,10 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     Every other field is checked and skipped: it is unknown, or has not the type it should have,
     which to protobuf is the same.
     """
-    at = 0
+    offset = 0
     groups: list[int] = []
-    while at < len(message):
-        tag, at = _varint(message, at, longest=5)
+    while offset < len(message):
+        tag, offset = _varint(message, offset, longest=5)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
             raise WireError(f"field number {number}")
@@ -68,35 +68,35 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
             if not groups or groups.pop() != number:
                 raise WireError("a group ends that did not begin")
         else:
-            start, at = _content(message, at, wire)
+            start, offset = _content(message, offset, wire)
             if wire == _BYTES and not groups:
-                yield number, message[start:at]
+                yield number, message[start:offset]
     if groups:
         raise WireError("a group without end")
 
 
-def _content(message: bytes, at: int, wire: int) -> tuple[int, int]:
+def _content(message: bytes, offset: int, wire: int) -> tuple[int, int]:
     """Where the content of the field whose tag ended at ``at`` begins and ends."""
     if wire == _VARINT:
-        return at, _varint(message, at, longest=10)[1]
+        return offset, _varint(message, offset, longest=10)[1]
     if wire == _BYTES:
-        size, at = _varint(message, at, longest=5)
+        size, offset = _varint(message, offset, longest=5)
     elif wire in _FIXED:
         size = _FIXED[wire]
     else:
         raise WireError(f"wire type {wire}")
-    if size > len(message) - at:
+    if size > len(message) - offset:
         raise WireError("a field is cut off")
-    return at, at + size
+    return offset, offset + size
 
 
-def _varint(message: bytes, at: int, longest: int) -> tuple[int, int]:
+def _varint(message: bytes, offset: int, longest: int) -> tuple[int, int]:
     """The integer that starts at ``at``, of at most ``longest`` bytes, and where it ends."""
     value = 0
-    for shift, byte in enumerate(message[at : at + longest]):
+    for shift, byte in enumerate(message[offset : offset + longest]):
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
-            return value, at + shift + 1
+            return value, offset + shift + 1
     raise WireError("an integer is cut off or too long")
 
 

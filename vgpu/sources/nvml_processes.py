@@ -112,10 +112,10 @@ def newest(
     """
     latest: dict[int, tuple[int, int]] = {}
     end = since
-    for pid, at, percent, *_ in samples:
-        if pid == 0 or not since < at <= until or percent > 100:
+    for pid, time_us, percent, *_ in samples:
+        if pid == 0 or not since < time_us <= until or percent > 100:
             continue
-        end = max(end, at)
-        if pid not in latest or latest[pid][0] < at:
-            latest[pid] = (at, percent)
+        end = max(end, time_us)
+        if pid not in latest or latest[pid][0] < time_us:
+            latest[pid] = (time_us, percent)
     return {pid: percent / 100 for pid, (_, percent) in latest.items()}, end

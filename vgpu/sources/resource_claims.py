@@ -154,8 +154,8 @@ class ResourceClaimSource:
             name: device.uuid for name, device in self._published.devices.items() if device.uuid
         }
 
-    def _is_due(self, at: float | None) -> bool:
-        return at is None or self._clock() - at >= AGAIN_SECONDS
+    def _is_due(self, read_at: float | None) -> bool:
+        return read_at is None or self._clock() - read_at >= AGAIN_SECONDS
 
 
 def _devices(resource_claims: Iterable[ResourceClaim]) -> frozenset[DeviceName]:

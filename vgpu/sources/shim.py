@@ -204,16 +204,16 @@ class ShimSource:
                 folders.pop(name, None)
 
 
-def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bool:
-    """Read the one region of the container's folder ``at`` (name, path); False if it is gone."""
-    name, path = at
+def _look(folder: _Folder, root_fd: int, location: tuple[str, str], now_ns: int) -> bool:
+    """Read the one region of the folder at ``location`` (name, path); False if it is gone."""
+    name, path = location
     is_known = folder.stamp is not None and _is_as_listed(folder.stamp, root_fd, name)
     if is_known and _has_same_region(folder, root_fd, name):
         return True
     folder.files, folder.rejections = (), folder.refused if is_known else ()
     try:
         if is_known:
-            _read_files(folder, root_fd, f"{name}/", at)
+            _read_files(folder, root_fd, f"{name}/", location)
             return True
         fd = open_fd(name, FOLDER_FLAGS, root_fd)
         try:
@@ -222,7 +222,7 @@ def _look(folder: _Folder, root_fd: int, at: tuple[str, str], now_ns: int) -> bo
             folder.entries, folder.refused = list_regions(fd, path)
             if _settled(stamp, now_ns):
                 folder.stamp = stamp
-            _read_files(folder, fd, "", at)
+            _read_files(folder, fd, "", location)
         finally:
             os.close(fd)
     except SourceError as error:
@@ -257,7 +257,7 @@ def _has_same_region(folder: _Folder, root_fd: int, name: str) -> bool:
         return False
 
 
-def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) -> None:
+def _read_files(folder: _Folder, dir_fd: int, prefix: str, location: tuple[str, str]) -> None:
     """Read the folder's regions, whose paths are relative to ``dir_fd`` with the ``prefix``.
 
     Raises SourceError AMBIGUOUS where there are several.
@@ -272,7 +272,7 @@ def _read_files(folder: _Folder, dir_fd: int, prefix: str, at: tuple[str, str]) 
                 refused = Rejection(file_path, error.reason, error.detail)
                 folder.rejections = (*folder.rejections, refused)
     folder.images = images if len(images) == 1 else {}  # several would fill the memory
-    name, path = at
+    name, path = location
     if len(images) > 1:
         raise SourceError(Reason.AMBIGUOUS, path, f"{len(images)} valid regions")
     uid, is_of_container, container = name.partition("_")

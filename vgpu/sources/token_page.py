@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from vgpu.io.http_client import HttpClient, HttpError, HttpFailure, HttpUrl, shown_url
-from vgpu.model.facts import TokenSample, TokenTenant
+from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.http_access import (
@@ -33,7 +33,7 @@ TIMEOUT_SECONDS: Final = 2.0
 PAGE_LIMIT: Final = 4 * 2**20
 """Maximum size of a page in bytes; 511 pods, all that a node can have, need a half."""
 
-MAX_TENANTS: Final = 511
+MAX_CLIENTS: Final = 511
 """Maximum number of pods on a node: KubeShare has no more ports."""
 
 MARK: Final = "vgpu_token_ready"
@@ -45,7 +45,7 @@ FIELDS: Final = {
     "vgpu_token_window_share_ratio": "window_share_ratio",
     "vgpu_token_wait_seconds_sum": "wait_seconds",
 }
-"""The metrics that are read, by the field of a tenant."""
+"""The metrics that are read, by the field of a client pod."""
 
 _RATIOS: Final = ("request_ratio", "limit_ratio", "window_share_ratio")
 
@@ -141,17 +141,17 @@ def parse_token_page(text: str, url: str) -> TokenSample:
             places.setdefault(place, {})[FIELDS[name]] = value
     if not is_of_daemon:
         raise SourceError(Reason.MALFORMED, url, f"not a token daemon: the page has no {MARK}")
-    if len(places) > MAX_TENANTS:
+    if len(places) > MAX_CLIENTS:
         raise SourceError(Reason.MALFORMED, url, f"{len(places)} pods; a node has no more than 511")
-    tenants: list[TokenTenant] = []
+    clients: list[TokenClient] = []
     rejections: list[Rejection] = []
     for place, fields in places.items():
         reason = _complaint(place, fields)
         if reason is None:
-            tenants.append(_tenant(place, fields))
+            clients.append(_client(place, fields))
         else:
             rejections.append(Rejection("/".join(place), reason))
-    return TokenSample(tuple(tenants), tuple(rejections))
+    return TokenSample(tuple(clients), tuple(rejections))
 
 
 def _series(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
@@ -164,9 +164,9 @@ def _series(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
             yield found[1], dict(_LABEL.findall(found[2] or "")), value
 
 
-def _tenant(place: _Place, fields: Mapping[str, float]) -> TokenTenant:
+def _client(place: _Place, fields: Mapping[str, float]) -> TokenClient:
     uuid, namespace, pod = place
-    return TokenTenant(
+    return TokenClient(
         uuid,
         namespace,
         pod,

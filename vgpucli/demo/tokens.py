@@ -25,7 +25,7 @@ from kubeshare.tokens.tally import no_handovers, no_lags
 from kubeshare.tokens.tenant_entry import TenantEntry
 from kubeshare.tokens.tenant_files import TenantFiles
 from simulator.demo_tenants import NOTEBOOK, T4, TRAINER, WORKS
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS, TenantPort, format_ports
+from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS, ClientPort, format_ports
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 
@@ -52,7 +52,7 @@ class TokenSimulation:
     def __init__(self, folder: Path) -> None:
         """``folder`` is that of KubeShare's scheduler on the node, with the file of shares."""
         ports = [
-            TenantPort(pod.ref.namespace, pod.ref.name, port)
+            ClientPort(pod.ref.namespace, pod.ref.name, port)
             for pod, port in zip((TRAINER, NOTEBOOK), MANAGER_PORTS, strict=False)
         ]
         (folder / PORTS).mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from vgpu.kube.installation import (
     ReportedNode,
     Workload,
 )
-from vgpu.schemes.nvidia.resources import is_own_resource
+from vgpu.schemes.nvidia.resources import is_nvidia_resource
 from vgpu.schemes.registry import UnitBytes, registry
 from vgpu.schemes.volcano.key_set import HAMI
 from vgpucli.doctor.access_review import Right
@@ -130,7 +130,7 @@ def node_systems(node: ReportedNode) -> frozenset[str]:
     names = {row.name for row in registry().rows if row.has_devices(node.node)}
     for resource, number in node.node.capacity.items():
         of_hami = resource == HAMI.number and HAMIS in names
-        if number and is_own_resource(resource) and not of_hami:
+        if number and is_nvidia_resource(resource) and not of_hami:
             names.add(NVIDIA)
     return frozenset(names)
 

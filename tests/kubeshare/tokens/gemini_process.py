@@ -12,8 +12,8 @@ from msgspec import structs
 from kubeshare.node_files import GeminiFolder, GpuTable
 from kubeshare.tenant_identity import TenantIdentity
 from tests.support.environment import required_tool
-from vgpu.schemes.kubeshare.daemon import TenantPort
-from vgpu.schemes.kubeshare.gemini_config import SharedPod, split_name, tenant_name
+from vgpu.schemes.kubeshare.daemon import ClientPort
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, client_name, split_name
 
 SOURCE = Path(__file__).with_name("gemini_client.c")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
@@ -87,9 +87,9 @@ def write(folder, pods, ports=None, uuid=UUID, addresses=()):
     """The files as the node component writes them; ports from 50051 on, by pod."""
     if ports is None:
         ports = {each.pod: 50051 + number for number, each in enumerate(pods)}
-    keys = {name: tenant_name("ns", name) for name in ports}
-    lines = tuple(TenantPort(*split_name(keys[name]), port) for name, port in ports.items())
-    shares = (structs.replace(each, **named(tenant_name("ns", each.pod))) for each in pods)
+    keys = {name: client_name("ns", name) for name in ports}
+    lines = tuple(ClientPort(*split_name(keys[name]), port) for name, port in ports.items())
+    shares = (structs.replace(each, **named(client_name("ns", each.pod))) for each in pods)
     who = tuple(TenantIdentity(keys[name], "ns", name, addresses) for name in ports)
     GeminiFolder(folder).write({uuid: GpuTable(tuple(shares), lines, who)})
 

@@ -23,7 +23,7 @@ from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address
 from tests.kubeshare.tokens.recorded_streams import KINDS, path_of, replay
 from tests.support.environment import ROOT
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.schemes.kubeshare.gemini_config import tenant_name
+from vgpu.schemes.kubeshare.gemini_config import client_name
 
 GOLDEN = ROOT / "tests" / "golden" / "gemini"
 
@@ -171,7 +171,7 @@ def test_a_pod_with_a_long_name_has_a_key_and_loses_nothing(serve, tmp_path):
     name = "trainer-of-a-model-with-a-long-name-7d9c5b7f4-x2x7k"
     write(tmp_path, [pod(name)])
     server = serve()
-    key = tenant_name("ns", name)
+    key = client_name("ns", name)
     assert (tmp_path / "config" / UUID).read_text() == f"1\n{key} 0.500000 1.000000 1073741824\n"
     with Client(50051, name=key) as client:
         assert client.ask("quota 0 400") == "quota 350.000"  # the burst came whole

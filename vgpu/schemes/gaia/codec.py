@@ -286,10 +286,10 @@ def _predicate_time(pod: Pod) -> tuple[float | None, tuple[str, ...]]:
     text = pod.annotations.get(PREDICATE_TIME)
     if text is None:
         return None, ()
-    at = seconds(text)
-    if at is None:
+    assumed_at = seconds(text)
+    if assumed_at is None:
         return None, (_remark(pod, PREDICATE_TIME, "not a time in nanoseconds"),)
-    return at, ()
+    return assumed_at, ()
 
 
 def _remark(pod: Pod, key: str, detail: str) -> str:

@@ -133,7 +133,7 @@ def _state(annotations: Mapping[str, str]) -> tuple[Phase, float | None, list[st
     ]
     assigned = [state for state in _STATES if annotations.get(state[0]) == "true"]
     phase = Phase.ASSIGNED if assigned else Phase.ASSUMED
-    times = [at for _, at in assigned or _STATES if at in annotations]
+    times = [time_key for _, time_key in assigned or _STATES if time_key in annotations]
     if phase is Phase.ASSUMED:
         if not any(flag in annotations for flag, _ in _STATES):
             remarks.append(remark(ASSIGNED, _PASSED_OVER, ""))
@@ -141,10 +141,10 @@ def _state(annotations: Mapping[str, str]) -> tuple[Phase, float | None, list[st
             remarks.append(remark(CHANGED_AT, _PASSED_OVER, ""))
     if not times:
         return phase, None, remarks
-    at = seconds(annotations[times[0]])
-    if at is None:
+    changed_at = seconds(annotations[times[0]])
+    if changed_at is None:
         remarks.append(remark(times[0], "not a time in nanoseconds", annotations[times[0]]))
-    return phase, at, remarks
+    return phase, changed_at, remarks
 
 
 def _contradictions(
@@ -204,17 +204,17 @@ def assigned(pod: Pod, now: float) -> dict[str, str]:
     forms = zip((INDEX, ALLOCATION), _STATES, strict=True)
     states = [state for key, state in forms if key in annotations or state[0] in annotations]
     written: dict[str, str] = {}
-    for flag, at in states:
+    for flag, time_key in states:
         if annotations.get(flag) != "true":
-            written |= {flag: "true", at: nanoseconds(now, object_name_of(pod), at)}
+            written |= {flag: "true", time_key: nanoseconds(now, object_name_of(pod), time_key)}
     return written
 
 
 def _write_state(
     keys: tuple[str, str], claim: GpushareAnnotations, object_name: str
 ) -> dict[str, str]:
-    flag, at = keys
+    flag, time_key = keys
     assigned = {flag: "true" if claim.phase is Phase.ASSIGNED else "false"}
     if claim.changed_at is None:
         return assigned
-    return assigned | {at: nanoseconds(claim.changed_at, object_name, at)}
+    return assigned | {time_key: nanoseconds(claim.changed_at, object_name, time_key)}

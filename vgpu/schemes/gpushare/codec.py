@@ -245,8 +245,10 @@ class Gpushare(BaseCodec, frozen=True):
         if not units.keys() <= numbers.keys():
             raise ClaimError(object_name, ALLOCATION, ", ".join(units), "not the app containers")
         phase = claim.allocations[0].phase
-        at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
-        return write_by_container(GpushareAnnotations(units, phase, at), numbers, object_name)
+        changed_at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
+        return write_by_container(
+            GpushareAnnotations(units, phase, changed_at), numbers, object_name
+        )
 
     def _shares(self, amounts: Mapping[int, int]) -> tuple[Share, ...]:
         return tuple(
@@ -322,7 +324,7 @@ def _state(claim: Claim, object_name: str) -> tuple[Phase, float | None]:
     if len(phases) != 1 or Phase.RELEASED in phases:
         raise ClaimError(object_name, ASSIGNED, ", ".join(sorted(phases)), "not one phase for all")
     phase = phases.pop()
-    at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
-    if at is None and phase is Phase.ASSUMED:
+    changed_at = claim.assigned_at if phase is Phase.ASSIGNED else claim.assumed_at
+    if changed_at is None and phase is Phase.ASSUMED:
         raise ClaimError(object_name, CHANGED_AT, "", "missing, and the plugin needs it")
-    return phase, at
+    return phase, changed_at

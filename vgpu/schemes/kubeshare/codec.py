@@ -24,7 +24,7 @@ from vgpu.schemes.codec import (
 )
 from vgpu.schemes.kubeshare import labels as kubeshare_labels
 from vgpu.schemes.kubeshare import sharepod as kubeshare_sharepod
-from vgpu.schemes.kubeshare.gemini_config import tenant_name
+from vgpu.schemes.kubeshare.gemini_config import client_name
 from vgpu.schemes.kubeshare.node import GPU_INFO, parse_gpu_info
 from vgpu.schemes.kubeshare.text import UUID, resolve
 from vgpu.schemes.text import object_name_of
@@ -156,7 +156,7 @@ class KubeShare(BaseCodec, frozen=True):
         if len(uuids) > 1:
             return ContainerEdits(env)
         env["LD_PRELOAD"] = f"{self.library}/libgemhook.so.1"
-        env["POD_NAME"] = tenant_name(pod.namespace, pod.name)
+        env["POD_NAME"] = client_name(pod.namespace, pod.name)
         return ContainerEdits(env, (Mount(self.library, self.library, read_only=True),))
 
 

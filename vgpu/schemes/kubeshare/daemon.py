@@ -1,8 +1,8 @@
 """How KubeShare 1's device manager reports to a node's daemon who may use which GPU.
 
 The daemon connects to TCP port 9797, names its owner and which GPUs it has, then ``heartbeat!``
-every 15 s. The manager answers with one line whenever the tenants of a GPU change, and the daemon
-writes it as two files named after the GPU's UUID: Gemini's config
+every 15 s. The manager answers with one line whenever the client pods of a GPU change, and the
+daemon writes it as two files named after the GPU's UUID: Gemini's config
 (:mod:`vgpu.schemes.kubeshare.gemini_config`) and the ports of the pod managers. Source: KubeShare
 branch release-1.0, ``pkg/configclient`` and ``pkg/devicemanager/config.go``. Our controllers do not
 serve the connection: they use the ports, and the files' formats.
@@ -26,20 +26,20 @@ PORT: Final = 9797
 HEARTBEAT: Final = "heartbeat!\n"
 HEARTBEAT_SECONDS: Final = 15
 SILENCE_SECONDS: Final = 60
-"""Without a heartbeat for longer a node is not ready."""
+"""Maximum time without a heartbeat before a node is not ready, in seconds."""
 
 CONFIG_FOLDER: Final = "/kubeshare/scheduler/config"
 PORTS_FOLDER: Final = "/kubeshare/scheduler/podmanagerport"
 
 MANAGER_PORTS: Final = range(50051, 50562)
-"""Ports of pod managers, one a tenant: 50050 and the index in a bitmap of 512, without index 0."""
+"""Ports of pod managers, one a client pod: 50050 and its index in a bitmap of 512, except 0."""
 
 SCHEDULER_PORTS_BEGIN: Final = 49901
 """Ports of Gemini's schedulers, one a GPU, from here on."""
 
 _MOST_PODS: Final = len(MANAGER_PORTS)
 _POD_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
-_TENANT_PORT = re.compile(
+_CLIENT_PORT = re.compile(
     rf"([a-z0-9][-a-z0-9]{{0,62}}/[a-z0-9][-a-z0-9.]{{0,252}}|{NAME_KEY}) ([0-9]{{1,5}})"
 )
 _MOST_PORT: Final = 65535
@@ -76,8 +76,8 @@ class Hello(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...]
 
 
-class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Where a tenant of a GPU finds its pod manager; named as in :class:`SharedPod`."""
+class ClientPort(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where a client pod of a GPU finds its pod manager; named as in :class:`SharedPod`."""
 
     namespace: str
     pod: str
@@ -90,11 +90,11 @@ class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class GpuTenants(msgspec.Struct, frozen=True):
-    """The tenants of one GPU; none once its virtual GPU is gone."""
+    """The client pods of one GPU; none once its virtual GPU is gone."""
 
     uuid: str
     pods: tuple[SharedPod, ...] = ()
-    ports: tuple[TenantPort, ...] = ()
+    ports: tuple[ClientPort, ...] = ()
 
 
 def format_hello(hello: Hello) -> str:
@@ -116,7 +116,7 @@ def parse_hello(text: str, object_name: str = "daemon") -> Hello:
 def format_tenants(gpu: GpuTenants) -> str:
     """The manager's line."""
     pods = "".join(f"{gemini_config.format_line(pod)}," for pod in gpu.pods)
-    ports = "".join(f"{_port_line(tenant)}," for tenant in gpu.ports)
+    ports = "".join(f"{_port_line(client)}," for client in gpu.ports)
     return f"{gpu.uuid}:{pods}:{ports}\n"
 
 
@@ -134,7 +134,7 @@ def parse_tenants(line: str, object_name: str = "manager") -> GpuTenants:
             for number, text in enumerate(_entries(pods, object_name), start=1)
         ),
         tuple(
-            _tenant_port(text, f"port {number}", object_name)
+            _client_port(text, f"port {number}", object_name)
             for number, text in enumerate(_entries(ports, object_name), start=1)
         ),
     )
@@ -149,13 +149,13 @@ def _entries(text: str, object_name: str) -> list[str]:
     return entries
 
 
-def format_ports(ports: Iterable[TenantPort]) -> bytes:
+def format_ports(ports: Iterable[ClientPort]) -> bytes:
     """The file of a GPU's ports: their number, then a line for each."""
-    lines = [f"{_port_line(tenant)}\n" for tenant in ports]
+    lines = [f"{_port_line(client)}\n" for client in ports]
     return "".join([f"{len(lines)}\n", *lines]).encode()
 
 
-def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort, ...]:
+def parse_ports(content: bytes, object_name: str = "ports") -> tuple[ClientPort, ...]:
     """The file of a GPU's ports. Raises SourceError MALFORMED, naming the line."""
     first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PODS + 2)
     if lines and lines[-1] == "":
@@ -164,17 +164,17 @@ def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort,
         detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     return tuple(
-        _tenant_port(line, f"line {number}", object_name)
+        _client_port(line, f"line {number}", object_name)
         for number, line in enumerate(lines, start=2)
     )
 
 
-def _port_line(tenant: TenantPort) -> str:
-    return f"{tenant.name} {tenant.port}"
+def _port_line(client: ClientPort) -> str:
+    return f"{client.name} {client.port}"
 
 
-def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
-    matched = _TENANT_PORT.fullmatch(text)
+def _client_port(text: str, where: str, object_name: str) -> ClientPort:
+    matched = _CLIENT_PORT.fullmatch(text)
     if matched is None or int(matched[2]) > _MOST_PORT:
         raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
-    return TenantPort(*split_name(matched[1]), int(matched[2]))
+    return ClientPort(*split_name(matched[1]), int(matched[2]))

@@ -7,8 +7,8 @@ before request. A request is never above its limit, so a file in that order is r
 the two differ, rather than read with the columns crossed.
 
 Gemini's messages have 80 bytes, in which a name of more than 47 cuts off what follows, and one of
-more than 63 overruns a buffer in the tenant. Our controllers give such a pod a key in place of its
-name, here and in its environment: 32 hexadecimal digits.
+more than 63 overruns a buffer in the client pod. Our controllers give such a pod a key in place of
+its name, here and in its environment: 32 hexadecimal digits.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def split_name(name: str) -> tuple[str, str]:
     return (namespace, pod) if slash else ("", name)
 
 
-def tenant_name(namespace: str, pod: str) -> str:
+def client_name(namespace: str, pod: str) -> str:
     """The name by which Gemini knows a pod: its own, or a key that is computed from it."""
     name = f"{namespace}/{pod}"
     if len(name.encode()) <= MAX_NAME_BYTES:

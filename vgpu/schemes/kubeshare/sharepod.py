@@ -169,7 +169,7 @@ def written(
 def join(pods: Iterable[Pod], share_pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """The pods, with what their SharePods know of them; then the SharePods that have no pod yet.
 
-    A SharePod and its real pod are one tenant: the kubelet knows the pod's UID only, the GPU is
+    A SharePod and its real pod are one pod: the kubelet knows the pod's UID only, the GPU is
     known to the SharePod only. They belong together by the UID in the pod's owner reference.
     """
     waiting = {share_pod.ref.uid: share_pod for share_pod in share_pods}

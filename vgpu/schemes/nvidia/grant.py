@@ -21,8 +21,8 @@ from vgpu.model.allocation import Share
 from vgpu.model.names import Scheme, Sharing
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.codec import NO_DEVICES, VISIBLE_DEVICES
-from vgpu.schemes.nvidia.resources import PREFIX, is_only_nvidias, is_own_resource
-from vgpu.schemes.row import OwnDevices, OwnGrant
+from vgpu.schemes.nvidia.resources import PREFIX, is_nvidia_resource, is_only_nvidias
+from vgpu.schemes.row import KubeletGrant, NamedDevices
 from vgpu.schemes.volcano.env import is_shared
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -81,7 +81,7 @@ MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 """The folder of the MPS control daemon's pipe."""
 
 
-def own_devices(grant: OwnGrant) -> OwnDevices | None:
+def named_devices(grant: KubeletGrant) -> NamedDevices | None:
     """The devices that NVIDIA's plugin allocated; None if the resource is another system's."""
     resource = grant.resource
     named_so = resource.startswith(PREFIX) or is_only_nvidias(resource)
@@ -92,11 +92,13 @@ def own_devices(grant: OwnGrant) -> OwnDevices | None:
     ids = [parse_device_id(text) for text in grant.device_ids]
     named = [device_id for device_id in ids if device_id]
     if len(named) == len(ids):
-        return OwnDevices(_scheme(grant, named), tuple(map(_share, named)), _sharing(grant, named))
-    if not is_own_resource(resource) or any(map(is_counted, grant.device_ids)):
+        return NamedDevices(
+            _scheme(grant, named), tuple(map(_share, named)), _sharing(grant, named)
+        )
+    if not is_nvidia_resource(resource) or any(map(is_counted, grant.device_ids)):
         return None
     shares = tuple(Share(device_id.device if device_id else "") for device_id in ids)
-    return OwnDevices(UNKNOWN, shares, Sharing.UNKNOWN)
+    return NamedDevices(UNKNOWN, shares, Sharing.UNKNOWN)
 
 
 def _share(device_id: DeviceId) -> Share:
@@ -104,7 +106,7 @@ def _share(device_id: DeviceId) -> Share:
     return Share(device_id.device, None, WHOLE_DEVICE_MILLI if device_id.replica is None else None)
 
 
-def _scheme(grant: OwnGrant, ids: list[DeviceId]) -> Scheme:
+def _scheme(grant: KubeletGrant, ids: list[DeviceId]) -> Scheme:
     """The scheme: HAMi's plugin registers MIG instances by their UUID, too, and answers alike.
 
     Only what its node registers at the API server distinguishes the two.
@@ -117,7 +119,7 @@ def _scheme(grant: OwnGrant, ids: list[DeviceId]) -> Scheme:
     return Scheme.VOLCANO if Scheme.VOLCANO in grant.registered else NVIDIA
 
 
-def _sharing(grant: OwnGrant, ids: list[DeviceId]) -> Sharing:
+def _sharing(grant: KubeletGrant, ids: list[DeviceId]) -> Sharing:
     replicas = any(one.replica is not None for one in ids)
     if any(one.is_instance for one in ids):
         return Sharing.MIG_TIME_SLICING if replicas else Sharing.MIG

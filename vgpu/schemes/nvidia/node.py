@@ -14,7 +14,7 @@ import msgspec
 from vgpu.model.names import Sharing
 from vgpu.model.objects import Node
 from vgpu.model.units import MIB
-from vgpu.schemes.nvidia.resources import GPU, INSTANCES, RENAMED, is_own_resource
+from vgpu.schemes.nvidia.resources import GPU, INSTANCES, RENAMED, is_nvidia_resource
 from vgpu.schemes.text import number
 
 _SHARED: Final = "-SHARED"
@@ -53,7 +53,7 @@ class AdvertisedDevices(msgspec.Struct, frozen=True):
 def advertised(node: Node) -> Iterator[AdvertisedDevices]:
     """The devices of each resource of NVIDIA's own plugin on the node, by name."""
     for resource, units in sorted(node.allocatable.items()):
-        if is_own_resource(resource):
+        if is_nvidia_resource(resource):
             yield _described(node, resource, units)
 
 

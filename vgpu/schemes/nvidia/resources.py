@@ -47,6 +47,6 @@ def is_only_nvidias(resource: str) -> bool:
     return resource == SHARED or resource.startswith(INSTANCES) or resource in _others
 
 
-def is_own_resource(resource: str) -> bool:
+def is_nvidia_resource(resource: str) -> bool:
     """Whether a resource has a name of NVIDIA's own plugin; ``nvidia.com/gpu`` may be HAMi's."""
     return resource == GPU or is_only_nvidias(resource)

@@ -4,7 +4,7 @@ from typing import Final
 
 from vgpu.model.objects import Node
 from vgpu.schemes.codec import SchemeCodec
-from vgpu.schemes.nvidia.grant import NVIDIA, own_devices
+from vgpu.schemes.nvidia.grant import NVIDIA, named_devices
 from vgpu.schemes.observed_codec import ObservedCodec
 from vgpu.schemes.row import KeyPrefixes, SchemeRow
 
@@ -26,5 +26,5 @@ NVIDIA_ROW: Final = SchemeRow(
     keys=KeyPrefixes(),
     shares_cores=False,
     has_allocate=False,
-    own=own_devices,
+    named_devices=named_devices,
 )

@@ -67,7 +67,7 @@ def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim
     remarks: list[str] = []
     unserved = _unserved(pod, key_set.to_allocate, unit, held, remarks)
     bind_phase = _bind_phase(pod, key_set.bind_phase, remarks)
-    ended, promised_at = _time(pod, key_set.time, remarks)
+    ended, reserved_at = _time(pod, key_set.time, remarks)
     _, bound_at = _time(pod, key_set.bind_time, remarks)
     done = bind_phase == SUCCESS or (ended and not bind_phase)
     waiting = frozenset(name for name, _ in held) if unserved is None else frozenset(unserved)
@@ -81,7 +81,7 @@ def read(pod: Pod, key_set: KeySet, unit: int, asking: Collection[str]) -> Claim
             )
             for name, shares in held
         ),
-        assumed_at=bound_at if promised_at is None else promised_at,
+        assumed_at=bound_at if reserved_at is None else reserved_at,
         unserved=tuple(unserved or ()),
         failed=bind_phase == FAILED,
         remarks=tuple(remarks),
@@ -209,10 +209,10 @@ def _time(pod: Pod, key: str, remarks: list[str]) -> tuple[bool, int | None]:
     text = pod.annotations.get(key)
     if text is None or text == str(ENDED):
         return text is not None, None
-    at = number(text, MOST_SECONDS)
-    if at is None:
+    seconds = number(text, MOST_SECONDS)
+    if seconds is None:
         remarks.append(remark(key, "not a time in unix seconds", text))
-    return False, at
+    return False, seconds
 
 
 # ---------------------------------------------------------------- writing

@@ -199,10 +199,12 @@ def _devices(frame: Frame, body: bytes, object_name: str) -> tuple[RegionDevice,
     if count > MAX_DEVICES:
         raise SourceError(Reason.DEVICE_COUNT, object_name, f"device_num {count}")
     end = frame.uuids + count * UUID_BYTES
-    uuids = [_uuid(body[at : at + UUID_BYTES]) for at in range(frame.uuids, end, UUID_BYTES)]
+    uuids = [
+        _uuid(body[offset : offset + UUID_BYTES]) for offset in range(frame.uuids, end, UUID_BYTES)
+    ]
     if "" in uuids:
-        at = frame.uuids + uuids.index("") * UUID_BYTES
-        shown = body[at : at + UUID_BYTES].partition(b"\0")[0]
+        offset = frame.uuids + uuids.index("") * UUID_BYTES
+        shown = body[offset : offset + UUID_BYTES].partition(b"\0")[0]
         raise SourceError(Reason.BAD_UUID, object_name, repr(shown)[1:])
     if len(set(uuids)) != count:
         raise SourceError(Reason.DUPLICATE_UUID, object_name, ", ".join(uuids))
@@ -240,7 +242,9 @@ def _processes(
     slots = range(frame.slots, frame.slots + frame.slot_size * proc_num, frame.slot_size)
 
     def read(layout: Layout, *, wraps: bool) -> tuple[RegionProcess, ...]:
-        return tuple(_slot(layout, devices, body, at, object_name, wraps=wraps) for at in slots)
+        return tuple(
+            _slot(layout, devices, body, offset, object_name, wraps=wraps) for offset in slots
+        )
 
     if layout is not _V11:
         return layout, read(layout, wraps=True)
@@ -261,15 +265,15 @@ def _processes(
 
 
 def _slot(
-    layout: Layout, devices: int, body: bytes, at: int, object_name: str, *, wraps: bool
+    layout: Layout, devices: int, body: bytes, start: int, object_name: str, *, wraps: bool
 ) -> RegionProcess:
     """A slot; a counter that has wrapped is None if ``wraps``, else an error."""
-    if layout.seqlock is not None and _WORD.unpack_from(body, at + layout.seqlock)[0] & 1:
+    if layout.seqlock is not None and _WORD.unpack_from(body, start + layout.seqlock)[0] & 1:
         raise SourceError(Reason.CHANGED_WHILE_READ, object_name, "a slot is being written")
-    values = _shape(layout.id, devices).unpack_from(body, at + layout.used)
+    values = _shape(layout.id, devices).unpack_from(body, start + layout.used)
     status = values[-1]
     if layout.twin_status is not None:
-        (twin,) = _INT.unpack_from(body, at + layout.twin_status)
+        (twin,) = _INT.unpack_from(body, start + layout.twin_status)
         if status not in _STATUSES or (status == _DEAD and twin in _ALIVE):
             raise SourceError(
                 Reason.INCONSISTENT_SUMS, object_name, f"status {status}, beside {twin}"
@@ -288,7 +292,7 @@ def _slot(
         if sm_util is not None and sm_util > FULL_PERCENT:
             sm_util = None
         used.append(RegionUse(context, module, data, offset, total, sm_util))
-    pid, host_pid = _IDS.unpack_from(body, at)
+    pid, host_pid = _IDS.unpack_from(body, start)
     return RegionProcess(pid, host_pid, status, tuple(used))
 
 
@@ -302,12 +306,12 @@ def _shape(layout_id: str, devices: int) -> struct.Struct:
     """A slot from ``used`` to ``status``: 5 words per device, then sm_util per device, status."""
     layout = LAYOUTS[layout_id]
     memory = f"5Q{layout.used_stride - 40}x" * devices  # 40: context, module, data, offset, total
-    at = layout.used + layout.used_stride * devices
+    offset = layout.used + layout.used_stride * devices
     if layout.util is None:
-        return struct.Struct(f"<{memory}{layout.status - at}xi")
+        return struct.Struct(f"<{memory}{layout.status - offset}xi")
     util = f"16xQ{layout.util_stride - 24}x" * devices  # 16: dec_util, enc_util
     end = layout.util + layout.util_stride * devices
-    return struct.Struct(f"<{memory}{layout.util - at}x{util}{layout.status - end}xi")
+    return struct.Struct(f"<{memory}{layout.util - offset}x{util}{layout.status - end}xi")
 
 
 # ---------------------------------------------------------------- encoding
@@ -377,8 +381,8 @@ def utilization_switch_patch(frame: Frame, value: int) -> Patch:
 def encode(region: Region, layout_id: str) -> bytes:
     """A whole file that holds ``region`` in the layout ``layout_id``; the rest of it is zero."""
     image = bytearray(LAYOUTS[layout_id].frame.file_size)
-    for at, data in creation(region, layout_id):
-        image[at : at + len(data)] = data
+    for offset, data in creation(region, layout_id):
+        image[offset : offset + len(data)] = data
     return bytes(image)
 
 
@@ -412,15 +416,15 @@ def patches(region: Region, layout_id: str, generation: int = 1) -> list[Patch]:
     frame = layout.frame
     writes: list[Patch] = []
     for index, process in enumerate(region.processes):
-        at = frame.slots + frame.slot_size * index
+        offset = frame.slots + frame.slot_size * index
         data = [
-            (at, _IDS.pack(process.pid, process.host_pid)),
-            (at + layout.used, _pack_slot(layout, process)),
+            (offset, _IDS.pack(process.pid, process.host_pid)),
+            (offset + layout.used, _pack_slot(layout, process)),
         ]
         if layout.seqlock is None:
             writes += data
         else:
-            lock = at + layout.seqlock
+            lock = offset + layout.seqlock
             writes += [
                 (lock, _WORD.pack(2 * generation - 1)),
                 *data,

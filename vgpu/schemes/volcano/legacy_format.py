@@ -63,14 +63,15 @@ def claim(pod: Pod, requests: tuple[Request, ...]) -> Claim | None:
     if not allocations:
         raise ClaimError(object_name_of(pod), INDEX, text, f"no container asks for {MEMORY}")
     time = pod.annotations.get(TIME, _NEVER)
-    at = seconds(time)
+    assumed_at = seconds(time)
+    is_time = assumed_at is not None or time == _NEVER
     return Claim(
         scheme=Scheme.VOLCANO,
         pod=pod.ref,
         node="",
         allocations=tuple(allocations),
-        assumed_at=at,
-        remarks=() if at is not None or time == _NEVER else (remark(TIME, "not a time", time),),
+        assumed_at=assumed_at,
+        remarks=() if is_time else (remark(TIME, "not a time", time),),
     )
 
 

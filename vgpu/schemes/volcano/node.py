@@ -281,17 +281,17 @@ def handshake(node: Node, key_set: KeySet) -> Handshake | None:
             name = next((state for state in _STATES if text.startswith(state)), None)
             if name is None:
                 raise ClaimError(f"node {node.name}", key, text, "not a handshake")
-            at = stamp(text.removeprefix(name).removeprefix("_").removeprefix(" "))
-            return Handshake(key, _STATES[name], at)
+            seconds = stamp(text.removeprefix(name).removeprefix("_").removeprefix(" "))
+            return Handshake(key, _STATES[name], seconds)
     return None
 
 
-def handshake_text(state: HandshakeState, at: float, key_set: KeySet) -> str:
+def handshake_text(state: HandshakeState, seconds: float, key_set: KeySet) -> str:
     """A heartbeat at a whole unix second, as its side writes it."""
     name = next(name for name, meaning in _STATES.items() if meaning is state)
     if state is HandshakeState.REPORTED:
-        return f"{name} {moment(at):%Y-%m-%d %H:%M:%S +0000 UTC}"
-    return f"{name}_{moment(at):{key_set.stamp}}"
+        return f"{name} {moment(seconds):%Y-%m-%d %H:%M:%S +0000 UTC}"
+    return f"{name}_{moment(seconds):{key_set.stamp}}"
 
 
 def locks(node: Node, key_set: KeySet) -> tuple[NodeLock, ...]:

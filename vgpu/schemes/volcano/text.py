@@ -66,6 +66,6 @@ def stamp(text: str) -> float | None:
     return instant(f"{date}T{match['time']}{match['fraction'] or ''}{zone}")
 
 
-def moment(at: float) -> datetime:
+def moment(seconds: float) -> datetime:
     """The whole second, in UTC, for writing it."""
-    return datetime.fromtimestamp(int(at), UTC)
+    return datetime.fromtimestamp(int(seconds), UTC)
