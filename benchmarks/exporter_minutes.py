@@ -72,7 +72,7 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.end_headers()
     def log_message(self, *_): pass
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-print(f"msg=serving http://127.0.0.1:{server.server_port}", flush=True)
+print(f'msg="web server ready" http://127.0.0.1:{server.server_port}', flush=True)
 server.serve_forever(poll_interval=3600)
 """
 """An exporter that does nothing: its argument is its number of threads."""

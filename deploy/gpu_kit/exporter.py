@@ -123,7 +123,7 @@ class RunningExporter:
     def _known_port(self) -> int:
         if not self._port:
             log = self._log.read_bytes()[self._begun :].decode(errors="replace")
-            found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", log)
+            found = re.search(r'msg="web server ready" .*?127\.0\.0\.1:(\d+)', log)
             if found is None:
                 raise KitError("the exporter does not serve yet")
             self._port = int(found[1])

@@ -486,7 +486,7 @@ def serving(tmp_path, *arguments):
 
     def served():
         assert process.poll() is None, f"it ended before it served:\n{log.read_text()}"
-        return re.search(r"msg=serving .*?(http://127\.0\.0\.1:\d+)", log.read_text())
+        return re.search(r'msg="web server ready" .*?(http://127\.0\.0\.1:\d+)', log.read_text())
 
     try:
         yield process, path, wait_until(served, "served", context=log.read_text)[1]
@@ -541,7 +541,9 @@ def test_it_serves_what_every_program_does(tmp_path):
         assert get(f"{url}/-/ready") == (200, "vgpu topology is ready\n")
         series = parse(get(f"{url}/metrics")[1])
         assert series["process_open_fds"] > 0
-        addresses = re.search("msg=serving addresses=([^ ]*)", (tmp_path / "serve.log").read_text())
+        addresses = re.search(
+            'msg="web server ready" addresses=([^ ]*)', (tmp_path / "serve.log").read_text()
+        )
         assert addresses[1].count("http://127.0.0.1:") == 2  # --listen is the same flag
 
 

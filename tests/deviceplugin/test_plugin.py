@@ -304,7 +304,7 @@ def test_while_it_waits_for_the_api_server_it_ends_in_good_order(bench):
         config = bench.kubeconfig.read_text().replace(bench.server.url, url)
         bench.kubeconfig.write_text(config)
         bench.start()
-        bench.wait_until(lambda: "msg=serving" in bench.log(), "serving")
+        bench.wait_until(lambda: 'msg="web server ready"' in bench.log(), "serving")
         assert bench.stop() == 0
     assert "not heard yet" not in bench.log()
 

@@ -169,7 +169,8 @@ class RunningReconciler(Daemon):
     def target(self) -> str:
         """Where Prometheus finds it."""
         told = self.wait_until(
-            lambda: [line for line in self.log().splitlines() if "msg=serving" in line], "serves"
+            lambda: [line for line in self.log().splitlines() if 'msg="web server ready"' in line],
+            "serves",
         )
         return told[0].rpartition("http://")[2].split("/")[0].strip('"')
 

@@ -84,7 +84,7 @@ def test_a_signal_that_is_to_end_it_ends_it_and_no_other(toy, number):
         live.process.signal(ignored)
     assert live.ask("/-/ready")[0] == 200
     assert live.process.stop(number) == 0
-    assert f"msg=stopping reason={number.name}" in live.log()
+    assert f'msg="program stopping" reason={number.name}' in live.log()
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_what_only_a_new_process_can_mend_ends_it_with_a_status_of_its_own(toy, 
     live = toy(*flags)
     live.ask("/greet", "POST", b"nobody")
     assert live.process.wait(WAIT_SECONDS) == 1
-    assert 'msg=stopping reason="nobody is there"' in live.log()
+    assert 'msg="program stopping" reason="nobody is there"' in live.log()
 
 
 def test_probes_have_an_address_of_their_own_beside_client_certificates(toy, tmp_path):
@@ -123,10 +123,10 @@ def test_probes_have_an_address_of_their_own_beside_client_certificates(toy, tmp
 def test_the_flags_of_its_log_are_the_hosts(tmp_path):
     log = tmp_path / "log"
     process = Daemon("toy", [*TOY, "--log.format=json"], log, cwd=ROOT)
-    process.wait_until(lambda: '"serving"' in log.read_text(), "it serves")
+    process.wait_until(lambda: '"web server ready"' in log.read_text(), "it serves")
     assert process.stop(signal.SIGTERM) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["msg"] for line in lines] == ["listening", "serving", "stopping"]
+    assert [line["msg"] for line in lines] == ["listening", "web server ready", "program stopping"]
 
 
 def refused(*flags):

@@ -47,7 +47,7 @@ def test_another_token_is_complained_about_with_the_key_and_the_value(node, text
     assert text in problem
     assert NODE_KEY in problem
     assert f"{OWN_NODE_VALUE}: false" in problem
-    assert [record.getMessage() for record in caplog.records] == [problem]
+    assert [record.reason for record in caplog.records] == [problem]
     assert numbers(token)[METRIC] == 0.0
 
 

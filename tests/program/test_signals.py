@@ -33,7 +33,7 @@ def test_only_the_signals_that_are_to_end_it_end_it(words, tmp_path):
     command = [sys.executable, "-m", "vgpu", *words.format(config=config).split()]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("VGPU_")}
     program = Daemon("program", command, log, env=environment, cwd=ROOT)
-    program.wait_until(lambda: "msg=serving" in log.read_text(), "it serves")
+    program.wait_until(lambda: 'msg="web server ready"' in log.read_text(), "it serves")
     for number in IGNORED:
         program.signal(number)
     assert program.stop(signal.SIGTERM) == 0, log.read_text()

@@ -203,7 +203,7 @@ class LiveExporter:
 
 def port_in(log: str) -> int:
     """The port of 127.0.0.1 that a program of ours says it serves at; 0 if it has not yet."""
-    found = re.search(r"msg=serving .*?127\.0\.0\.1:(\d+)", log)
+    found = re.search(r'msg="web server ready" .*?127\.0\.0\.1:(\d+)', log)
     return int(found[1]) if found else 0
 
 

@@ -115,7 +115,7 @@ class EventWriter:
                 break
             thread.join(_STEP_SECONDS)
         if dropped := self._recorder.clear():
-            log.warning("%d events were not written: there was no time", dropped)
+            log.warning("events dropped: no time to write them", extra={"events": dropped})
 
     def _run(self) -> None:
         while (note := self._recorder.wait()) is not None:
@@ -123,7 +123,13 @@ class EventWriter:
                 self._write(note)
             except (ClusterError, SourceError) as error:
                 if str(error) != self._failure:
-                    log.warning("an event could not be written: %s", error)
+                    log.warning("event not written", extra={**_fields(note), "err": error})
                 self._failure = str(error)
             except Exception:
-                log.exception("an event failed on a defect: %s", note.reason)
+                log.exception("event not written: unexpected error", extra=_fields(note))
+
+
+def _fields(note: EventNote) -> dict[str, str]:
+    """The event in a line of the log."""
+    name = f"{note.namespace}/{note.name}" if note.namespace else note.name
+    return {"object": f"{note.kind} {name}", "reason": note.reason}

@@ -202,7 +202,7 @@ class Informer(Generic[_Object]):
             except SourceError as error:
                 self._fail(error)
             except Exception:
-                log.exception("following the API server failed on a defect")
+                log.exception("watch failed: unexpected error", extra={"object": self._object_name})
                 self._fail(SourceError(Reason.INTERNAL, self._object_name))
             if self._attempts:
                 jitter = random.random()  # noqa: S311
@@ -285,7 +285,7 @@ class Informer(Generic[_Object]):
 
     def _end_failure(self) -> None:
         if self._failure is not None:
-            log.info("%s: the API server answers again", self._object_name)
+            log.info("API server answers again", extra={"object": self._object_name})
         self._failure = None
 
     def _note(self) -> None:

@@ -177,7 +177,7 @@ class LeaderElector:
         self._leases = leases
         unique = f"{identity}_{uuid.uuid4().hex[:8]}"
         self._election = Election(namespace, name, unique, monotonic=monotonic, clock=clock)
-        self._named = f"Lease {namespace}/{name}"
+        self._named = f"{namespace}/{name}"
         self._namespace, self._name = namespace, name
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait
@@ -234,9 +234,9 @@ class LeaderElector:
         except (ClusterError, SourceError) as error:
             failure = str(error)
         except Exception:
-            log.exception("%s: the election failed on a defect", self._named)
+            log.exception("leader election failed: unexpected error", extra={"lease": self._named})
         if failure and failure != self._failure:
-            log.warning("%s: %s", self._named, failure)
+            log.warning("leader election failed", extra={"lease": self._named, "err": failure})
         self._failure = failure
 
     def _converse(self, step: Step) -> None:
@@ -260,6 +260,6 @@ class LeaderElector:
     def _log(self) -> None:
         led, self._led = self._led, self.leads()
         if self._led and not led:
-            log.info("%s: %s leads now", self._named, self.identity)
+            log.info("leadership gained", extra={"lease": self._named, "holder": self.identity})
         elif led and not self._led:
-            log.warning("%s: we lead no longer; it is held by %s", self._named, self.holder)
+            log.warning("leadership lost", extra={"lease": self._named, "holder": self.holder})

@@ -60,7 +60,7 @@ class CannotServe(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  # click's signature
         """Log it."""
-        log.error("cannot serve: %s", self.message)
+        log.error("cannot serve", extra={"reason": self.message})
 
 
 class ProgramHost:
@@ -164,7 +164,7 @@ class ProgramHost:
         """Log that it serves, if that has not been logged."""
         if not self._is_announced:
             self._is_announced = True
-            log.info("serving", extra={"addresses": ",".join(self.urls), **more})
+            log.info("web server ready", extra={"addresses": ",".join(self.urls), **more})
 
     def stop_serving(self) -> None:
         """Stop the web server, while the process goes on. From any thread."""
@@ -181,7 +181,7 @@ class ProgramHost:
         """Return when it is to end."""
         self.announce()
         received = termination.wait()
-        log.info("stopping", extra={"reason": self.fatal or received.name})
+        log.info("program stopping", extra={"reason": self.fatal or received.name})
 
     def fail(self, reason: str) -> None:
         """End it, with status 1: only a new process can go on. From any thread."""
@@ -217,6 +217,6 @@ def _report(error: BaseException) -> int:
     """Report an error that ends the program; returns the exit status."""
     status = report(error)
     if status is None:
-        log.critical("ended by a defect", exc_info=error)
+        log.critical("program ended: unexpected error", exc_info=error)
         return EXIT_FAILURE
     return status

@@ -62,11 +62,13 @@ def configure(level: str, fmt: str) -> None:
 
 
 class _Message(logging.Formatter):
-    """The message alone."""
+    """The message with its fields, without time and place."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback of a defect."""
-        message = printable(record.getMessage())
+        """One line, and the traceback of an unexpected error."""
+        extras = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        pairs = (f"{key}={_plain(str(value))}" for key, value in extras.items())
+        message = printable(" ".join((record.getMessage(), *pairs)))
         if record.exc_info is None:
             return message
         return f"{message}\n{printable_lines(self.formatException(record.exc_info))}"

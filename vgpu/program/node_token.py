@@ -90,7 +90,10 @@ class NodeToken:
         except (ClusterError, SourceError) as error:
             self._problem = f"it is unknown which node the token names: {error}"
         if self._problem != before and self._problem:
-            log.error("%s", self._problem, extra={"key": NODE_KEY, "value": OWN_NODE_VALUE})
+            log.error(
+                "node token unusable",
+                extra={"reason": self._problem, "key": NODE_KEY, "value": OWN_NODE_VALUE},
+            )
 
 
 def _problem(user: str, node: str, own: str) -> str:

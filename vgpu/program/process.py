@@ -77,7 +77,7 @@ def readable(read: Callable[[], Numbers]) -> Numbers:
     try:
         return read()
     except Exception as error:  # noqa: BLE001  # descriptors, memory, a /proc that is not ours
-        log.debug("numbers of this process cannot be read: %r", error)
+        log.debug("numbers of this process unreadable", extra={"err": repr(error)})
         return {}
 
 

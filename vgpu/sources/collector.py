@@ -143,7 +143,7 @@ class Collector(Generic[T]):
             try:
                 self._pass(self._argument)
             except Exception as error:  # no memory for the result
-                log.exception("a pass was lost", extra={"collector": self.name})
+                log.exception("collector pass lost", extra={"collector": self.name})
                 self._note_exhausted(repr(error))
             finally:
                 self._idle.set()
@@ -168,7 +168,7 @@ class Collector(Generic[T]):
         except MemoryError:
             failure = (Reason.EXHAUSTED, Reason.EXHAUSTED.explanation)
         except Exception:
-            log.exception("collector failed on a defect", extra={"collector": self.name})
+            log.exception("collector failed: unexpected error", extra={"collector": self.name})
             failure = (Reason.INTERNAL, Reason.INTERNAL.explanation)
         finished = time.monotonic()
         with self._lock:
@@ -204,9 +204,8 @@ class Collector(Generic[T]):
     def _fail(self, reason: Reason, detail: str) -> None:
         if self._ok or self._last_error != detail:
             log.warning(
-                "collector failed: %s",
-                detail,
-                extra={"collector": self.name, "reason": reason.value},
+                "collector failed",
+                extra={"collector": self.name, "reason": reason.value, "err": detail},
             )
         self._ok, self._last_error = False, detail
 
@@ -217,12 +216,17 @@ class Collector(Generic[T]):
         fresh = [r for r in rejections if (r.object_name, r.reason) not in reported]
         for rejection in fresh[:MAX_EXAMPLES]:
             log.warning(
-                "input refused: %s",
-                describe(rejection),
-                extra={"collector": self.name, "reason": rejection.reason.value},
+                "input refused",
+                extra={
+                    "collector": self.name,
+                    "reason": rejection.reason.value,
+                    "object": rejection.object_name,
+                    "err": rejection.detail or rejection.reason.explanation,
+                },
             )
         if len(fresh) > MAX_EXAMPLES:
-            log.warning("%d more inputs refused", len(fresh) - MAX_EXAMPLES)
+            more = len(fresh) - MAX_EXAMPLES
+            log.warning("more inputs refused", extra={"collector": self.name, "inputs": more})
 
 
 def describe(rejection: Rejection) -> str:

@@ -163,7 +163,7 @@ class NvmlBinding:
 
     def _note_absent(self, request: tuple[str, int]) -> None:
         self._absent.add(request)
-        log.info("this driver has no %s", request[0])
+        log.info("function missing in driver", extra={"function": request[0]})
 
 
 class _Found(NamedTuple):
@@ -291,7 +291,7 @@ class NvmlSource:
             except CallError as error:
                 if error.code in GONE:
                     raise _translated(error) from error
-                log.debug("%s", error)
+                log.debug("driver call failed", extra={"err": error})
             else:
                 answers[first.uuid, second.uuid] = answer
         return answers
@@ -372,7 +372,7 @@ class NvmlSource:
             raise _translated(error) from error
         self._begun += 1
         self._watch.attach([(gpu.uuid, gpu.handle) for gpu in found.gpus])
-        log.info("driver initialised for the %d. time, %d GPUs", self._begun, found.counted)
+        log.info("driver initialised", extra={"times": self._begun, "gpus": found.counted})
         return _Generation(self._begun, found)
 
     def _enumerate(self) -> _Found:
@@ -418,7 +418,7 @@ class NvmlSource:
         try:
             self._binding.call("nvmlShutdown")
         except CallError as error:  # it had forgotten us already
-            log.debug("%s", error)
+            log.debug("driver call failed", extra={"err": error})
 
 
 def _translated(error: CallError) -> SourceError:

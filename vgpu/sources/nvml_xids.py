@@ -120,7 +120,7 @@ class XidWatch:
         try:
             event = self._driver.event(events.set, int(seconds * 1000))
         except CallError as error:
-            log.debug("%s", error)
+            log.debug("driver call failed", extra={"err": error})
             return False
         if event is None:
             return False
@@ -136,14 +136,14 @@ class XidWatch:
             before = self._counts.get((uuid, xid))
             count = 1 if before is None else before.count + 1
             self._counts[uuid, xid] = XidCount(uuid, xid, count, time.time())
-        log.warning("%s on %s", described(xid), uuid or "an unknown device")
+        log.warning("XID error", extra={"gpu": uuid or "unknown", "reason": described(xid)})
 
     def _register(self, gpus: Sequence[tuple[str, Any]]) -> tuple[Any, frozenset[str]]:
         """An event set and the UUIDs of its GPUs, which are all that can be; None without a set."""
         try:
             events = self._driver.call("nvmlEventSetCreate")
         except CallError as error:
-            log.warning("XID errors cannot be counted: %s", error)
+            log.warning("XID errors not counted", extra={"err": error})
             return None, frozenset()
         heard: set[str] = set()
         for place, (uuid, handle) in enumerate(gpus):
@@ -152,7 +152,7 @@ class XidWatch:
                 self._driver.call("nvmlDeviceRegisterEvents", handle, types, events)
                 heard.add(uuid)
             except CallError as error:
-                log.warning("XID errors of %s cannot be counted: %s", uuid, error)
+                log.warning("XID errors not counted", extra={"gpu": uuid, "err": error})
                 if error.code == Code.UNKNOWN:  # leaves the set undefined, see nvml.h
                     self._call_quietly("nvmlEventSetFree", events)
                     return self._register((*gpus[:place], *gpus[place + 1 :]))
@@ -168,7 +168,7 @@ class XidWatch:
         try:
             supported: int = self._driver.call("nvmlDeviceGetSupportedEventTypes", handle)
         except CallError as error:
-            log.debug("%s", error)
+            log.debug("driver call failed", extra={"err": error})
             return 0
         return supported & self._also
 
@@ -176,4 +176,4 @@ class XidWatch:
         try:
             self._driver.call(name, *args)
         except CallError as error:
-            log.debug("%s", error)
+            log.debug("driver call failed", extra={"err": error})
