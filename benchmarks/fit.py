@@ -28,7 +28,7 @@ from vgpu.model.objects import Container, OwnerReference  # noqa: E402
 from vgpu.placement.dialects import PlacementPolicies, demand_of  # noqa: E402
 from vgpucli.fit.answer import answer, exclusions, move  # noqa: E402
 from vgpucli.fit.command import objects_of, schemes_in_units  # noqa: E402
-from vgpucli.fit.defragment import defragment  # noqa: E402
+from vgpucli.fit.defragmentation import defragment  # noqa: E402
 from vgpucli.fit.manifest import pod_of_requests  # noqa: E402
 from vgpucli.fit.model import Budgets as DisruptionBudgets  # noqa: E402
 from vgpucli.inspect.read import Read  # noqa: E402

@@ -33,19 +33,18 @@ sys.path[:0] = [str(ROOT)]
 
 from simulator import tree  # noqa: E402
 from simulator.demo import demo  # noqa: E402
-from simulator.driver import SimulatedDriver  # noqa: E402
-from simulator.node import region_path  # noqa: E402
+from simulator.node import SimulatedDriver, region_path  # noqa: E402
 from simulator.scenario import (  # noqa: E402
     HAMI_ROOT,
     Process,
     Shim,
     SimulatedContainer,
     SimulatedPod,
+    constant,
     container_id,
     identity,
 )
 from simulator.state import alive_at, regions_at  # noqa: E402
-from simulator.waveform import constant  # noqa: E402
 from tests.support.live import LiveExporter  # noqa: E402
 from tests.support.regions import write as write_region  # noqa: E402
 from vgpu.model.allocation import Share  # noqa: E402

@@ -25,8 +25,7 @@ sys.path[:0] = [str(HERE.parent)]
 from simulator.apiserver import ApiServer  # noqa: E402
 from simulator.cluster import SimulatedCluster  # noqa: E402
 from simulator.demo_cluster import demo_cluster  # noqa: E402
-from vgpucli.demo.repair import repair  # noqa: E402
-from vgpucli.demo.schedule import schedule  # noqa: E402
+from vgpucli.demo.walkthrough import repair, schedule  # noqa: E402
 from vgpucli.doctor import command as doctor  # noqa: E402
 from vgpucli.explain import command as explain  # noqa: E402
 from vgpucli.fit import command as fit  # noqa: E402

@@ -29,8 +29,11 @@ from tests.support.fleet_node import fleet_node  # noqa: E402
 from vgpu.metrics.render import Format  # noqa: E402
 from vgpu.model.facts import GpuSample  # noqa: E402
 from vgpu.model.topology import LinkLevel  # noqa: E402
-from vgpucli.demo.command import on_node  # noqa: E402
-from vgpucli.this_node import LocalSample, ThisNode  # noqa: E402
+from vgpucli.this_node import (  # noqa: E402
+    LocalSample,
+    ThisNode,
+    on_node,
+)
 from vgpucli.top.frame import ScreenState, Size, frame, grown  # noqa: E402
 from vgpucli.top.keys import Sort  # noqa: E402
 from vgpucli.top.reading import read_page  # noqa: E402

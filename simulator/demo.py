@@ -17,15 +17,17 @@ from simulator.scenario import (
     End,
     Process,
     Scenario,
+    Shape,
     Shim,
     SimulatedContainer,
     SimulatedGpu,
     SimulatedPod,
+    Waveform,
     Xid,
+    constant,
     container_id,
     identity,
 )
-from simulator.waveform import Shape, Waveform, constant
 from vgpu.model.allocation import Share
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.units import GIB, MIB, MILLI_PER_PERCENT

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from simulator.json_patch import PatchError, patched
+from simulator.patches import PatchError, merged, patched
 from vgpu.kube.api_kind import ApiKind
 from vgpu.kube.kinds import PODS
 from vgpu.kube.label_selector import Selects
@@ -353,20 +353,6 @@ def _restore(changed: Json, original: Json, field: str) -> None:
     changed.pop(field, None)
     if field in original:
         changed[field] = copy.deepcopy(original[field])
-
-
-def merged(target: Json, patch: Json) -> Json:
-    """The target with the patch merged into it (RFC 7386); neither is changed."""
-    result = dict(target)
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, dict):
-            old = result.get(key)
-            result[key] = merged(old if isinstance(old, dict) else {}, value)
-        else:
-            result[key] = copy.deepcopy(value)
-    return result
 
 
 def _event(change: _Change, kind: _Kind, selector: Selector) -> tuple[str, Json] | None:

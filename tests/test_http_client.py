@@ -26,9 +26,9 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources import token_page
 from vgpu.sources.http_access import NO_CREDENTIALS
 from vgpu.sources.token_page import TokenPage
-from vgpucli import http_source
 from vgpucli.main import main
 from vgpucli.measured_use import Prometheus
+from vgpucli.top import source as http_source
 from vgpucli.top.reading import PageError, read_page
 from vgpucli.top.source import Exporter
 
@@ -347,7 +347,7 @@ def test_a_handshake_beyond_a_proxy_is_left_too():
 
 SPEAKERS = {
     "vgpu/io/http_client.py": {"http.client"},
-    "vgpucli/demo/schedule.py": {"urllib.request"},  # to the extender that it has started
+    "vgpucli/demo/walkthrough.py": {"urllib.request"},  # to the extender that it has started
     "vgpu/apiserver/": {"urllib3"},
 }
 """Modules of HTTP clients, by the files that may import them."""

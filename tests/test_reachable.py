@@ -79,8 +79,8 @@ UNUSED = {
         "the connection of KubeShare 1's config daemon, for nodes where it runs on",
     ),
     "vgpu.schemes.kubeshare.node:uuid_from_log": FOR_KUBESHARE,
-    "simulator.driver:SimulatedDriver.hang": FOR_TESTS,
-    "simulator.driver:SimulatedDriver.lose": FOR_TESTS,
+    "simulator.node:SimulatedDriver.hang": FOR_TESTS,
+    "simulator.node:SimulatedDriver.lose": FOR_TESTS,
     "vgpu.program.written_keys:program_keys": "the chart's admission policy, which is generated",
 }
 """Public functions that no module of the product names, and why they stay."""

@@ -20,8 +20,8 @@ from vgpu.kube.kinds import NODES
 from vgpu.model.reasons import SourceError
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.sources.token_page import TokenPage
-from vgpucli.http_source import HttpSource, Unanswered
 from vgpucli.main import main
+from vgpucli.top.source import HttpSource, Unanswered
 
 SECRET = "S3cr3t"
 NOBODY = "127.0.0.1:1"

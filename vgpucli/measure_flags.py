@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vgpu.program.flags import Decorator, composed
-from vgpucli.cluster_flags import ACCESS, access_flags
+from vgpucli.flags import ACCESS, access_flags
 
 if TYPE_CHECKING:
     from vgpucli.measured_use import Measured

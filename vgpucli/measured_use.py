@@ -19,9 +19,8 @@ from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpucli.group_usage import MeasuredUse
-from vgpucli.http_source import UNAUTHORIZED_HINT, HttpSource, Unanswered
 from vgpucli.top.reading import PageError, PageShare, read_page
-from vgpucli.top.source import Exporter
+from vgpucli.top.source import UNAUTHORIZED_HINT, Exporter, HttpSource, Unanswered
 
 PROMETHEUS_SECONDS: Final = 60.0
 """Maximum time to wait for an answer of Prometheus, in seconds; its own default is two minutes."""

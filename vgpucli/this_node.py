@@ -21,11 +21,27 @@ from exporter.sampler import MetricsPage, Sampler, SamplerSettings
 from simulator.demo import demo
 from simulator.node import SimulatedNode
 from vgpu.model.facts import GpuSample, GpuSource, KubeletSample, ProcessSample
+from vgpu.model.units import GIB
 from vgpu.program.flags import field, is_typed
 from vgpu.program.process import build_info
 from vgpu.sources.collector import Collector
 from vgpu.sources.observation import Collectors
-from vgpucli.demo.command import NODE_FLAGS, on_node
+
+NODE_FLAGS = (
+    "--node-name",
+    "--shim.root",
+    "--kubelet.log-dir",
+    "--kubelet.checkpoint",
+    "--kubelet.pod-resources",
+    "--pods",
+    "--limits.gaia-dir",
+    "--limits.kubeshare-dir",
+    "--plugin.state-dir",
+    "--path.procfs",
+    "--path.cgroupfs",
+    "--tokens.url",
+)
+"""Flags of the exporter for the paths and names of a node."""
 
 FLAGS = (
     *NODE_FLAGS,
@@ -126,6 +142,30 @@ class ThisNode:
     def leave(self, status: int) -> int:
         """Release the driver; returns the exit status. Ends the process if a call hangs."""
         return leave(self._sampler, status)
+
+
+def on_node(options: ExporterOptions, node: SimulatedNode, tokens_url: str = "") -> ExporterOptions:
+    """The options with every path pointing into the simulated node, and its token daemon."""
+    paths = node.paths
+    if tokens_url:
+        collectors = options.collectors | {"tokens"}
+        options = msgspec.structs.replace(options, collectors=collectors, tokens_url=tokens_url)
+    return msgspec.structs.replace(
+        options,
+        node_name=node.scenario.node,
+        shim_root=paths.shim_roots,
+        kubelet_log_dir=paths.log_dir,
+        kubelet_checkpoint=paths.checkpoint,
+        pods=paths.pods_file,
+        limits_gaia_dir=paths.gaia_dir,
+        limits_kubeshare_dir=paths.kubeshare_dir,
+        limits_mps_dir=paths.mps_dir,
+        plugin_state_dir=paths.state_dir,
+        path_procfs=paths.procfs,
+        path_cgroupfs=paths.cgroupfs,
+        gpushare_memory_unit=options.gpushare_memory_unit or GIB,
+        volcano_memory_factor=options.volcano_memory_factor or 1024,
+    )
 
 
 @contextmanager

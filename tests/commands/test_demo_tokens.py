@@ -3,10 +3,17 @@
 import pytest
 
 from kubeshare.node_files import CONFIG
-from simulator.demo_tenants import NOTEBOOK, PERIOD_SECONDS, T4, TRAINER
 from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.gemini_config import SharedPod, format_config
-from vgpucli.demo.tokens import SECOND, WARM_UP_SECONDS, TokenSimulation
+from vgpucli.demo.tokens import (
+    NOTEBOOK,
+    PERIOD_SECONDS,
+    SECOND,
+    T4,
+    TRAINER,
+    WARM_UP_SECONDS,
+    TokenSimulation,
+)
 
 SHARES = {"trainer-0": (500, 800), "notebook-0": (200, 1000)}
 

@@ -8,8 +8,8 @@ from vgpu.model.objects import Node
 from vgpu.model.units import MIB
 from vgpu.schemes.volcano.row import VOLCANO_ROW
 from vgpucli.top.frame import ScreenState, grown
-from vgpucli.top.nodes import SeveralExporters, merged
 from vgpucli.top.reading import PageProcess, PageReading
+from vgpucli.top.source import SeveralExporters, merged
 
 
 def page(*shares, **known):

@@ -13,9 +13,8 @@ from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.web.config import WebConfigFile
 from vgpu.web.message import HttpResponse
 from vgpu.web.server import WebServer
-from vgpucli import http_source
-from vgpucli.http_source import Unanswered
-from vgpucli.top.source import Exporter
+from vgpucli.top import source as http_source
+from vgpucli.top.source import Exporter, Unanswered
 
 PAGE = "vgpu_snapshot_timestamp_seconds 1\n"
 

@@ -22,6 +22,7 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.topology import LinkLevel, TopologyGpu, grow
 from vgpu.rpc import display_pb2 as pb
 from vgpu.web.server import WebServer
+from vgpucli.topology.command import routes
 from vgpucli.topology.messages import (
     ContainerUse,
     DisplayState,
@@ -30,7 +31,6 @@ from vgpucli.topology.messages import (
     graph_text,
     usages_text,
 )
-from vgpucli.topology.pages import routes
 from vgpucli.topology.service import DisplayServer
 
 GIB = 2**30

@@ -25,9 +25,9 @@ from tests.support.installed import (
 )
 from vgpu.model.units import MIB
 from vgpucli.doctor.access_review import Right
+from vgpucli.doctor.answer import cluster_findings
 from vgpucli.doctor.check_nodes import CdiSupport, cdi_support, version
 from vgpucli.doctor.components import COMPONENTS, image_parts
-from vgpucli.doctor.diagnose import cluster_findings
 from vgpucli.doctor.facts import ClusterFacts, DeniedRight
 from vgpucli.doctor.model import DoctorCheck, DoctorReason, Severity, diagnosis
 from vgpucli.doctor.read import from_dumps

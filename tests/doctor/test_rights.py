@@ -9,8 +9,8 @@ import yaml
 from tests.support.installed import our_plugin, our_scheduler, ours
 from vgpu.kube.installation_kinds import DAEMON_SETS, DEPLOYMENTS
 from vgpucli.doctor.access_review import Right
+from vgpucli.doctor.check_rights import needed
 from vgpucli.doctor.components import ComponentRole, components
-from vgpucli.doctor.rights import needed
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 HOME = "vgpu-system"

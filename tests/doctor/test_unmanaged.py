@@ -10,8 +10,8 @@ from simulator.store import ObjectStore
 from tests.support import sample_cluster as sample
 from tests.support.installed import NOW, bare_pod, hami_plugin, ours, workload
 from vgpu.apiserver.client import ApiClient
-from vgpucli.doctor.custom_kinds import CUSTOM_KINDS
-from vgpucli.doctor.diagnose import cluster_findings
+from vgpucli.doctor.answer import cluster_findings
+from vgpucli.doctor.check_systems import CUSTOM_KINDS
 from vgpucli.doctor.model import Severity
 from vgpucli.doctor.read import from_dumps, from_server
 
@@ -144,7 +144,7 @@ def test_a_check_that_crashes_costs_itself_only(facts, monkeypatch):
 
     diagnosed = facts(NODE, hami_plugin("v1"), definition("sharepods.kubeshare.nthu"))
     before = set(cluster_findings(diagnosed))
-    monkeypatch.setattr("vgpucli.doctor.check_installed._versions", crash)
+    monkeypatch.setattr("vgpucli.doctor.check_systems._versions", crash)
     findings = set(cluster_findings(diagnosed))
     (failed,) = (each for each in findings if each.reason == "check_failed")
     assert (failed.severity, failed.about) == (Severity.WARNING, "systems")

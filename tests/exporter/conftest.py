@@ -8,7 +8,7 @@ from exporter.main import make_sampler
 from simulator.demo import demo
 from simulator.node import SimulatedNode
 from tests.support.waiting import WAIT_SECONDS
-from vgpucli.demo.command import on_node
+from vgpucli.this_node import on_node
 
 
 class Bench:

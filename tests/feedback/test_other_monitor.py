@@ -11,8 +11,8 @@ from tests.support.descriptors import no_descriptors
 from tests.support.waiting import wait_until
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.runtime import HOST_PID_NAMESPACE
-from vgpucli.feedback import other_monitor
-from vgpucli.feedback.other_monitor import (
+from vgpucli.feedback import other_writers as other_monitor
+from vgpucli.feedback.other_writers import (
     KernelMount,
     Place,
     parse_mounts,

@@ -32,7 +32,7 @@ from vgpu.sources.regions import read_region
 from vgpucli.feedback.confirmed_devices import ConfirmedDevices, confirmed_devices
 from vgpucli.feedback.feedback_loop import FeedbackLoop
 from vgpucli.feedback.metrics import FeedbackState
-from vgpucli.feedback.writer_lock import WriterLockHeld, writer_lock
+from vgpucli.feedback.other_writers import WriterLockHeld, writer_lock
 
 FRAME = hami_core.LAYOUTS["v1.2"].frame
 LAYOUTS = ("v1.2", "v1.1c", "v0", "p0")

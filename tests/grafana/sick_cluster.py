@@ -25,8 +25,7 @@ from simulator.apiserver import ApiServer
 from simulator.cluster import SimulatedCluster
 from simulator.demo import demo
 from simulator.demo_cluster import demo_cluster
-from simulator.scenario import Process
-from simulator.waveform import constant
+from simulator.scenario import Process, constant
 from tests.grafana.living_node import LivingNode, running
 from tests.grafana.pretended_feedback import JOB as FEEDBACK
 from tests.grafana.pretended_feedback import unready

@@ -39,7 +39,7 @@ from vgpu.model.names import Scheme
 from vgpu.schemes.nvidia.grant import NVIDIA
 from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import LiveMetrics
-from vgpucli.demo.command import on_node
+from vgpucli.this_node import on_node
 
 OLD = OURS
 NEW = {**OURS, "pod": "vgpu-m9d4t"}

@@ -53,7 +53,7 @@ def test_closed_standard_streams_are_no_failure():
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("module", ["click", "vgpucli.demo.repair"])
+@pytest.mark.parametrize("module", ["click", "vgpucli.demo.walkthrough"])
 def test_ctrl_c_while_modules_are_imported_prints_no_traceback(module):
     """A pipe that is full holds the process among its imports, however late the signal comes.
 

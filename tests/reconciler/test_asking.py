@@ -19,7 +19,7 @@ from simulator.demo_cluster import demo_cluster
 from simulator.store import ObjectStore
 from tests.support.environment import ROOT
 from tests.support.terminal import Terminal
-from vgpucli.demo.repair import UNITS
+from vgpucli.demo.walkthrough import UNITS
 from vgpucli.main import main
 
 ASKED = "[y/N]:"

@@ -22,7 +22,7 @@ from vgpu.kube.disruption import DisruptionBudget, Requirement
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Container, OwnerReference, Pod
 from vgpu.placement.dialects import demand_of
-from vgpucli.fit.defragment import defragment
+from vgpucli.fit.defragmentation import defragment
 from vgpucli.fit.model import Budgets
 
 NAMES = ("n1", "n2", "n3")

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from simulator import store as stores
 from simulator.apiserver import MOST_BODY, ApiServer
-from simulator.store import ObjectStore, Selector, StoreError, merged
+from simulator.patches import merged
+from simulator.store import ObjectStore, Selector, StoreError
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.apiserver import list_watch
 from vgpu.apiserver.client import ApiClient

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from simulator.demo import A10, L40S, demo
-from simulator.driver import SimulatedDriver
+from simulator.node import SimulatedDriver
 from simulator.state import gpus_at, uses_at
 from tests.support.waiting import wait_ended
 from vgpu.model.facts import GpuSource, XidCount

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.waveform import Shape, Waveform, constant
+from simulator.scenario import Shape, Waveform, constant
 
 seconds = st.floats(-1e5, 1e5)
 waves = st.builds(

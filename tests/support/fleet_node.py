@@ -10,10 +10,10 @@ from simulator.scenario import (
     SimulatedContainer,
     SimulatedGpu,
     SimulatedPod,
+    Waveform,
     container_id,
     identity,
 )
-from simulator.waveform import Waveform
 from vgpu.model.allocation import Share
 from vgpu.model.names import PodRef, Scheme
 from vgpu.model.units import MIB, MILLI_PER_PERCENT, WHOLE_DEVICE_MILLI

@@ -19,7 +19,7 @@ from typing import Self
 import click
 import msgspec
 
-from exporter.flags import ExporterOptions, all_flags, options_from
+from exporter.flags import all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
@@ -28,16 +28,13 @@ from simulator.apiserver import ApiServer
 from simulator.cluster import SimulatedCluster
 from simulator.demo import demo
 from simulator.demo_cluster import demo_cluster
-from simulator.demo_tenants import with_tenants
 from simulator.node import SimulatedNode
-from vgpu.model.units import GIB
 from vgpu.program import logs, termination
 from vgpu.program.flags import field, is_typed
 from vgpu.program.output import say, say_text
-from vgpucli.demo.more import show_more
-from vgpucli.demo.repair import repair
-from vgpucli.demo.schedule import schedule
-from vgpucli.demo.tokens import DemoTokens
+from vgpucli.demo.tokens import DemoTokens, with_tenants
+from vgpucli.demo.walkthrough import repair, schedule, show_more
+from vgpucli.this_node import NODE_FLAGS, on_node
 
 WRITE_SECONDS = 1.0
 """Interval between two updates of the node's files, in seconds."""
@@ -47,46 +44,6 @@ SAMPLE_SECONDS = 2.0
 
 _NARROWEST, _WIDEST = 60, 100
 """Bounds of the width of the first text, in columns."""
-
-NODE_FLAGS = (
-    "--node-name",
-    "--shim.root",
-    "--kubelet.log-dir",
-    "--kubelet.checkpoint",
-    "--kubelet.pod-resources",
-    "--pods",
-    "--limits.gaia-dir",
-    "--limits.kubeshare-dir",
-    "--plugin.state-dir",
-    "--path.procfs",
-    "--path.cgroupfs",
-    "--tokens.url",
-)
-"""Flags of the exporter for the paths and names of a node."""
-
-
-def on_node(options: ExporterOptions, node: SimulatedNode, tokens_url: str = "") -> ExporterOptions:
-    """The options with every path pointing into the simulated node, and its token daemon."""
-    paths = node.paths
-    if tokens_url:
-        collectors = options.collectors | {"tokens"}
-        options = msgspec.structs.replace(options, collectors=collectors, tokens_url=tokens_url)
-    return msgspec.structs.replace(
-        options,
-        node_name=node.scenario.node,
-        shim_root=paths.shim_roots,
-        kubelet_log_dir=paths.log_dir,
-        kubelet_checkpoint=paths.checkpoint,
-        pods=paths.pods_file,
-        limits_gaia_dir=paths.gaia_dir,
-        limits_kubeshare_dir=paths.kubeshare_dir,
-        limits_mps_dir=paths.mps_dir,
-        plugin_state_dir=paths.state_dir,
-        path_procfs=paths.procfs,
-        path_cgroupfs=paths.cgroupfs,
-        gpushare_memory_unit=options.gpushare_memory_unit or GIB,
-        volcano_memory_factor=options.volcano_memory_factor or 1024,
-    )
 
 
 def first_summary(url: str, page: MetricsPage) -> str:

@@ -11,7 +11,7 @@ from vgpu.model.facts import Gpu
 from vgpu.model.reasons import Reason
 from vgpu.model.units import count
 from vgpu.sources.samples import CollectorRow
-from vgpucli.doctor.guard import guarded
+from vgpucli.doctor.answer import guarded
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
 
 SPEC_DIRS: Final = frozenset({"/var/run/cdi", "/run/cdi"})

@@ -8,8 +8,8 @@ from vgpu.model.documentation import page
 from vgpu.program.flags import is_typed
 from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpucli.cluster_flags import unit_flags
-from vgpucli.doctor.dump import DUMPED
+from vgpucli.doctor import DUMPED
+from vgpucli.flags import unit_flags
 
 NODE: Final = "node"
 """The name of the command for this node."""
@@ -93,7 +93,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         if any(is_typed(ctx, name) for name in flags):
             raise click.UsageError(f"flags of this node come behind the word {NODE}", ctx)
         return
-    from vgpucli.doctor.diagnose import cluster_findings  # noqa: PLC0415  # slow to import
+    from vgpucli.doctor.answer import cluster_findings  # noqa: PLC0415  # slow to import
     from vgpucli.doctor.model import diagnosis  # noqa: PLC0415  # slow to import
     from vgpucli.doctor.report import report  # noqa: PLC0415  # slow to import
 

@@ -16,7 +16,7 @@ from vgpu.sources.files import read_file
 from vgpucli.doctor.check_node import ContainerdConfig, NodeFacts, node_findings, parse_containerd
 from vgpucli.doctor.model import diagnosis
 from vgpucli.doctor.report import report
-from vgpucli.feedback.other_monitor import running_monitor
+from vgpucli.feedback.other_writers import running_monitor
 from vgpucli.this_node import ThisNode, node_flags, this_node
 
 CONTAINERD: Final = "/etc/containerd/config.toml"

@@ -32,20 +32,14 @@ from vgpu.model.reasons import SourceError
 from vgpu.program.failures import HintedFailure
 from vgpu.program.kube_flags import read_dump
 from vgpu.schemes.registry import UnitBytes
-from vgpucli.doctor.access_review import (
-    ACCESS_REVIEWS,
-    Right,
-    account_access,
-    service_account_user,
-)
+from vgpucli.doctor import DUMPED
+from vgpucli.doctor.access_review import ACCESS_REVIEWS, Right, account_access, service_account_user
 from vgpucli.doctor.bare_pods import BARE_PODS, UNMANAGED
-from vgpucli.doctor.check_accounts import has_policies, writers
+from vgpucli.doctor.check_rights import has_policies, needed, writers
+from vgpucli.doctor.check_systems import CUSTOM_KINDS
 from vgpucli.doctor.components import ComponentRole, components
-from vgpucli.doctor.custom_kinds import CUSTOM_KINDS
-from vgpucli.doctor.dump import DUMPED
 from vgpucli.doctor.facts import ClusterFacts, DeniedRight, SchedulerText
 from vgpucli.doctor.model import DoctorCheck, Unread
-from vgpucli.doctor.rights import needed
 
 LEASES_OF_NODES: Final = "kube-node-lease"
 """The namespace of the Leases of nodes."""

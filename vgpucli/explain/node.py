@@ -18,7 +18,6 @@ from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
 from vgpu.schemes.counted_claims import REQUESTS_NOTHING
 from vgpu.schemes.registry import registry
-from vgpucli.explain.conclusion import concluded
 from vgpucli.explain.known_objects import KnownNode
 from vgpucli.explain.model import (
     ExplainedStep,
@@ -29,7 +28,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import GPU_STEPS, with_findings
-from vgpucli.explain.text import gpu_text, share_text
+from vgpucli.explain.sentences import concluded, gpu_text, share_text
 
 NODE_STEPS: Final = (
     WayStep.REGISTERED,

@@ -27,9 +27,7 @@ from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
 from vgpu.schemes.counted_claims import REQUESTS_NOTHING
-from vgpucli.explain.conclusion import concluded
-from vgpucli.explain.groups import node_groups
-from vgpucli.explain.known_objects import KnownPod
+from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.model import (
     ExplainedStep,
     ExplainOutcome,
@@ -39,7 +37,7 @@ from vgpucli.explain.model import (
     WayStep,
 )
 from vgpucli.explain.rule_steps import with_findings, with_remarks
-from vgpucli.explain.text import gpu_text, share_text, time_text
+from vgpucli.explain.sentences import concluded, gpu_text, share_text, time_text
 from vgpucli.group_usage import MeasuredUse
 
 MOST_NAMED: Final = 5

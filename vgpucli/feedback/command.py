@@ -18,8 +18,12 @@ from vgpu.sources.own_checkpoint import DEFAULT_STATE_DIR
 from vgpucli.feedback.confirmed_devices import ConfirmedDevices
 from vgpucli.feedback.feedback_loop import FeedbackLoop
 from vgpucli.feedback.metrics import TABLES
-from vgpucli.feedback.other_monitor import running_monitor
-from vgpucli.feedback.writer_lock import DEFAULT_LOCK, WriterLockHeld, writer_lock
+from vgpucli.feedback.other_writers import (
+    DEFAULT_LOCK,
+    WriterLockHeld,
+    running_monitor,
+    writer_lock,
+)
 
 DEFAULT_ADDRESS: Final = ":9403"
 

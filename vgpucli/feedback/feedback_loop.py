@@ -5,12 +5,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from vgpu.model.reasons import Reason, Rejection, SourceError
 from vgpu.schemes.volcano.hami_core import FeedbackWords
+from vgpucli.feedback.confirmed_devices import ConfirmedDevices
 from vgpucli.feedback.decision import BLOCKED, LIFTED, Contender, decide, released, takes_part
 from vgpucli.feedback.metrics import FeedbackState, FeedbackView
 from vgpucli.feedback.region_words import (
@@ -37,23 +38,13 @@ ENDING_SECONDS: Final = 10.0
 Clock = Callable[[], float]
 
 
-class AllocatedDevices(Protocol):
-    """The devices of containers, by what no tenant can write."""
-
-    problem: str
-
-    def read(self, now: float) -> Mapping[tuple[str, str], frozenset[str]]:
-        """The devices by container; ``now`` is unix seconds."""
-        ...
-
-
 class FeedbackLoop:
     """Rounds on a thread of its own, from :meth:`start` to :meth:`stop`."""
 
     def __init__(
         self,
         roots: Sequence[str],
-        devices: AllocatedDevices,
+        devices: ConfirmedDevices,
         *,
         other_writer: Callable[[], str] = str,
         give_up: Callable[[str], None] = log.error,

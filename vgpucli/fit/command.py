@@ -27,14 +27,14 @@ from vgpu.placement.exclusive_rules import ExclusiveRule
 from vgpu.placement.result import PlacementRefusal
 from vgpu.program.kube_flags import connected, kubeconfig_flags, read_dump, reads_dumps
 from vgpu.program.nvidia_flag import nvidia_resource_flag
-from vgpu.program.output import say
+from vgpu.program.output import print_document, say
 from vgpu.schemes.registry import registry
-from vgpucli.cluster_flags import unit_flags
-from vgpucli.document_output import print_document
 from vgpucli.fit.answer import answer, exclusions, move
+from vgpucli.fit.document import fit_document
 from vgpucli.fit.manifest import pod_of_requests, pods_of_manifest
 from vgpucli.fit.model import Budgets, FitAnswer
-from vgpucli.fit.report import fit_document, report_lines
+from vgpucli.fit.table import table_lines
+from vgpucli.flags import unit_flags
 from vgpucli.inspect.read import (
     Read,
     from_cluster,
@@ -253,7 +253,7 @@ def command(
     if files and defragments and not read.budgets:
         notes += ("there are no PodDisruptionBudgets in the dump: none protects a pod",)
     if output == "text":
-        for line in report_lines(fit, requested, wanted):
+        for line in table_lines(fit, requested, wanted):
             say(line)
         for note in notes:
             say(f"note: {note}", err=True)
@@ -303,7 +303,7 @@ def _answer(
     fit = structs.replace(answer(simulation, demanded, wanted), excluded=excluded, moved=moved)
     if wanted is None or not defragments:
         return fit
-    from vgpucli.fit.defragment import defragment  # noqa: PLC0415  # slow to import
+    from vgpucli.fit.defragmentation import defragment  # noqa: PLC0415  # slow to import
 
     budgets = Budgets.of(read.budgets, read.labels, objects.malformed)
     return structs.replace(

@@ -39,9 +39,7 @@ from vgpu.program.terminal import (
     write,
 )
 from vgpu.schemes.registry import registry
-from vgpucli.inspect.nvidia import nvidia_lines
-from vgpucli.inspect.others import other_lines
-from vgpucli.inspect.text import is_stuck, state_text, who
+from vgpucli.inspect.pod_lines import is_stuck, nvidia_lines, other_lines, state_text, who
 
 KEPT_FREE: Final = "kept free for bound pods whose GPUs are not known"
 """Memory that no new share can have, since the kubelet may have allocated it."""

@@ -13,7 +13,7 @@ from vgpu.program.kube_flags import connected, kubeconfig_flags, reads_dumps
 from vgpu.program.output import say_text
 from vgpu.quota.limits import cluster_quotas
 from vgpu.schemes.registry import registry
-from vgpucli.cluster_flags import unit_flags
+from vgpucli.flags import unit_flags
 from vgpucli.inspect.read import Read, from_cluster, from_files, with_quotas
 from vgpucli.quota.manifests import Manifest, NativeQuota, native_quota, over_quota_policy
 

@@ -26,8 +26,7 @@ from vgpu.program.output import say
 from vgpu.program.terminal import standard_output, write_text
 from vgpu.program.termination import EXIT_FAILURE
 from vgpu.sources.http_access import BadOption, ClientOptions
-from vgpucli.cluster_flags import ACCESS, access_flags
-from vgpucli.http_source import Unanswered
+from vgpucli.flags import ACCESS, access_flags
 from vgpucli.this_node import node_flags, this_node
 from vgpucli.top.frame import (
     OPTIONAL,
@@ -41,10 +40,9 @@ from vgpucli.top.frame import (
     waits_between,
 )
 from vgpucli.top.keys import Command, Key, Move, Sort, edited, scrolled, typed
-from vgpucli.top.nodes import SeveralExporters
 from vgpucli.top.reading import PageError, PageReading, read_page, read_processes
 from vgpucli.top.screen import Events, Screen, events
-from vgpucli.top.source import Exporter, PageSource, Sampled
+from vgpucli.top.source import Exporter, PageSource, Sampled, SeveralExporters, Unanswered
 
 LOCAL = f"http://localhost:{DEFAULT_PORT}"
 TICK_SECONDS = 1.0

@@ -1,15 +1,16 @@
 """`vgpu topology`: this node's GPU topology and its users, as gpu-manager reports them.
 
 The command prints text once, or serves the gRPC service ``display.GPUDisplay`` and its pages over
-HTTP, for clients that were written for gpu-manager. Unknown facts are listed on standard error,
-never invented.
+HTTP, for clients that were written for gpu-manager. The pages are ``/graph``, ``/usage`` and
+``/version``; a source that fails is a 503 with the body of the original's gateway. Unknown facts
+are listed on standard error, never invented.
 """
 
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -27,9 +28,17 @@ from vgpu.program.pages import program_routes
 from vgpu.program.termination import EXIT_FAILURE
 from vgpu.program.web_flags import LISTEN_FLAG, WebOptions, web_flags
 from vgpu.sources.files import read_file
+from vgpu.web.message import Handler, HttpRequest, HttpResponse
 from vgpucli.this_node import AnyCommand, NvLinks, ThisNode, node_flags, this_node
-from vgpucli.topology.messages import DisplayState, graph_text, usages_text
-from vgpucli.topology.pages import routes
+from vgpucli.topology.messages import (
+    DisplayState,
+    Message,
+    graph,
+    graph_text,
+    usages,
+    usages_text,
+    version,
+)
 from vgpucli.topology.state import (
     by_links,
     by_matrix,
@@ -305,3 +314,41 @@ def watch(shown: Display, interval: float, ended: threading.Event) -> None:
         if ended.wait(due - time.monotonic()):
             return
         shown.refresh()
+
+
+# ---------------------------------------------------------------- pages
+
+
+UNAVAILABLE = 14
+"""gRPC's status code, which the gateway writes into the body."""
+
+_PATHS: dict[str, Callable[[DisplayState], Message]] = {
+    "/graph": graph,
+    "/usage": usages,
+    "/version": version,
+}
+
+
+def routes(state: Callable[[], DisplayState]) -> dict[str, Handler]:
+    """The pages by path; ``state`` is asked at each request, on many threads at once.
+
+    It may raise SourceError.
+    """
+    return {path: _handler(answer, state) for path, answer in _PATHS.items()}
+
+
+def _handler(
+    answer: Callable[[DisplayState], Message], state: Callable[[], DisplayState]
+) -> Handler:
+    def handle(_request: HttpRequest) -> HttpResponse:
+        try:
+            return _json(200, answer(state()))
+        except SourceError as error:
+            message = str(error)
+            return _json(503, {"error": message, "code": UNAVAILABLE, "message": message})
+
+    return handle
+
+
+def _json(status: int, value: object) -> HttpResponse:
+    return HttpResponse(status, (("Content-Type", "application/json"),), msgspec.json.encode(value))

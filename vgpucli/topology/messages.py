@@ -1,8 +1,9 @@
-"""The answers of gpu-manager's PrintGraph, PrintUsages and Version, from a node's state.
+"""The answers of gpu-manager's display, from a node's state.
 
-A message here has the fields of its namesake in ``vgpu/rpc/display.proto``, by name and in order,
-and leaves out what is empty: encoded as JSON it is what the original's gRPC gateway answers (its
-default: jsonpb with the names of the .proto file). Everything here is pure.
+They are those of PrintGraph, PrintUsages and Version. A message here has the fields of its namesake
+in ``vgpu/rpc/display.proto``, by name and in order, and leaves out what is empty: encoded as JSON
+it is what the original's gRPC gateway answers (its default: jsonpb with the names of the .proto
+file). Everything here is pure.
 
 For a terminal: :func:`graph_text` and :func:`usages_text`.
 """

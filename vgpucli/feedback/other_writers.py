@@ -1,13 +1,17 @@
-"""Whether HAMi's own monitor runs on this node, which writes the same words.
+"""Other programs on this node that write the same words: a second feedback, HAMi's own monitor.
 
-Its process is called ``vGPUmonitor`` in all releases of HAMi and of Volcano's device plugin. A
-process in a tenant's container can have that name, too. So a process counts only if its mount
-table reaches a whole folder of regions, which no container without a hostPath mount of it does: a
-tenant has the folder of its own container at most. Both files are readable without a capability.
+A second `vgpu feedback` is kept away by a lock. The process of HAMi's monitor is called
+``vGPUmonitor`` in all releases of HAMi and of Volcano's device plugin. A process in a tenant's
+container can have that name, too. So a process counts only if its mount table reaches a whole
+folder of regions, which no container without a hostPath mount of it does: a tenant has the folder
+of its own container at most. Both files are readable without a capability.
 """
 
+import fcntl
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -16,6 +20,35 @@ import msgspec
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.sources.files import printable, translated
 from vgpu.sources.runtime import sees_host_processes
+
+DEFAULT_LOCK: Final = "/run/vgpu/feedback.lock"
+
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class WriterLockHeld(Exception):  # noqa: N818  # what has happened, not what is wrong
+    """Another process has the lock."""
+
+
+@contextmanager
+def writer_lock(path: str) -> Iterator[None]:
+    """Hold the lock. The kernel releases it with the process, however that ends.
+
+    Raises:
+        WriterLockHeld: another process holds it.
+        OSError: the file cannot be made.
+    """
+    Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    fd = os.open(path, _FLAGS, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WriterLockHeld(path) from error
+        yield
+    finally:
+        os.close(fd)
+
 
 MONITOR: Final = "vGPUmonitor"
 """The name of the process, as /proc/<pid>/comm has it."""

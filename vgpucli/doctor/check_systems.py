@@ -1,9 +1,15 @@
-"""What is installed, and which settings contradict each other; pure."""
+"""What is installed, in which version, and whether it runs; settings that contradict each other.
+
+Names of custom resources are those of the CustomResourceDefinitions: KubeShare 1 and 2, Volcano
+1.14, the GPU Operator and NVIDIA's DRA driver. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Final
+
+import msgspec
 
 from vgpu.model.units import count
 from vgpu.schemes.registry import registry
@@ -30,7 +36,12 @@ _UNPLACED: Final = frozenset({NVIDIA})
 
 
 def check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """What is installed, in which version, and whether it runs."""
+    """What is installed, in which version, and whether it runs; custom resources."""
+    yield from _check_components(facts)
+    yield from check_custom_kinds(facts)
+
+
+def _check_components(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     if not facts.components and not facts.systems:
         yield finding(_SYSTEMS, DoctorReason.NOTHING_INSTALLED)
         return
@@ -207,3 +218,76 @@ def _webhooks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             yield finding(
                 _SETTINGS, DoctorReason.WEBHOOK_BLOCKS_PODS, each.configuration, evidence, *down
             )
+
+
+class CustomKind(msgspec.Struct, frozen=True):
+    """A custom resource.
+
+    Attributes:
+        system: the system for people.
+        plural, group: such as ``sharepods`` and ``kubeshare.nthu``.
+        roles: the roles of the system's components that do not work without it.
+        words: the first words of our own programs that do not, either.
+    """
+
+    system: str
+    plural: str
+    group: str
+    roles: tuple[ComponentRole, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its CustomResourceDefinition."""
+        return f"{self.plural}.{self.group}"
+
+    def is_needed_by(self, component: InstalledComponent) -> bool:
+        """Whether the component does not work without it."""
+        row = component.row
+        if component.is_ours:
+            return bool(self.words) and row.words[: len(self.words)] == self.words
+        return row.system == self.system and row.role in self.roles
+
+
+_ROLE = ComponentRole
+
+CUSTOM_KINDS: Final[tuple[CustomKind, ...]] = (
+    CustomKind(
+        "KubeShare",
+        "sharepods",
+        "kubeshare.nthu",
+        (_ROLE.CONTROLLER, _ROLE.SCHEDULER),
+        ("kubeshare", "controller"),
+    ),
+    CustomKind("Volcano", "podgroups", "scheduling.volcano.sh", (_ROLE.SCHEDULER,)),
+    CustomKind("Volcano", "queues", "scheduling.volcano.sh", (_ROLE.SCHEDULER,)),
+    CustomKind("Volcano", "jobs", "batch.volcano.sh", (_ROLE.CONTROLLER,)),
+    CustomKind("NVIDIA", "clusterpolicies", "nvidia.com", (_ROLE.OPERATOR,)),
+    CustomKind("NVIDIA", "computedomains", "resource.nvidia.com"),
+)
+
+
+def check_custom_kinds(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """The custom resources by name, and components that lack theirs."""
+    served = facts.custom_kinds
+    if served is None:
+        return
+    by_system: dict[str, list[str]] = {}
+    for kind in CUSTOM_KINDS:
+        if kind.name in served:
+            by_system.setdefault(kind.system, []).append(kind.name)
+    for system, names in by_system.items():
+        evidence = f"custom resources of {system}: {', '.join(names)}"
+        yield finding(DoctorCheck.SYSTEMS, DoctorReason.CUSTOM_KINDS, "", evidence)
+    for component in facts.components:
+        if not component.workload.desired:
+            continue
+        missing = [
+            kind.name
+            for kind in CUSTOM_KINDS
+            if kind.name not in served and kind.is_needed_by(component)
+        ]
+        if missing:
+            text = f"{component.row.title}: {', '.join(missing)}"
+            about = component.workload.title
+            yield finding(DoctorCheck.SYSTEMS, DoctorReason.MISSING_KIND, about, text)

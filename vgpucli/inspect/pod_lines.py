@@ -1,4 +1,8 @@
-"""``vgpu inspect``'s part about NVIDIA's own device plugin: its table and its document. Pure."""
+"""Lines of ``vgpu inspect``'s table about pods: their names and states, and those in no GPU's list.
+
+The pods of NVIDIA's own device plugin and of other GPU schedulers have parts of their own, since
+the API server does not know their GPUs or shares. Pure.
+"""
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,12 +11,38 @@ from typing import Final
 import msgspec
 
 from vgpu.inventory.nvidia import NvidiaDevices
+from vgpu.inventory.other_schedulers import OtherPod
+from vgpu.kube.pod_state import STARTING, PodState
 from vgpu.model.durations import age
 from vgpu.model.names import PodRef, Sharing
 from vgpu.model.units import count, rounded_size
 from vgpu.program.terminal import BAD, BOLD, DIM, DOUBTFUL, PLAIN, Line
 from vgpu.schemes.nvidia.node import AdvertisedDevices
-from vgpucli.inspect.text import is_stuck, state_text
+
+
+def who(pod: PodRef, container: str) -> str:
+    """The name of a container with its pod's."""
+    name = f"{pod.namespace}/{pod.name}" if pod.name else f"pod {pod.uid}"
+    return f"{name}/{container}" if container else name
+
+
+def state_text(state: PodState, as_of: float) -> str:
+    """The state of a pod that does not simply run; "" for one that does."""
+    parts = []
+    if state.deleting_since is not None:
+        parts.append(f"Terminating for {age(as_of - state.deleting_since) or '0s'}")
+    if state.waiting_reason:
+        message = f": {state.waiting_message}" if state.waiting_message else ""
+        restarts = f", {state.restarts} restarts" if state.restarts > 1 else ""
+        parts.append(f"{state.waiting_reason}{restarts}{message}")
+    elif state.phase not in ("Running", "Pending", ""):
+        parts.append(f"pod {state.phase}")
+    return "; ".join(parts)
+
+
+def is_stuck(state: PodState) -> bool:
+    """Whether the pod waits for more than its start."""
+    return state.deleting_since is not None or state.waiting_reason not in STARTING
 
 
 class _Way(msgspec.Struct, frozen=True):
@@ -42,7 +72,7 @@ _WAYS: Final[Mapping[Sharing, _Way]] = {
     Sharing.UNKNOWN: _Way("the node's labels do not show how they are shared", "unit", "unknown"),
 }
 
-_NOTE: Final = (
+_NVIDIA_NOTE: Final = (
     "The way of sharing is by the node's labels. The API server has neither the GPU of these"
     " containers nor the limits of MPS: vgpu top shows both on the node."
 )
@@ -79,7 +109,7 @@ def nvidia_lines(
             yield [(f"    {name(holder.pod, holder.container)} {cells}".rstrip(), PLAIN)]
             if text := state_text(holder.state, as_of):
                 yield [(f"      {text}", BAD if is_stuck(holder.state) else DOUBTFUL)]
-    for line in textwrap.wrap(_NOTE, width, initial_indent="  ", subsequent_indent="  "):
+    for line in textwrap.wrap(_NVIDIA_NOTE, width, initial_indent="  ", subsequent_indent="  "):
         yield [(line, DIM)]
     yield []
 
@@ -104,3 +134,27 @@ def _limit(devices: AdvertisedDevices, way: _Way, number: int) -> str:
     if way.limit:
         return way.limit
     return rounded_size(devices.memory_bytes * number) if devices.memory_bytes else ""
+
+
+_OTHERS_NOTE: Final = (
+    "vgpu does not read the shares of these pods: their GPUs are in no sum, and no rule of vgpu"
+    " reconcile acts on the pods."
+)
+
+
+def other_lines(others: Sequence[OtherPod], as_of: float, *, width: int) -> Iterator[Line]:
+    """The lines, at most ``width`` wide but for names."""
+    if not others:
+        return
+    yield [("Other GPU schedulers", BOLD)]
+    for other in others:
+        recognised = other.recognised
+        since = "" if other.since is None else age(as_of - other.since)
+        by = f"{recognised.scheduler}, by {recognised.key}"
+        facts = "  ".join(filter(None, (other.node or "not scheduled", by, since)))
+        yield [(f"  {who(other.pod, '')}  ", PLAIN), (facts, DIM)]
+        if text := state_text(other.state, as_of):
+            yield [(f"    {text}", BAD if is_stuck(other.state) else DOUBTFUL)]
+    for line in textwrap.wrap(_OTHERS_NOTE, width, initial_indent="  ", subsequent_indent="  "):
+        yield [(line, DIM)]
+    yield []

@@ -1,16 +1,21 @@
-"""The demo's use of `vgpu scheduler`: a node joins, and a few pods are placed on its GPUs.
+"""What ``vgpu demo`` shows of the other commands, one after the other, with the real client.
 
-The scheduler is the real one, with the real client and its Leases. It is asked over HTTP as
-kube-scheduler asks an extender: filter, prioritize and bind, for one pod after the other.
+`vgpu reconcile` makes a plan and applies it, then makes the next one. `vgpu scheduler` places a few
+pods on a node that joins, asked over HTTP as kube-scheduler asks an extender: filter, prioritize
+and bind, for one pod after the other. At the end are the commands that the user can try.
 """
 
 import itertools
 import json
+import os
+import shlex
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,16 +25,64 @@ from scheduler.flags import SchedulerOptions
 from scheduler.main import Scheduler
 from simulator.demo_cluster import JOINING
 from simulator.objects import node_object
-from simulator.store import Json, ObjectStore, merged
+from simulator.patches import merged
+from simulator.store import Json, ObjectStore
 from vgpu.kube.kinds import NODES, PODS
 from vgpu.model.units import GIB
 from vgpu.placement.dialects import PlacementPolicies
+from vgpu.program.failures import report
 from vgpu.program.kube_flags import connected
 from vgpu.program.output import say, say_text
+from vgpu.program.terminal import BOLD, standard_output, write
 from vgpu.schemes.gpushare.annotations import ASSIGNED, INDEX
 from vgpu.schemes.gpushare.node import GPUS, MEMORY
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
+
+UNITS: Final = {"VGPU_VOLCANO_MEMORY_FACTOR": "1024", "VGPU_GPUSHARE_MEMORY_UNIT": "GiB"}
+"""The environment variables with the units of the demo's pods."""
+
+_REPAIR: Final = """\
+  The node is one of three of a simulated cluster, where things have failed, got
+  stuck or been forgotten. A plan is made and applied, then the next one is made:
+"""
+
+
+def audit_of(kubeconfig: str) -> str:
+    """The file with what was repaired."""
+    return str(Path(kubeconfig).with_name("audit.jsonl"))
+
+
+def repair(kubeconfig: str) -> None:
+    """Make a plan for the cluster, apply it, and make the next one."""
+    audit = audit_of(kubeconfig)
+    say_text(f"{_REPAIR}\n")
+    _export(KUBECONFIG=kubeconfig)
+    _export(**UNITS)
+    _reconcile("apply", "--yes", f"--audit={audit}")
+    _reconcile("plan")
+
+
+def _export(**settings: str) -> None:
+    """Set environment variables, for the commands that follow."""
+    os.environ.update(settings)
+    _show("export", *(f"{name}={text}" for name, text in settings.items()))
+
+
+def _reconcile(*words: str) -> None:
+    from reconciler.main import command  # noqa: PLC0415  # the client library is large
+
+    _show("vgpu", "reconcile", *words)
+    try:
+        command.main([*words], prog_name="vgpu reconcile", standalone_mode=False)
+    except click.ClickException as error:
+        report(error)
+    say()
+
+
+def _show(*words: str) -> None:
+    write(standard_output(), [[(f"$ {shlex.join(words)}", BOLD)]])
+
 
 SECONDS: Final = 10.0
 """Maximum time to wait for the scheduler, and for each answer, in seconds."""
@@ -44,7 +97,7 @@ PODS_IN_GIB: Final = {"tokenizer-0": 24, "train-0": 40, "train-1": 48, "train-2"
 fits once the first one has moved to the other GPU.
 """
 
-_INTRODUCTION: Final = """\
+_SCHEDULING: Final = """\
   A node with two GPUs of 80 GiB joins. The scheduler is asked as kube-scheduler asks an
   extender (POST /filter, /prioritize, /bind), for one pod after the other:
 """
@@ -83,11 +136,11 @@ class _Extender(msgspec.Struct, frozen=True):
 
 def schedule(kubeconfig: str, store: ObjectStore) -> None:
     """Place the pods, and print where each of them is."""
-    say_text(f"{_INTRODUCTION}\n")
+    say_text(f"{_SCHEDULING}\n")
     node = store.create(NODES, _joining())
     with _running(kubeconfig) as extender:
         for name, gib in PODS_IN_GIB.items():
-            pod = store.create(PODS, _pod(name, gib))
+            pod = store.create(PODS, _new_pod(name, gib))
             line = _placed(extender, store, pod, node["metadata"]["name"])
             say(*f"    {name:<12}{gib:>3} GiB   {line}".splitlines())
     say()
@@ -142,7 +195,7 @@ def _joining() -> Json:
     return merged(node_object(JOINING), {"status": {"capacity": offered, "allocatable": offered}})
 
 
-def _pod(name: str, gib: int) -> Json:
+def _new_pod(name: str, gib: int) -> Json:
     limits = {MEMORY: str(gib)}
     container = {
         "name": "main",
@@ -160,3 +213,38 @@ def _pod(name: str, gib: int) -> Json:
         "spec": {"containers": [container]},
         "status": {"phase": "Pending"},
     }
+
+
+_WAITING: Final = f"{NAMESPACE}/{list(PODS_IN_GIB)[-1]}"
+"""The pod that waits."""
+
+
+def show_more(kubeconfig: str) -> None:
+    """Print the commands."""
+    lines = [(f"{_ourselves()} {words}", why) for words, why in _commands(audit_of(kubeconfig))]
+    width = max(len(line) for line, why in lines if why)
+    say("  To try more, type in another terminal the two lines with export, and then:")
+    for line, why in lines:
+        say(f"    {line:<{width}}   # {why}" if why else f"    {line}")
+    say()
+
+
+def _commands(audit: str) -> Iterator[tuple[str, str]]:
+    """The words of each command, and the question that it answers, if they do not say it."""
+    yield "inspect", "who holds what"
+    yield f"explain pod {_WAITING}", "why it waits"
+    yield f"fit --pod {_WAITING} --pods 1 --defragment", "what to move, so that it fits"
+    yield "doctor", "what is wrong with the installation"
+    yield f"reconcile restore {audit} --audit {audit}.restored --yes", ""
+    yield "reconcile plan", "what would be repaired again"
+
+
+def _ourselves() -> str:
+    """The command line that calls this program, for the user to repeat."""
+    called = Path(sys.argv[0])
+    if called.name != "__main__.py":
+        return shlex.quote(called.name)
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):
+        python = python.relative_to(Path.cwd())
+    return f"{shlex.quote(str(python))} -m vgpu"

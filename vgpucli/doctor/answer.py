@@ -1,36 +1,18 @@
-"""All checks of a cluster, in a table; pure."""
+"""The findings of all checks of a cluster; a check that fails costs itself only. Pure."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from vgpu.model.units import count
-from vgpucli.doctor.check_accounts import check_accounts
-from vgpucli.doctor.check_installed import check_settings, check_systems
 from vgpucli.doctor.check_nodes import check_clocks, check_kubelet, check_runtime, check_units
+from vgpucli.doctor.check_rights import check_rights
 from vgpucli.doctor.check_schedulers import check_schedulers
-from vgpucli.doctor.custom_kinds import check_custom_kinds
+from vgpucli.doctor.check_systems import check_settings, check_systems
 from vgpucli.doctor.facts import ClusterFacts, named
-from vgpucli.doctor.guard import guarded
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, Severity, Unread, finding
 
-
-def check_rights(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """The rights that components lack, and those that no admission policy limits."""
-    for denied in facts.denied:
-        reason = DoctorReason.MISSING_OPTIONAL_RIGHT if denied.need else DoctorReason.MISSING_RIGHT
-        need = f", for: {denied.need}" if denied.need else ""
-        evidence = f"{denied.account} may not {denied.right.text}{need}"
-        yield finding(DoctorCheck.RIGHTS, reason, denied.component, evidence, denied.right.rule)
-    yield from check_accounts(facts)
-
-
-def _check_systems(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    yield from check_systems(facts)
-    yield from check_custom_kinds(facts)
-
-
 CHECKS: Final[dict[DoctorCheck, Callable[[ClusterFacts], Iterator[DoctorFinding]]]] = {
-    DoctorCheck.SYSTEMS: _check_systems,
+    DoctorCheck.SYSTEMS: check_systems,
     DoctorCheck.SETTINGS: check_settings,
     DoctorCheck.UNITS: check_units,
     DoctorCheck.SCHEDULER: check_schedulers,
@@ -76,3 +58,32 @@ def unread_finding(unread: Unread) -> DoctorFinding:
     """The finding that a part could not be read."""
     rule = (f"the line of a ClusterRole: {unread.rule}",) if unread.rule else ()
     return finding(unread.checks[0], DoctorReason.NOT_READ, unread.what, unread.why, *rule)
+
+
+_Facts = TypeVar("_Facts")
+
+
+def guarded(
+    check: DoctorCheck, name: str, run: Callable[[_Facts], Iterator[DoctorFinding]], facts: _Facts
+) -> list[DoctorFinding]:
+    """The findings of a check; those before its error, and one that names it, if it has one.
+
+    The message of the error is left out: it may repeat texts of objects.
+    """
+    found: list[DoctorFinding] = []
+    try:
+        found += run(facts)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other checks are made
+        found.append(finding(check, DoctorReason.CHECK_FAILED, name, _text(error)))
+    return found
+
+
+def _text(error: Exception) -> str:
+    """The type of an error, and where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    _, _, file = trace.tb_frame.f_code.co_filename.rpartition("/")
+    return f"{type(error).__name__} in {file}, line {trace.tb_lineno}"

@@ -1,4 +1,4 @@
-"""Flags of several commands that read a cluster."""
+"""Flags of several commands: the units of memory, and the access to servers."""
 
 from typing import Final
 

@@ -1,0 +1,126 @@
+"""The answer of `vgpu fit` for people."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from vgpu.model.units import count
+from vgpucli.fit.model import (
+    DefragmentationPlan,
+    FitAnswer,
+    GpuShares,
+    MovedPod,
+    NodeFit,
+    PlannedEviction,
+)
+from vgpucli.tabwriter import table
+
+_MOST_LINES = 40
+"""Maximum number of nodes that the text names; the document names all."""
+
+_FLAG: Final = re.compile(r" \([^)]*\)$")
+"""The flag of the reconciler in the explanation of one of its reasons; `vgpu fit` has none such."""
+
+
+def table_lines(answer: FitAnswer, demand: str, wanted: int | None) -> Iterator[str]:
+    """The lines of the text; ``demand`` is what one pod requests."""
+    yield from _moved_lines(answer.moved)
+    yield _summary(answer, demand, wanted)
+    if answer.nodes:
+        yield ""
+        rows = [("NODE", "PODS", "SHARES BY GPU")]
+        ordered = sorted(answer.nodes, key=lambda node: (-node.pods, node.node))
+        rows += (
+            (node.node, str(node.pods), ", ".join(map(_gpu, node.gpus)))
+            for node in ordered[:_MOST_LINES]
+        )
+        yield from table(rows)
+        if len(ordered) > _MOST_LINES:
+            yield f"and {count(len(ordered) - _MOST_LINES, 'more node')} (-o json names all)"
+    reasons = [f"{count(nodes, 'node')}: {text}" for text, nodes in _excluded(answer).items()]
+    if answer.rejection:
+        reasons.append(answer.rejection)
+    if reasons:
+        yield ""
+        yield "No more pods fit:" if answer.pods else "Why no pod fits:"
+        yield from (f"  {line}" for reason in reasons for line in reason.split("; "))
+    if answer.plan is not None and wanted is not None:
+        yield ""
+        yield from _plan_lines(answer.plan, wanted)
+
+
+def _summary(answer: FitAnswer, demand: str, wanted: int | None) -> str:
+    if wanted is not None:
+        verb = "fit" if answer.pods >= wanted else f"requested, {answer.pods} fit"
+        return f"{count(wanted, 'pod')} {verb} ({demand})"
+    least = "" if answer.is_all else "at least "
+    fit = "fits" if answer.pods == 1 else "fit"
+    return f"{least}{count(answer.pods, 'pod')} {fit} ({demand})"
+
+
+def _gpu(gpu: GpuShares) -> str:
+    return f"GPU {gpu.position}: {gpu.shares}"
+
+
+def _excluded(answer: FitAnswer) -> dict[str, int]:
+    """The number of nodes by why kube-scheduler places no pod on them."""
+    return dict(Counter(each.explanation for each in answer.excluded.values()).most_common())
+
+
+def _moved_lines(moved: Sequence[MovedPod]) -> Iterator[str]:
+    if not moved:
+        return
+    homeless = [pod for pod in moved if not pod.target]
+    placed = len(moved) - len(homeless)
+    yield f"Of the drained nodes' {count(len(moved), 'pod')} with GPUs, {placed} fit elsewhere."
+    for pod in homeless:
+        yield f"  {pod.pod.namespace}/{pod.pod.name} of {pod.source} does not: {pod.refusal}"
+    yield ""
+
+
+def _plan_lines(plan: DefragmentationPlan, wanted: int) -> Iterator[str]:
+    """The plan; nothing of it is done."""
+    number = len(plan.evictions)
+    if not plan.fits:
+        yield f"No defragmentation plan was found after which {count(wanted, 'pod')} fit."
+    elif not number:
+        yield "Defragmentation plan: no eviction is needed."
+        return
+    else:
+        yield (
+            f"Defragmentation plan: after {count(number, 'eviction')} {count(wanted, 'pod')}"
+            f" {'fits' if wanted == 1 else 'fit'}. Nothing was evicted."
+        )
+        yield ""
+        rows = [("EVICT", "FROM", "OWNER", "PRIORITY", "THEN FITS ON")]
+        rows += map(_eviction_row, plan.evictions)
+        yield from table(rows)
+        yield ""
+        yield f"The wanted pods then go to {_placed(plan.nodes)}."
+        if not plan.any_order:
+            yield (
+                "Create them before the evictions: else the pods that replace the evicted ones may"
+                " take the freed GPUs."
+            )
+    if plan.obstacles:
+        yield f"{count(plan.evictable, 'pod')} may be evicted. The others:"
+        for obstacle, pods in sorted(plan.obstacles.items(), key=lambda item: -item[1]):
+            yield f"  {count(pods, 'pod')}: {_FLAG.sub('', obstacle.explanation)}"
+    if not plan.complete:
+        yield "The search has ended at its maximum: there may be a better plan."
+
+
+def _eviction_row(eviction: PlannedEviction) -> tuple[str, str, str, str, str]:
+    pod, replacement = eviction.pod, eviction.replacement
+    owner = f"{pod.owner.kind} {pod.owner.name}" if pod.owner else ""
+    target = replacement.target or f"no node: {replacement.refusal}"
+    named = f"{pod.ref.namespace}/{pod.ref.name}"
+    return named, pod.node, owner, str(pod.priority), target
+
+
+def _placed(nodes: Sequence[NodeFit]) -> str:
+    """Nodes with their numbers of pods."""
+    named = [f"{node.node} ({node.pods})" for node in nodes[:_MOST_LINES]]
+    more = len(nodes) - len(named)
+    return ", ".join(named) + (f" and {count(more, 'more node')}" if more else "")
