@@ -99,7 +99,7 @@ class RealNode:
         self._first += 1
         scenario = self._scenario()
         pods = tree.tree(scenario, frozenset(), self.node.start).files[tree.PODS_FILE]
-        self.node.become(scenario, pods)
+        self.node.set_scenario(scenario, pods)
         for container in oldest.containers:
             self._end(container.id)
             for folder in self.node.folder.glob(f"usr/local/vgpu/containers/{oldest.ref.uid}_*"):

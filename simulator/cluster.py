@@ -66,8 +66,8 @@ class SimulatedCluster:
 
     def _create(self, kind: ApiKind[Any], document: Json) -> None:
         meta = document["metadata"]
-        called = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
-        self.store.create(kind, merged(document, self._deviations.get(called, {})))
+        name = "/".join(filter(None, (meta.get("namespace"), meta["name"])))
+        self.store.create(kind, merged(document, self._deviations.get(name, {})))
 
     def _gone(self, document: Json) -> None:
         """The kubelet ends the pod, and its controller makes another one on the same node."""

@@ -229,13 +229,13 @@ def _namespace(name: str, team: str, *quotas: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-def _written_by_the_kubelet(at: float) -> dict[str, Any]:
+def _written_by_the_kubelet(seconds: float) -> dict[str, Any]:
     """When the pod's status was written: only this shows since when a container waits."""
     return {
         "manager": "kubelet",
         "operation": "Update",
         "apiVersion": "v1",
-        "time": stamp(at),
+        "time": stamp(seconds),
         "fieldsType": "FieldsV1",
         "fieldsV1": {},
         "subresource": "status",

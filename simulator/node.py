@@ -4,9 +4,9 @@ The driver is a :class:`~vgpu.model.facts.GpuSource` over a scenario and a clock
 the names and base units of the real driver's source, and what the modelled GPUs do not have (fans,
 NVLink, MIG, page retirement) is absent. Faults can be switched on while it runs.
 
-The files have their real format. ``write(t)`` writes the state at ``t`` into the files; ``become``
-changes the story. Regions are updated in place as the shim does it, with its seqlock; every other
-file is replaced at once, and only when it changed.
+The files have their real format. ``write(t)`` writes the state at ``t`` into the files;
+``set_scenario`` changes the story. Regions are updated in place as the shim does it, with its
+seqlock; every other file is replaced at once, and only when it changed.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class SimulatedDriver:
         self._recovered = threading.Event()
         self._lost: frozenset[str] = frozenset()
 
-    def become(self, scenario: Scenario) -> None:
+    def set_scenario(self, scenario: Scenario) -> None:
         """Replace the scenario; only pods may differ."""
         self._scenario = scenario
 
@@ -286,7 +286,7 @@ class SimulatedNode:
         """The node's driver; ``clock`` returns the seconds since ``start``, real if None."""
         return SimulatedDriver(self.scenario, self.start, clock)
 
-    def become(self, scenario: Scenario, pods: bytes) -> None:
+    def set_scenario(self, scenario: Scenario, pods: bytes) -> None:
         """The node from the next ``write`` on; ``pods`` is the list of its pods.
 
         Only pods may differ.

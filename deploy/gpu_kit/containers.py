@@ -169,7 +169,7 @@ class Containers:
         return Scenario("gpu-kit", self._gpus, pods, host_processes=living)
 
     def _write(self) -> None:
-        self._node.become(self._scenario(), b'{"kind": "List", "items": []}')
+        self._node.set_scenario(self._scenario(), b'{"kind": "List", "items": []}')
         self._node.write(0.0)
 
     # ------------------------------------------------------------ cgroups

@@ -114,8 +114,8 @@ class FollowingNode:
 
     def follow(self):
         scenario = self.simulated.node("gpu-node-1")
-        self.driver.become(scenario)
-        self.files.become(scenario, self.simulated.pods())
+        self.driver.set_scenario(scenario)
+        self.files.set_scenario(scenario, self.simulated.pods())
         self.files.write(10.0)
 
     def pods(self):

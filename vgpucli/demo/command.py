@@ -119,8 +119,8 @@ class DemoNode:
         if version != self._version:
             self._version = version
             scenario = self.cluster.node(self.files.scenario.node)
-            self.driver.become(scenario)
-            self.files.become(scenario, self.cluster.pods())
+            self.driver.set_scenario(scenario)
+            self.files.set_scenario(scenario, self.cluster.pods())
         self.files.write(time.time() - self.files.start)
 
 

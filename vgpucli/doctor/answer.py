@@ -32,9 +32,9 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         yield finding(DoctorCheck.SYSTEMS, DoctorReason.MALFORMED, "", text)
     incomplete = {check for unread in facts.unread for check in unread.checks}
     for check, run in CHECKS.items():
-        found = guarded(check, check.value, run, facts)
-        yield from found
-        good = all(each.severity in (Severity.INFO, Severity.OK) for each in found)
+        findings = findings_of(check, check.value, run, facts)
+        yield from findings
+        good = all(reported.severity in (Severity.INFO, Severity.OK) for reported in findings)
         if good and check not in incomplete and _was_made(check, facts):
             yield finding(check, DoctorReason.PASSED, "", check.explanation)
 
@@ -63,19 +63,19 @@ def unread_finding(unread: Unread) -> DoctorFinding:
 _Facts = TypeVar("_Facts")
 
 
-def guarded(
+def findings_of(
     check: DoctorCheck, name: str, run: Callable[[_Facts], Iterator[DoctorFinding]], facts: _Facts
 ) -> list[DoctorFinding]:
     """The findings of a check; those before its error, and one that names it, if it has one.
 
     The message of the error is left out: it may repeat texts of objects.
     """
-    found: list[DoctorFinding] = []
+    findings: list[DoctorFinding] = []
     try:
-        found += run(facts)
+        findings += run(facts)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks are made
-        found.append(finding(check, DoctorReason.CHECK_FAILED, name, _text(error)))
-    return found
+        findings.append(finding(check, DoctorReason.CHECK_FAILED, name, _text(error)))
+    return findings
 
 
 def _text(error: Exception) -> str:

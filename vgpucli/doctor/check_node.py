@@ -11,7 +11,7 @@ from vgpu.model.facts import Gpu
 from vgpu.model.reasons import Reason
 from vgpu.model.units import count
 from vgpu.sources.samples import CollectorRow
-from vgpucli.doctor.answer import guarded
+from vgpucli.doctor.answer import findings_of
 from vgpucli.doctor.model import DoctorCheck, DoctorFinding, DoctorReason, finding
 
 SPEC_DIRS: Final = frozenset({"/var/run/cdi", "/run/cdi"})
@@ -86,19 +86,19 @@ def _table(value: object) -> Mapping[str, Any]:
 
 def node_findings(facts: NodeFacts) -> Iterator[DoctorFinding]:
     """The findings of all checks of a node."""
-    found = [
+    findings = [
         each
         for check in NODE_CHECKS
-        for each in guarded(_CHECK, check.__name__.removeprefix("_"), check, facts)
+        for each in findings_of(_CHECK, check.__name__.removeprefix("_"), check, facts)
     ]
-    yield from found
+    yield from findings
     bad = {
         DoctorReason.NO_DRIVER,
         DoctorReason.GPU_UNREADABLE,
         DoctorReason.SOURCE_FAILED,
         DoctorReason.CHECK_FAILED,
     }
-    if all(each.reason not in bad for each in found) and facts.collectors:
+    if all(each.reason not in bad for each in findings) and facts.collectors:
         names = ", ".join(row.name for row in facts.collectors)
         yield finding(_CHECK, DoctorReason.PASSED, "", f"what the exporter reads here: {names}")
 

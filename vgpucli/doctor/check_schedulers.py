@@ -20,7 +20,7 @@ _LONGEST_DETAIL: Final = 200
 
 def check_schedulers(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     """The traps of each configuration."""
-    found = False
+    has_kube_scheduler = False
     for config in facts.configs:
         kind = DoctorReason.CONFIGURED
         try:
@@ -36,14 +36,14 @@ def check_schedulers(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             yield finding(_CHECK, kind, config.place, "Volcano's scheduler")
             yield from _of_volcano(facts, config.place, document)
         else:
-            found = True
+            has_kube_scheduler = True
             yield from _of_kube_scheduler(facts, config, document)
     extenders = [
         each
         for each in facts.of_role(ComponentRole.SCHEDULER)
         if {*each.serves} - {VOLCANOS, NVIDIA}
     ]
-    if extenders and not found:
+    if extenders and not has_kube_scheduler:
         yield finding(_CHECK, DoctorReason.CONFIG_UNKNOWN, "", *(each.text for each in extenders))
 
 

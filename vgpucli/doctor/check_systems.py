@@ -158,9 +158,9 @@ def _several_binders(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 def _several_plugins(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     plugins = [each for each in facts.of_role(ComponentRole.DEVICE_PLUGIN) if each.resource]
-    for one, other in combinations(plugins, 2):
-        if one.resource == other.resource and one.workload != other.workload:
-            yield from _together(facts, DoctorReason.SEVERAL_PLUGINS, one.resource, one, other)
+    for first, second in combinations(plugins, 2):
+        if first.resource == second.resource and first.workload != second.workload:
+            yield from _together(facts, DoctorReason.SEVERAL_PLUGINS, first.resource, first, second)
 
 
 def _two_feedbacks(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -173,13 +173,13 @@ def _together(
     facts: ClusterFacts,
     reason: DoctorReason,
     about: str,
-    one: InstalledComponent,
-    other: InstalledComponent,
+    first: InstalledComponent,
+    second: InstalledComponent,
 ) -> Iterator[DoctorFinding]:
     """The finding, if both may have a pod on the same node."""
-    nodes = [each.node.name for each in facts.selected(one.workload, other.workload)]
+    nodes = [each.node.name for each in facts.selected(first.workload, second.workload)]
     if nodes:
-        evidence = (one.text, other.text, f"{count(len(nodes), 'node')}: {named(nodes)}")
+        evidence = (first.text, second.text, f"{count(len(nodes), 'node')}: {named(nodes)}")
         yield finding(_SETTINGS, reason, about, *evidence)
 
 

@@ -98,8 +98,8 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from vgpucli.doctor.report import report  # noqa: PLC0415  # slow to import
 
     facts = _facts(ctx, flags)
-    found = diagnosis(facts.as_of, tuple(cluster_findings(facts)))
-    ctx.exit(report(found, flags["output"]))
+    diagnosed = diagnosis(facts.as_of, tuple(cluster_findings(facts)))
+    ctx.exit(report(diagnosed, flags["output"]))
 
 
 def _facts(ctx: click.Context, flags: dict[str, Any]) -> Any:

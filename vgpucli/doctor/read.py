@@ -184,8 +184,8 @@ def _listed(
 
 def _read_bare_pods(reading: _Reading, cluster: ApiClient) -> None:
     """The pods without a controller in the namespaces where components are."""
-    found = {each.workload.namespace for each in components(reading.workloads)}
-    for namespace in sorted({KUBE_SYSTEM, *found}):
+    namespaces = {component.workload.namespace for component in components(reading.workloads)}
+    for namespace in sorted({KUBE_SYSTEM, *namespaces}):
         pages = partial(cluster.pages, BARE_PODS, namespace=namespace, label_selector=UNMANAGED)
         pods = _listed(reading, (_CHECK.SYSTEMS,), BARE_PODS, namespace, pages)
         reading.bare_pods += filter(None, pods)

@@ -134,10 +134,10 @@ def gpus_text(group: NodeGroup) -> str:
     )
 
 
-def _time(at: float | None) -> datetime | None:
-    if at is None:
+def _time(seconds: float | None) -> datetime | None:
+    if seconds is None:
         return None
     try:
-        return datetime.fromtimestamp(at, UTC)
+        return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return None

@@ -58,8 +58,10 @@ def explain_node(evidence: KnownNode) -> Explanation:
         _records(evidence),
         ExplainedStep(WayStep.FOLDERS, ExplainOutcome.PASSED),
     )
-    found = [each for each in evidence.findings if each.object_ref.kind is not ObjectKind.DEVICE]
-    judged = tuple(with_findings(step, found) for step in steps)
+    findings = [
+        finding for finding in evidence.findings if finding.object_ref.kind is not ObjectKind.DEVICE
+    ]
+    judged = tuple(with_findings(step, findings) for step in steps)
     return concluded(
         Explanation("Node", node.name, judged, evidence.now, lines=tuple(_gpus(evidence)))
     )
@@ -84,8 +86,8 @@ def gpu_entry(evidence: KnownNode, gpu: str) -> DeviceEntry | None:
     if not exact and gpu.isdecimal() and all(entry.device.index is None for entry in entries):
         exact = list(entries[int(gpu) : int(gpu) + 1])
     begun = [entry for entry in entries if gpu and entry.device.uuid.startswith(gpu)]
-    found = exact or begun
-    return found[0] if len(found) == 1 else None
+    matching = exact or begun
+    return matching[0] if len(matching) == 1 else None
 
 
 def explain_gpu(evidence: KnownNode, entry: DeviceEntry) -> Explanation:

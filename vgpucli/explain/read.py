@@ -99,8 +99,8 @@ def _named_nodes(cluster: ApiClient, names: Collection[str]) -> tuple[Node, ...]
     """The nodes of these names that exist; each by itself, if this is less than a list."""
     if len(names) > MOST_NODES:
         return tuple(node for node in cluster.nodes() if node.name in names)
-    found = (cluster.find(NODES, "", name) for name in sorted(names))
-    return tuple(node for node in found if node is not None)
+    named = (cluster.find(NODES, "", name) for name in sorted(names))
+    return tuple(node for node in named if node is not None)
 
 
 def _with_pods(objects: Objects, pods: Iterable[Pod]) -> Objects:

@@ -82,14 +82,14 @@ def with_findings(step: ExplainedStep, findings: Iterable[Finding]) -> Explained
     own = [finding for finding in findings if step_of(finding) is step.step]
     if not own:
         return step
-    found = dict.fromkeys(map(_reason, own))
-    codes = {reason.code for reason in found}
+    reasons = dict.fromkeys(map(_reason, own))
+    codes = {reason.code for reason in reasons}
     others = (reason for reason in step.reasons if reason.code not in codes)
     since = [finding.since for finding in own if finding.since is not None]
     return structs.replace(
         step,
         outcome=ExplainOutcome.FAILED,
-        reasons=(*found, *others),
+        reasons=(*reasons, *others),
         evidence=tuple(dict.fromkeys((*_evidence(own), *step.evidence))),
         since=min(since, default=step.since),
     )

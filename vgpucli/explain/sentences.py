@@ -40,12 +40,12 @@ def share_text(share: Share, devices: Mapping[str, str]) -> str:
     return f"{' and '.join(parts) or 'a share'} of {device}"
 
 
-def time_text(at: float) -> str:
+def time_text(seconds: float) -> str:
     """Unix seconds as RFC 3339; the bare number if no calendar has such a time."""
     try:
-        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
-        return f"{at:.0f} s"
+        return f"{seconds:.0f} s"
 
 
 _REQUEST = "correct the resources or annotations of the pod, and create the pod again"

@@ -108,7 +108,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     devices = ConfirmedDevices(params["kubelet_checkpoint"], params["plugin_state_dir"], procfs)
     with ExitStack() as stack:
         host = None if params["release"] else stack.enter_context(ProgramHost.from_flags(params))
-        _become_the_writer(stack, params["lock_file"], procfs, roots)
+        _require_sole_writer(stack, params["lock_file"], procfs, roots)
         if host is None:
             logs.configure(params["log_level"], params["log_format"])
             if asks and not is_confirmed("Let go of all containers of this node?"):
@@ -129,7 +129,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
     ctx.exit(host.leave(stuck=is_stuck))
 
 
-def _become_the_writer(stack: ExitStack, lock: str, procfs: str, roots: tuple[str, ...]) -> None:
+def _require_sole_writer(stack: ExitStack, lock: str, procfs: str, roots: tuple[str, ...]) -> None:
     """Take the lock, and make sure that HAMi's monitor does not run. Raises ClickException."""
     try:
         stack.enter_context(writer_lock(lock))

@@ -85,7 +85,7 @@ class FeedbackLoop:
         if self._thread.is_alive():
             return False
         if not self._yielded:
-            log.info("released", extra={"containers": self.release()})
+            log.info("containers released", extra={"containers": self.release()})
         return True
 
     def complaint(self) -> str:
@@ -143,8 +143,8 @@ class FeedbackLoop:
                 else:
                     self.release()
             except Exception:
-                log.exception("a round failed on a defect")
-                self._complain("a defect; the log has it")
+                log.exception("unexpected error in a round")
+                self._complain("unexpected error; the log has it")
             self._ending.wait(ROUND_SECONDS)
 
     def _is_alone(self) -> bool:
@@ -162,7 +162,7 @@ class FeedbackLoop:
 
     def _complain(self, problem: str) -> None:
         if problem != self._problem:
-            log.warning("not ready: %s", problem)
+            log.warning("feedback not ready", extra={"reason": problem})
         self._problem = problem
         self._view = msgspec.structs.replace(self._view, ready=False)
 
@@ -185,7 +185,8 @@ class FeedbackLoop:
         for key, each in refused.items():
             if key not in self._reported:
                 log.warning(
-                    "refused", extra={"object": key[0], "reason": key[1], "detail": each.detail}
+                    "input refused",
+                    extra={"object": key[0], "reason": key[1], "detail": each.detail},
                 )
         self._reported = frozenset(refused)
 

@@ -65,12 +65,12 @@ class KernelMount(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         device: ``major:minor`` of the file system.
         root: the folder of the file system that is mounted.
-        at: where it is mounted.
+        mount_point: where it is mounted.
     """
 
     device: str
     root: str
-    at: str
+    mount_point: str
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -94,11 +94,13 @@ def place_of(path: str, mounts: Iterable[KernelMount]) -> Place | None:
     """Where a real path lies by a mount table; of equal mount points the last one counts."""
     best: KernelMount | None = None
     for mount in mounts:
-        if _is_below(path, mount.at) and (best is None or len(mount.at) >= len(best.at)):
+        if _is_below(path, mount.mount_point) and (
+            best is None or len(mount.mount_point) >= len(best.mount_point)
+        ):
             best = mount
     if best is None:
         return None
-    inside = PurePosixPath(path).relative_to(best.at)
+    inside = PurePosixPath(path).relative_to(best.mount_point)
     return Place(best.device, str(PurePosixPath(best.root) / inside))
 
 

@@ -337,9 +337,9 @@ def _described(manifest: str | None, requests: Mapping[str, int], namespace: str
     except SourceError as error:
         raise click.ClickException(str(error)) from error
     if len(pods) != 1:
-        found = ", ".join(f"{pod.ref.namespace}/{pod.ref.name}" for pod in pods) or "none"
+        names = ", ".join(f"{pod.ref.namespace}/{pod.ref.name}" for pod in pods) or "none"
         raise click.ClickException(
-            f"{manifest}: one pod that requests shared GPUs is needed, found: {found}"
+            f"{manifest}: one pod that requests shared GPUs is needed, found: {names}"
         )
     return pods[0]
 

@@ -69,19 +69,19 @@ def defragment(
             pods = ()  # no eviction gives the namespace more than its quota
         evictable, obstacles = _evictable_pods(simulation, demanded, pods, budgets)
     trials = _Trials(simulation, demanded, wanted)
-    found = plan_evictions(
+    search = plan_evictions(
         evictable,
         WantedPods(wanted, wanted - len(placed), demand.priority),
         {(each.namespace, each.name): each.allowed for each in budgets.budgets},
         trials,
     )
     answer = DefragmentationPlan(
-        fits=False, complete=found.complete, evictable=len(evictable), obstacles=obstacles
+        fits=False, complete=search.complete, evictable=len(evictable), obstacles=obstacles
     )
-    if found.plan is None:
+    if search.plan is None:
         return answer
     evicted = sorted(
-        found.plan.evicted, key=lambda each: (each.pod.priority, each.pod.node, each.pod.ref)
+        search.plan.evicted, key=lambda each: (each.pod.priority, each.pod.node, each.pod.ref)
     )
     placed, replacements = trials.outcome(evicted)
     return structs.replace(

@@ -114,10 +114,10 @@ def _print(shown: Inventory, as_of: float, output: str, nothing: str) -> None:
 def _print_legacy(read: Read, node: str, *, details: bool) -> None:
     from vgpucli.inspect import legacy as legacy_inspect  # noqa: PLC0415  # only --legacy needs it
 
-    print_ = legacy_inspect.details if details else legacy_inspect.summary
-    nodes = [found for found in read.objects.nodes if node in ("", found.name)]
+    form = legacy_inspect.details if details else legacy_inspect.summary
+    nodes = [each for each in read.objects.nodes if node in ("", each.name)]
     try:
-        say_text(print_(nodes, read.objects.pods))
+        say_text(form(nodes, read.objects.pods))
     except ClaimError as error:
         raise click.ClickException(str(error)) from error
 
@@ -282,7 +282,7 @@ def command(
 
     if is_dump:
         read = from_files(files, parse_selector(selector) if selector else None, team)
-        if node and node not in (names := [found.name for found in read.objects.nodes]):
+        if node and node not in (names := [each.name for each in read.objects.nodes]):
             raise no_such_node(node, names)
         if legacy:
             _print_legacy(read, node, details=details)

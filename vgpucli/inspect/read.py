@@ -115,7 +115,7 @@ def from_files(
         resource_claims_by_uid |= {
             resource_claim.uid: resource_claim for resource_claim in dump.resource_claims
         }
-        slices |= {one.name: one for one in dump.resource_slices}
+        slices |= {resource_slice.name: resource_slice for resource_slice in dump.resource_slices}
         malformed |= {(broken.kind, broken.ref): broken for broken in dump.malformed}
         others.update(dump.others)
         seen += dump.total
@@ -248,7 +248,7 @@ def _resource_claims(
     malformed += (broken for page in slices or () for broken in page.malformed)
     return (
         tuple(resource_claim for page in resource_claim_pages for resource_claim in page.objects),
-        tuple(one for page in slices or () for one in page.objects),
+        tuple(resource_slice for page in slices or () for resource_slice in page.objects),
     )
 
 

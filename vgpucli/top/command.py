@@ -174,11 +174,11 @@ class Live:
                 self.offset, rest = 0, text.rest
                 self.state = replace(self.state, pattern=text.pattern, typing=text.typing)
                 continue
-            found = typed(rest)
-            for key in found.keys:
+            chunk = typed(rest)
+            for key in chunk.keys:
                 self.pressed(key, size)
-            keys += found.keys
-            rest = found.rest
+            keys += chunk.keys
+            rest = chunk.rest
             if not self.state.typing:
                 break  # the start of a key
         self._rest = rest

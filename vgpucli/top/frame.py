@@ -324,8 +324,8 @@ def _aligned(text: str, width: int, *, right: bool) -> str:
     return set_cell_size(text, width)
 
 
-def _name(share: PageShare, at: LinePlace) -> Text:
-    return Text(fitted_name(share, at.layout.name))
+def _name(share: PageShare, place: LinePlace) -> Text:
+    return Text(fitted_name(share, place.layout.name))
 
 
 def fitted_name(share: PageShare, width: int) -> str:
@@ -348,12 +348,12 @@ def _state(share: PageShare) -> tuple[str, str]:
     return ("", "") if share.phase == "assigned" else (share.phase, "yellow")
 
 
-def _state_or_part(share: PageShare, at: LinePlace) -> Text:
+def _state_or_part(share: PageShare, place: LinePlace) -> Text:
     """An unusual state; else what a container of NVIDIA's own plugin has of the device."""
     state, style = _state(share)
     part = _PARTS.get(share.sharing, "")
-    if share.sharing and not part and at.device.replicas:
-        part = f"{share.held} of {at.device.replicas}"
+    if share.sharing and not part and place.device.replicas:
+        part = f"{share.held} of {place.device.replicas}"
     return Text(state or part, style)
 
 
@@ -374,19 +374,19 @@ def _scheme_or_state(share: PageShare, _: LinePlace) -> Text:
     return Text(state or share.scheme, style)
 
 
-def _limit_bar(share: PageShare, at: LinePlace) -> Text:
+def _limit_bar(share: PageShare, place: LinePlace) -> Text:
     if not share.device:
         return Text("")
-    limit = at.device.total if share.unlimited else share.limit
-    return bar(ratio(limit, at.device.total), at.layout.bar, "blue")
+    limit = place.device.total if share.unlimited else share.limit
+    return bar(ratio(limit, place.device.total), place.layout.bar, "blue")
 
 
-def _used_bar(share: PageShare, at: LinePlace) -> Text:
+def _used_bar(share: PageShare, place: LinePlace) -> Text:
     if not share.device:
         return Text("")
     if share.limit is None:
-        return bar(ratio(share.used, at.device.total), at.layout.bar, "dim")
-    return bar(ratio(share.used, share.limit), at.layout.bar, _colour(share) or "green")
+        return bar(ratio(share.used, place.device.total), place.layout.bar, "dim")
+    return bar(ratio(share.used, share.limit), place.layout.bar, _colour(share) or "green")
 
 
 def _limit(share: PageShare) -> str:
@@ -456,9 +456,9 @@ def body(state: ScreenState, layout: ColumnLayout, sort: Sort) -> list[Row]:
     return rows
 
 
-def device_row(at: LinePlace) -> Text:
+def device_row(place: LinePlace) -> Text:
     """The line that describes a device."""
-    device = at.device
+    device = place.device
     if device.parent:
         name = f" MIG {device.profile or device.index}"
     else:
@@ -472,19 +472,19 @@ def device_row(at: LinePlace) -> Text:
     if device.watts is not None:
         limit = "" if device.watts_limit is None else f" of {device.watts_limit:.0f}"
         facts.append(f"{device.watts:.0f}{limit} W")
-    if device.unattributed and device.unattributed > 0 and at.layout.wide:
+    if device.unattributed and device.unattributed > 0 and place.layout.wide:
         facts.append(f"{short(device.unattributed)} in no container")
     bad = "" if device.up else "   DOES NOT ANSWER"
     bad += "" if device.unit_confirmed else "   unit unconfirmed"
-    while facts and cell_len(f"{name}  {'   '.join(facts)}{bad}") > at.layout.width:
+    while facts and cell_len(f"{name}  {'   '.join(facts)}{bad}") > place.layout.width:
         facts.pop()
     line = Text.assemble((name, "bold"), "  ", "   ".join(fact for fact in facts if fact))
     return line.append(bad, style="bold red")
 
 
-def meters(at: LinePlace, trend: Trend) -> Text:
+def meters(place: LinePlace, trend: Trend) -> Text:
     """The line with a device's utilisation and memory."""
-    device, layout = at.device, at.layout
+    device, layout = place.device, place.layout
     if layout.narrow:
         memory = f"{short(device.used)} of {short(device.total)}"
         return Text(f"   busy {percent(device.utilization)}  mem {memory}")
@@ -500,17 +500,17 @@ def meters(at: LinePlace, trend: Trend) -> Text:
     )
 
 
-def share_row(share: PageShare, at: LinePlace, trend: Trend) -> Text:
+def share_row(share: PageShare, place: LinePlace, trend: Trend) -> Text:
     """The line of one container."""
     mark = ">" if _is_over(share) else "!" if _filled(share) >= NEAR else " "
     line = Text.assemble((mark, _colour(share)), " ")
-    for column in at.layout.columns:
-        cell = column.cell(share, at)
+    for column in place.layout.columns:
+        cell = column.cell(share, place)
         if column.right:
             cell.pad_left(max(0, column.width - cell.cell_len))
         cell.truncate(column.width, pad=True)
         line.append_text(cell).append(" ")
-    return line.append(spark(trend, at.layout.spark), style="cyan")
+    return line.append(spark(trend, place.layout.spark), style="cyan")
 
 
 def token_row(token: PageToken, waits: float | None) -> Text:

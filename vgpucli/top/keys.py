@@ -118,10 +118,10 @@ def edited(pattern: str, sent: bytes) -> Edited:
     Enter keeps it, Esc and Ctrl-C drop it, Backspace removes its last character.
     """
     text = sent.decode("utf-8", "ignore")
-    for at, char in enumerate(text):
+    for offset, char in enumerate(text):
         if char in "\r\n\x1b\x03":
             kept = pattern if char in "\r\n" else ""
-            return Edited(kept, False, text[at + 1 :].encode())
+            return Edited(kept, False, text[offset + 1 :].encode())
         if char in "\x7f\b":
             pattern = pattern[:-1]
         elif char.isprintable() and len(pattern) < LONGEST_PATTERN:

@@ -119,7 +119,7 @@ class Display:
         except SourceError as error:
             self._seen, self.unknown = error, (str(error),)
         except Exception:  # an old state must not look like a new one
-            log.exception("unexpected error: a sample failed")
+            log.exception("unexpected error in a sample")
             failure = SourceError(Reason.INTERNAL, "node")
             self._seen, self.unknown = failure, (str(failure),)
 
@@ -308,8 +308,10 @@ def watch(shown: Display, interval: float, ended: threading.Event) -> None:
     while True:
         if shown.unknown != logged:
             logged = shown.unknown
-            for line in logged or ("everything is known again",):
-                log.warning("%s", line)
+            for fact in logged:
+                log.warning("unknown fact of this node", extra={"reason": fact})
+            if not logged:
+                log.info("all facts of this node known again")
         due = max(due + interval, time.monotonic())
         if ended.wait(due - time.monotonic()):
             return

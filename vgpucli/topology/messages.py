@@ -222,7 +222,7 @@ def _groups(tree: TopologyTree, node: TopologyNode) -> tuple[LinkGroup, ...]:
     return tuple(
         LinkGroup(
             child.level.name,
-            tuple(tree.gpus[at].index for at in child.gpus),
+            tuple(tree.gpus[number].index for number in child.gpus),
             _groups(tree, child),
         )
         for child in node.children

@@ -71,7 +71,9 @@ def by_matrix(
 def whole_gpus(gpu: GpuSample) -> tuple[Gpu, ...]:
     """The GPUs by index, without their MIG instances."""
     return tuple(
-        sorted((device for device in gpu.gpus if not device.parent), key=lambda found: found.index)
+        sorted(
+            (device for device in gpu.gpus if not device.parent), key=lambda device: device.index
+        )
     )
 
 
@@ -164,7 +166,7 @@ def _gpu(
     gpu: Gpu, sample: GpuSample, gpu_of: Mapping[str, str], held: Mapping[str, _Held]
 ) -> TopologyGpu:
     held_bytes, held_milli = held.get(gpu.uuid, (0, 0))
-    pids = {found.pid for found in sample.processes if gpu_of.get(found.device) == gpu.uuid}
+    pids = {process.pid for process in sample.processes if gpu_of.get(process.device) == gpu.uuid}
     return TopologyGpu(
         index=gpu.index,
         minor=minor_number(gpu),
