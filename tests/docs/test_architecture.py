@@ -24,6 +24,8 @@ WANTED = {
     "an API kind",
     "a flag",
     "an alert",
+    "quotas of namespaces",
+    "the token switch: which tenant of a GPU gets its token next, and for how long",
     "gpu-manager's choice of GPUs by topology",
     "limits for clients of our web servers",
     "the kubelet's checkpoint",
