@@ -8,8 +8,8 @@ import json
 import re
 from typing import Any, Final
 
-from reconciler.config.cron import PATTERN as CRON
 from reconciler.config.settings import KEYS, Key
+from reconciler.config.value_types import CRON_PATTERN
 
 _MACROS: Final = "@(yearly|annually|monthly|weekly|daily|midnight|hourly)"
 
@@ -29,7 +29,7 @@ def config_schema() -> dict[str, Any]:
 def definitions() -> dict[str, Any]:
     """The definitions of the chart's schema that come from the reconciler."""
     return {
-        "schedule": {"type": "string", "pattern": f"^({_MACROS}|{CRON})$"},
+        "schedule": {"type": "string", "pattern": f"^({_MACROS}|{CRON_PATTERN})$"},
         "reconcilerConfig": config_schema(),
     }
 

@@ -6,7 +6,7 @@ The parts, in the order of a cycle:
   reason and outcome, as enums. ``policy``: what the operator allows.
 - ``observe/``: snapshots of a cluster (listed or watched), of a dump, of one node.
   ``ledger_cache``: the ledgers, kept from cycle to cycle.
-- ``cluster_index``, ``rules/``: find the problems. One file for each rule, one table. Pure.
+- ``cluster_index``, ``rules/``: find the problems. One function for each rule, one table. Pure.
 - ``plan/``: the actions, their order, and the reasons of skipped objects; ``reconciler_state``: the
   state between cycles. ``judge``: judges one object of a plan again, just before its action. Pure.
 - ``apply/``: applies plans, records them in an audit and as Events, and undoes them.

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reconciler.apply.audit_record import AuditError
+from reconciler.apply.records import AuditError
 from reconciler.judge import Judge
 from reconciler.model import ActionResult, Coverage, Plan, Snapshot
 from reconciler.observe import Observer

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from reconciler.namespace_policy import Labels
 from reconciler.owners.eviction import OwnerId, OwnerSeen
+from reconciler.policy import Labels
 from reconciler.reasons import ActionOutcome, Cause, Effect, Rule, SkipReason
 from vgpu.inventory import NodeDoubt, doubt_notes
 from vgpu.ledger import Ledger

@@ -23,7 +23,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from reconciler.config.cron import DAYS, Cron, parse_cron
+from reconciler.config.value_types import DAYS, Cron, parse_cron
 from vgpu.model.reasons import Explained
 
 JITTER: Final = 0.1

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from reconciler.apply.applier import Applier, ApplyOptions, AuditSink
-from reconciler.apply.audit_record import AuditRecord
+from reconciler.apply.records import AuditRecord
 from reconciler.apply.removal import Remover
 from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Apply

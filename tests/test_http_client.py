@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.notify import Webhook
+from reconciler.webhook import Webhook
 from tests.commands.test_printed_text import PACKAGES, ROOT
 from tests.reconciler.test_notify import DONE, SERVER, cycle
 from tests.support.hostile_server import answering_all, serving_each
@@ -183,7 +183,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(http_source, "TIMEOUT_SECONDS", SECONDS)
     monkeypatch.setattr("vgpucli.measured_use.PROMETHEUS_SECONDS", SECONDS)
     monkeypatch.setattr(token_page, "TIMEOUT_SECONDS", SECONDS)
-    monkeypatch.setattr("reconciler.notify.SECONDS", SECONDS)
+    monkeypatch.setattr("reconciler.webhook.SECONDS", SECONDS)
 
 
 @pytest.fixture(params=["header", "continue", "content"])

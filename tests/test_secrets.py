@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.notify import NotifyError, Webhook
+from reconciler.webhook import NotifyError, Webhook
 from tests.kube.test_unusable_server import KUBECONFIG
 from tests.reconciler.test_notify import DONE, SERVER, cycle
 from tests.support.hostile_server import answering_all

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import msgspec
 
 from reconciler.apply.client import ClusterClient
-from reconciler.apply.events import event_notes
 from reconciler.apply.executor import Answer, Executor
+from reconciler.apply.records import event_notes
 from reconciler.apply.removal import Remover
 from reconciler.judge import Judge
 from reconciler.model import ActionResult, Entry, Plan

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, Self
 
 import msgspec
 
-from reconciler.apply.audit_record import AuditError, AuditEvent, AuditRecord
+from reconciler.apply.records import AuditError, AuditEvent, AuditRecord
 from reconciler.model import ActionResult, Entry, Plan
 from reconciler.reasons import ActionOutcome
 from vgpu.model.printable_text import escaped_json

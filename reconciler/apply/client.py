@@ -1,23 +1,30 @@
-"""The requests to the API server that actions make.
+"""The requests to the API server that actions make, and what its answers mean. Pure.
 
 ``ClusterClient`` is the small part of :class:`vgpu.kube.ApiClient` that changes objects, with the
 reads that come just before. :func:`read` and :func:`patch` take pods, SharePods, nodes and
-Namespaces.
+Namespaces. :func:`refused` has the refusal of an error; :func:`send` sends one write once, and
+reads the object again where the answer is lost.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
 from reconciler.model import ObjectKind, ObjectRef
+from reconciler.reasons import ActionOutcome
 from vgpu.kube.documents import Keep, ObjectPage
+from vgpu.kube.errors import ClusterError
 from vgpu.kube.events import EventNote
 from vgpu.model.names import PodRef
 from vgpu.model.objects import Namespace, Node, Pod
+from vgpu.model.reasons import SourceError
 
 Annotations = Mapping[str, str | None]
 """Annotations by key; None where there is none, or where none is to be."""
+
+
+# ---------------------------------------------------------------- requests
 
 
 class ClusterClient(Protocol):
@@ -153,3 +160,118 @@ def uid(current: Editable) -> str:
 def differing(current: Editable, expected: Annotations) -> tuple[str, ...]:
     """The keys whose values differ from the expected ones."""
     return tuple(key for key, text in expected.items() if current.annotations.get(key) != text)
+
+
+PDB_WAIT_SECONDS: Final = 10.0
+"""Pause before a disruption budget is asked again, in seconds; the server itself uses 10."""
+
+THROTTLE_WAIT_SECONDS: Final = 1.0
+"""Pause before a busy API server is asked again, in seconds."""
+
+
+# ---------------------------------------------------------------- refusals
+
+
+class ActionRefused(Exception):  # noqa: N818  # an answer, not a fault
+    """An action was not done.
+
+    Attributes:
+        outcome: the action's outcome.
+        detail: the message of the refusal.
+        wait: seconds after which another try may succeed; None if none would.
+        lost: the action may have been done: the answer did not come, or was no answer.
+        unreached: there was no answer at all.
+        overtaken: the object changed between its read and the write: it can be read again.
+    """
+
+    def __init__(
+        self,
+        outcome: ActionOutcome,
+        detail: str,
+        *,
+        wait: float | None = None,
+        lost: bool = False,
+        unreached: bool = False,
+    ) -> None:
+        super().__init__(f"{outcome}: {detail}")
+        self.outcome = outcome
+        self.detail = detail
+        self.wait = wait
+        self.lost = lost
+        self.unreached = unreached
+        self.overtaken = False
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """An HTTP status, what the message must contain, and what that means."""
+
+    status: int
+    phrase: str
+    outcome: ActionOutcome
+    wait: float | None = None
+
+
+_ROWS: Final = (
+    _Row(404, "", ActionOutcome.GONE),
+    _Row(410, "", ActionOutcome.GONE),
+    _Row(409, "", ActionOutcome.CHANGED),
+    _Row(429, "disruption budget", ActionOutcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(403, "poddisruptionbudget", ActionOutcome.BLOCKED_BY_PDB, PDB_WAIT_SECONDS),
+    _Row(429, "", ActionOutcome.THROTTLED, THROTTLE_WAIT_SECONDS),
+    _Row(500, "more than one PodDisruptionBudget", ActionOutcome.SEVERAL_PDBS),
+    _Row(401, "", ActionOutcome.FORBIDDEN),
+    _Row(403, " cannot ", ActionOutcome.FORBIDDEN),
+)
+"""The first row that matches counts; a 403 of an admission webhook or a quota matches none.
+
+Texts: pkg/registry/core/pod/storage/eviction.go and the authorizer's ForbiddenMessage.
+"""
+
+_UNSURE: Final = range(500, 600)
+"""Statuses of etcd or of a proxy in between: the request may have arrived."""
+
+
+def refused(error: ClusterError | SourceError) -> ActionRefused:
+    """The refusal of a client's error."""
+    if isinstance(error, SourceError):  # an answer that is not Kubernetes'
+        return ActionRefused(ActionOutcome.FAILED, str(error), lost=True)
+    message = "; ".join((*error.causes, error.message)) or error.reason
+    for row in _ROWS:
+        if row.status == error.status and row.phrase in error.message:
+            wait = None if row.wait is None else max(error.retry_after or 0.0, 0.0) or row.wait
+            return ActionRefused(row.outcome, message, wait=wait)
+    unreached = error.status == 0
+    lost = unreached or error.status in _UNSURE
+    return ActionRefused(ActionOutcome.FAILED, str(error), lost=lost, unreached=unreached)
+
+
+# ---------------------------------------------------------------- one write
+
+
+def send(write: Callable[[], None], arrived: Callable[[], bool], *, dry_run: bool) -> str:
+    """Send the write; returns the detail of its result, "" if there is none.
+
+    ``arrived`` reads whether the write was done. Both raise ClusterError, SourceError. Raises
+    ActionRefused unless the write is done, or the object shows that it is: UNKNOWN where it may
+    have been done, and the object cannot be read.
+    """
+    try:
+        write()
+    except (ClusterError, SourceError) as error:
+        refusal = refused(error)
+    else:
+        return ""
+    if dry_run or not refusal.lost:
+        raise refusal
+    try:
+        done = arrived()
+    except (ClusterError, SourceError) as error:
+        unknown = f"{refusal.detail}; whether it was done is not known: {error}"
+        raise ActionRefused(
+            ActionOutcome.UNKNOWN, unknown, unreached=refused(error).unreached
+        ) from error
+    if not done:
+        raise ActionRefused(
+            ActionOutcome.FAILED, f"{refusal.detail}; it can be seen not to be done"
+        )
+    return f"the answer was lost, but it can be seen to be done: {refusal.detail}"

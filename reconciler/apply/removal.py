@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from reconciler.apply.refusals import ActionRefused
+from reconciler.apply.client import ActionRefused
 from reconciler.model import RemoveFolder
 from reconciler.reasons import ActionOutcome
 from vgpu.model.reasons import Reason, SourceError

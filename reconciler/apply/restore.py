@@ -12,19 +12,19 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reconciler.apply.audit_record import AuditEvent, AuditRecord
 from reconciler.apply.client import (
+    ActionRefused,
     Annotations,
     ClusterClient,
     Editable,
     differing,
     patch,
     read,
+    refused,
+    send,
     uid,
 )
-from reconciler.apply.refusals import ActionRefused, refused
-from reconciler.apply.undo import Restored, Undo
-from reconciler.apply.writes import send
+from reconciler.apply.records import AuditEvent, AuditRecord, Restored, Undo
 from reconciler.model import Edit, ObjectRef
 from reconciler.reasons import ActionOutcome
 from vgpu.apiserver.connection import ClusterError

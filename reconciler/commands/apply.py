@@ -10,8 +10,8 @@ import click
 from rich.console import Console
 
 from reconciler.apply.audit import STANDARD
-from reconciler.apply.audit_record import AuditError
-from reconciler.commands.common import (
+from reconciler.apply.records import AuditError
+from reconciler.commands.basics import (
     AUDIT_FILE,
     AUDIT_HELP,
     JSON,

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from reconciler.commands.common import (
+from reconciler.commands.basics import (
     JSON,
     NOTHING,
     PROMETHEUS,
@@ -13,7 +13,7 @@ from reconciler.commands.common import (
     print_metrics,
     refuse_blindness,
 )
-from reconciler.commands.from_dump import (
+from reconciler.commands.dump_plans import (
     dump_flags,
     earlier_plan,
     is_from_dump,
@@ -28,8 +28,7 @@ from reconciler.config.flags import (
 )
 from reconciler.cycle import Cycles, Made, planned
 from reconciler.policy import Mode
-from reconciler.report.diff import ComparedPlan, compared, diff_lines
-from reconciler.report.document import plan_document
+from reconciler.report.document import ComparedPlan, compared, diff_lines, plan_document
 from reconciler.report.table import show_plan
 from reconciler.session import session
 from vgpu.model.document_text import json_text

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from reconciler.apply.audit import read as read_audit
-from reconciler.apply.audit_record import AuditError, AuditEvent
-from reconciler.commands.common import (
+from reconciler.apply.records import AuditError, AuditEvent
+from reconciler.commands.basics import (
     AUDIT_FILE,
     JSON,
     PROMETHEUS,
@@ -17,7 +17,7 @@ from reconciler.commands.common import (
     refuse_blindness,
     write_metrics,
 )
-from reconciler.commands.from_dump import Moment, dump_flags, is_from_dump, made_from_dump
+from reconciler.commands.dump_plans import Moment, dump_flags, is_from_dump, made_from_dump
 from reconciler.config.flags import (
     CONTEXT,
     options_from,

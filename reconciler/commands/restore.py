@@ -12,10 +12,9 @@ from rich.console import Console
 
 from reconciler.apply.audit import STANDARD
 from reconciler.apply.audit import read as read_audit
-from reconciler.apply.audit_record import AuditError
+from reconciler.apply.records import AuditError, Restored
 from reconciler.apply.restore import restore, undoable
-from reconciler.apply.undo import Restored
-from reconciler.commands.common import (
+from reconciler.commands.basics import (
     AUDIT_HELP,
     JSON,
     NOTHING,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from reconciler.apply.audit import STANDARD, Audit
-from reconciler.commands.common import AUDIT_HELP, notifier, notify_flag, opened_audit
+from reconciler.commands.basics import AUDIT_HELP, notifier, notify_flag, opened_audit
 from reconciler.config.flags import CONTEXT, options_from, policy_flags, run_flags, where_flags
 from reconciler.cycle import Cycle, Cycles
 from reconciler.metrics import ReconcilerMetrics

@@ -4,10 +4,9 @@
 dump    what ``kubectl get … -o json`` has printed
 cluster the API server, listed once or watched
 node    one node's own sources, with the API server's pods of that node
-owners  the owners of Failed pods, where the owner's own policy decides
+owners  the owners of Failed pods and of node locks, by name
 kinds   pods, nodes and SharePods, and whether all of them were seen
 folders the shims' folders, and whether processes use them
-lock_owners the owners of node locks that are in no list
 ======= ===========================================================================
 """
 

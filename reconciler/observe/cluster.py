@@ -16,11 +16,10 @@ from msgspec import structs
 from reconciler.cluster_index import is_holder
 from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, ObjectKind, Scope, Snapshot
-from reconciler.namespace_policy import Labels
 from reconciler.observe import ClusterView
 from reconciler.observe.kinds import Kinds, ListedKinds, Seen, Watched
-from reconciler.observe.lock_owners import LockOwnerReader, named_owners
-from reconciler.observe.owners import read_owners
+from reconciler.observe.owners import LockOwnerReader, named_owners, read_owners
+from reconciler.policy import Labels
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import (

@@ -14,7 +14,7 @@ from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, ObjectKind, Snapshot
 from reconciler.observe import ClusterView
 from reconciler.observe.cluster import cluster_view
-from reconciler.observe.lock_owners import named_owners
+from reconciler.observe.owners import named_owners
 from vgpu.inventory import Objects, Units, detect_schemes, with_resource_claims
 from vgpu.kube.decode import decode
 from vgpu.kube.documents import Keep

@@ -1,8 +1,8 @@
 """The reaction of an owner when a Failed pod of it is deleted, by the owner's own object. Pure.
 
 Each function reads one kind's object as the API server has it. Fields follow the operators' own
-Go types; the table in :mod:`reconciler.owners.kinds` has the sources. An unreadable object, or one
-with an unknown setting, has a reaction that may change more than the one pod.
+Go types; the table in :mod:`reconciler.owners.eviction` has the sources. An unreadable object, or
+one with an unknown setting, has a reaction that may change more than the one pod.
 """
 
 from collections.abc import Callable, Iterable

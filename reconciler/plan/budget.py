@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Breaker, Entry, Evict, Finding, ObjectKind
-from reconciler.namespace_policy import NamespacePolicy, policy_of
 from reconciler.plan.eligibility import Verdict
 from reconciler.plan.order import is_ended
-from reconciler.policy import Limits, Policy
+from reconciler.policy import Limits, NamespacePolicy, Policy, policy_of
 from reconciler.reasons import Cause, Effect, SkipReason
 
 

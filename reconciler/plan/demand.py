@@ -4,7 +4,7 @@ from typing import Final
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, NamespaceDemand, Scope
-from reconciler.rules.quota_holders import quota_holders, used_by
+from reconciler.rules.quotas import quota_holders, used_by
 from vgpu.inventory.pod_usage import requested_amounts
 from vgpu.model.objects import Namespace, Pod, holds_devices
 from vgpu.quota.check import Overrun

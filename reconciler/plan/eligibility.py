@@ -18,10 +18,9 @@ from reconciler.model import (
     Scope,
     opted_out,
 )
-from reconciler.namespace_policy import PLAN_ONLY, UNREAD, policy_of
 from reconciler.owners import eviction
 from reconciler.owners.policies import Reaction
-from reconciler.policy import REPORTED, Mode, Policy
+from reconciler.policy import PLAN_ONLY, REPORTED, UNREAD, Mode, Policy, policy_of
 from reconciler.reasons import Cause, SkipReason
 from reconciler.reconciler_state import ReconcilerState, attempt_key
 from vgpu.model.objects import MIRROR, Pod

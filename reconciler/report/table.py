@@ -13,8 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.style import Style
 
-from reconciler.apply.audit_record import AuditRecord
-from reconciler.apply.undo import Restored, Undo
+from reconciler.apply.records import AuditRecord, Restored, Undo
 from reconciler.model import ActionResult, Edit, Entry, ObjectKind, ObjectRef, Plan
 from reconciler.reasons import ActionOutcome, Effect, SkipReason
 from reconciler.report.document import AS_BEFORE, Most, ReportDocument, doing, moment

@@ -13,28 +13,32 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, Finding, Scope
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
-from reconciler.rules.assumed import assumed_expired, assumed_unbound
 from reconciler.rules.conflicts import (
     double_booked,
     lost_device,
+    malformed_object,
     running_without_device,
     unowned_process,
 )
 from reconciler.rules.drift import gpu_drift, recover
-from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
 from reconciler.rules.kubeshare import kubeshare
-from reconciler.rules.leftover_claim import leftover_claim
-from reconciler.rules.malformed_object import malformed_object
-from reconciler.rules.node_annotations import stale_handshake, stale_lock
-from reconciler.rules.over_limit import over_limit
-from reconciler.rules.over_promised import over_promised
-from reconciler.rules.over_quota import over_quota
-from reconciler.rules.quota_drift import quota_drift
-from reconciler.rules.quota_mark import quota_mark
-from reconciler.rules.refused import refused, terminated
-from reconciler.rules.resource_claim import resource_claim
-from reconciler.rules.shim_folders import orphan_shim_dir
-from reconciler.rules.waiting import no_gpu_matched, prestart_failed
+from reconciler.rules.leftovers import leftover_claim, orphan_shim_dir, resource_claim
+from reconciler.rules.memory_overuse import over_limit
+from reconciler.rules.quotas import over_quota, quota_drift, quota_mark
+from reconciler.rules.rejected_pods import (
+    no_gpu_matched,
+    over_promised,
+    prestart_failed,
+    refused,
+    terminated,
+)
+from reconciler.rules.scheduler_marks import (
+    assumed_expired,
+    assumed_unbound,
+    stale_handshake,
+    stale_lock,
+)
+from reconciler.rules.unused_shares import held_for_nothing, idle_holder, stuck_terminating
 
 BOTH: Final = frozenset(Scope)
 CLUSTER: Final = frozenset({Scope.CLUSTER})

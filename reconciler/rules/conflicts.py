@@ -1,6 +1,6 @@
-"""Conflicts of the ledger that no edit of the allocation records can repair.
+"""Conflicts of the ledger, and unreadable objects: no edit of allocation records repairs them.
 
-These rules report. Only a rule that the operator has set to apply evicts a pod for each problem:
+These rules report. Only a rule that the operator has set to apply evicts a pod for each conflict:
 the pod of the device, or of several holders the one that costs least. One of several holders is
 evicted only if sources that are better than annotations and shims' files show all holders there:
 tenants can write those, and a false annotation must not cost another tenant's pod.
@@ -15,15 +15,17 @@ from reconciler.cluster_index import PENDING, ClusterIndex
 from reconciler.model import Coverage, Finding, ObjectKind, ObjectRef, Scope
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
-from reconciler.rules.evidence_text import (
+from reconciler.rules.findings import (
     PodIndex,
     at_most,
+    evict,
     of_device,
     of_holding,
+    of_pod,
     of_statements,
+    quoted,
     without_claim_text,
 )
-from reconciler.rules.findings import evict, of_pod
 from reconciler.rules.running_devices import TRUSTED
 from vgpu.ledger import Conflict, ConflictKind, Holding, Ledger
 from vgpu.ledger.totals import exceeded
@@ -307,3 +309,21 @@ def _evidence(
         )
     if objection is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
         yield "the node was not read: it may offer more than the device has, and mean to"
+
+
+# ---------------------------------------------------------------- unreadable objects
+
+
+def malformed_object(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
+    """One finding for each unreadable object; its author has to repair it."""
+    for kind in ObjectKind:
+        for malformed in cluster_index.malformed.get(kind, ()):
+            ref = malformed.ref
+            yield Finding(
+                rule=Rule.MALFORMED_OBJECT,
+                cause=Cause.MALFORMED,
+                object_ref=ObjectRef(
+                    kind, ref.namespace, ref.name, ref.uid, node=malformed.node or ""
+                ),
+                evidence=(f"it cannot be read: {quoted(malformed.detail)}",),
+            )

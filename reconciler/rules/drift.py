@@ -13,10 +13,8 @@ from reconciler.cluster_index import RUNNING, ClaimReading, ClusterIndex
 from reconciler.model import Edit, Finding, Scope
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
-from reconciler.rules.evidence_text import PodIndex, of_holding, of_statements
-from reconciler.rules.findings import edit_pod, of_pod
-from reconciler.rules.rewriting import Rewriter
-from reconciler.rules.running_devices import RunningDevices, is_running
+from reconciler.rules.findings import PodIndex, edit_pod, of_holding, of_pod, of_statements
+from reconciler.rules.running_devices import Rewriter, RunningDevices, is_running
 from vgpu.ledger import ConflictKind, DeviceEntry, Holding, Ledger, Statement
 from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
 from vgpu.model.names import ContainerKind, Phase

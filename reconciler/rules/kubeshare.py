@@ -17,8 +17,7 @@ from reconciler.cluster_index import SUCCEEDED, ClusterIndex
 from reconciler.model import Coverage, Edit, Finding, ObjectKind, UnusedGuard
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
-from reconciler.rules.evidence_text import of_share_pod
-from reconciler.rules.findings import evict, of_pod, quoted
+from reconciler.rules.findings import evict, of_pod, of_share_pod, quoted
 from vgpu.model.objects import (
     BOUND_DEVICE,
     BOUND_REASON,

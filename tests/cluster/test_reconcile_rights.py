@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from reconciler.owners.kinds import ROWS
+from reconciler.owners.eviction import ROWS
 from simulator.demo import demo
 from tests.cluster.reconcile_node import NodeOnStage
 from tests.cluster.reconciling import (

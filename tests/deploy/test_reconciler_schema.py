@@ -7,8 +7,8 @@ import yaml
 from jsonschema import Draft7Validator
 
 from deploy import reconciler_schema
-from reconciler.config.cron import PATTERN, parse_cron
 from reconciler.config.settings import KEYS, ConfigError, ReconcilerSettings, config_text, parse
+from reconciler.config.value_types import CRON_PATTERN, parse_cron
 from tests.support.defects import no_defects
 
 VALIDATOR = Draft7Validator(reconciler_schema.config_schema())
@@ -114,7 +114,7 @@ CRONS = (
 def test_each_cron_expression_has_the_form_of_the_schema():
     for text in CRONS:
         parse_cron(text)
-        if not re.fullmatch(PATTERN, text):
+        if not re.fullmatch(CRON_PATTERN, text):
             yield text
 
 

@@ -15,7 +15,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.ledger_cache import LedgerCache
 from reconciler.model import Coverage, ObjectKind, Snapshot
 from reconciler.observe.cluster import cluster_view
-from reconciler.observe.lock_owners import named_owners
+from reconciler.observe.owners import named_owners
 from reconciler.plan import find
 from reconciler.reasons import Rule
 from reconciler.rules import RULES

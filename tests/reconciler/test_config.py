@@ -16,8 +16,7 @@ from reconciler.config.settings import (
     settings,
     value_of,
 )
-from reconciler.namespace_policy import NamespaceLimits, NamespacePolicy
-from reconciler.policy import Ages, Backoff, Limits, Mode, Policy
+from reconciler.policy import Ages, Backoff, Limits, Mode, NamespaceLimits, NamespacePolicy, Policy
 from reconciler.reasons import Rule
 from vgpu.kube.label_selector import LabelRequirement, LabelSelector, Operator
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.apply.events import event_notes
+from reconciler.apply.records import event_notes
 from reconciler.model import ActionResult, ObjectKind, ObjectRef, RemoveFolder
 from reconciler.reasons import ActionOutcome, Cause, Rule
 from tests.reconciler.samples import NOW, ended, node, owner, pod, refused, replace, share_pod

@@ -4,7 +4,7 @@ import pytest
 
 from reconciler.observe.cluster import ListingObserver
 from reconciler.observe.dump import DumpObserver
-from reconciler.observe.lock_owners import MOST_ASKED, LockOwnerReader, named_owners
+from reconciler.observe.owners import MOST_ASKED, LockOwnerReader, named_owners
 from tests.reconciler.fake_client import BUSY, NOT_FOUND, UNREACHABLE
 from tests.reconciler.samples import CODECS_IN_USE, NOW, lock, node, pod, unbound
 from vgpu.inventory import Units

@@ -5,9 +5,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from reconciler.namespace_policy import UNREAD, NamespacePolicy, policy_of
 from reconciler.plan import make_plan
-from reconciler.policy import Limits, Mode, Policy
+from reconciler.policy import UNREAD, Limits, Mode, NamespacePolicy, Policy, policy_of
 from reconciler.reasons import Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from tests.reconciler.samples import CODECS_IN_USE, assumed, pod, refused, snapshot

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from reconciler.cycle import Cycle, Ending
 from reconciler.model import ActionResult, Breaker
-from reconciler.notify import NotifyError, Webhook, message
 from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import ActionOutcome
 from reconciler.reconciler_state import ReconcilerState
+from reconciler.webhook import NotifyError, Webhook, message
 from simulator.apiserver import ApiServer
 from simulator.store import ObjectStore
 from tests.reconciler.samples import CODECS_IN_USE, NOW, pod, refused, snapshot

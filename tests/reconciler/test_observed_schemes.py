@@ -9,7 +9,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import OBSERVED, Ages, Mode, Policy
 from reconciler.reasons import Cause, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
+from reconciler.rules.unused_shares import held_for_nothing, idle_holder, stuck_terminating
 from tests.reconciler.node_samples import given, ledger
 from tests.reconciler.samples import (
     CODECS_IN_USE,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from reconciler.apply.executor import Executor
 from reconciler.model import PolicyGuard
 from reconciler.observe.owners import MOST, read_owners
-from reconciler.owners.eviction import OwnerSeen, owner_id, reaction
-from reconciler.owners.kinds import ROWS
+from reconciler.owners.eviction import ROWS, OwnerSeen, owner_id, reaction
 from reconciler.plan import make_plan
 from reconciler.policy import RECREATED, Limits, Policy
 from reconciler.reasons import ActionOutcome, Effect, Rule, SkipReason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.apply.applier import Applier, ApplyOptions
-from reconciler.apply.refusals import ActionRefused
+from reconciler.apply.client import ActionRefused
 from reconciler.apply.removal import MOST_FILES, Remover
 from reconciler.model import ObjectKind, ObjectRef, RemoveFolder
 from reconciler.observe import folders

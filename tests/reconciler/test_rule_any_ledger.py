@@ -16,8 +16,8 @@ from reconciler.rules.conflicts import (
 )
 from reconciler.rules.drift import gpu_drift, recover
 from reconciler.rules.kubeshare import kubeshare
-from reconciler.rules.over_limit import over_limit
-from reconciler.rules.shim_folders import orphan_shim_dir
+from reconciler.rules.leftovers import orphan_shim_dir
+from reconciler.rules.memory_overuse import over_limit
 from tests.reconciler.node_samples import SCHEMES, given, ledger
 from tests.reconciler.samples import CODECS_IN_USE, GPU, replace, uuid, with_ledgers
 from tests.reconciler.test_rule_any_text import HOSTILE, SNAPSHOTS

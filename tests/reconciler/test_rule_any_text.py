@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, Edit, Evict, ObjectKind, Snapshot
 from reconciler.policy import Policy
-from reconciler.rules.assumed import assumed_expired, assumed_unbound
-from reconciler.rules.leftover_claim import leftover_claim
-from reconciler.rules.node_annotations import stale_handshake, stale_lock
-from reconciler.rules.refused import refused
-from reconciler.rules.waiting import no_gpu_matched, prestart_failed
+from reconciler.rules.leftovers import leftover_claim
+from reconciler.rules.rejected_pods import no_gpu_matched, prestart_failed, refused
+from reconciler.rules.scheduler_marks import (
+    assumed_expired,
+    assumed_unbound,
+    stale_handshake,
+    stale_lock,
+)
 from tests.reconciler.samples import CODECS, CODECS_IN_USE, NOW, assumed, handshake, lock, node, pod
 from vgpu.model.names import ContainerKind, PodRef
 from vgpu.model.objects import Container, ContainerState, Node, OwnerReference, Pod, Status

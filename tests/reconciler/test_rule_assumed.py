@@ -8,7 +8,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.assumed import assumed_expired, assumed_unbound
+from reconciler.rules.scheduler_marks import assumed_expired, assumed_unbound
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,

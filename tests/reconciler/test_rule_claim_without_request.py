@@ -4,8 +4,8 @@ import pytest
 
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.assumed import assumed_expired
 from reconciler.rules.conflicts import running_without_device
+from reconciler.rules.scheduler_marks import assumed_expired
 from tests.reconciler.samples import node, pod, replace, snapshot, uuid, with_ledgers
 from tests.reconciler.test_rule_conflicts import find, only
 from vgpu.inventory import Objects

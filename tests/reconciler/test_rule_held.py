@@ -8,7 +8,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Ages, Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.held import held_for_nothing, idle_holder, stuck_terminating
+from reconciler.rules.unused_shares import held_for_nothing, idle_holder, stuck_terminating
 from tests.reconciler.node_samples import on_node
 from tests.reconciler.samples import CODECS_IN_USE, HOUR, MINUTE, NOW, node, pod, replace, snapshot
 from vgpu.model.names import ContainerKind, Phase

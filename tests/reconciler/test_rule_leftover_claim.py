@@ -10,7 +10,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.leftover_claim import leftover_claim
+from reconciler.rules.leftovers import leftover_claim
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,

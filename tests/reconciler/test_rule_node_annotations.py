@@ -15,7 +15,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.node_annotations import stale_handshake, stale_lock
+from reconciler.rules.scheduler_marks import stale_handshake, stale_lock
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,

@@ -11,7 +11,7 @@ from reconciler.policy import REPORTED, Ages, Mode, Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
 from reconciler.rules import RULES
-from reconciler.rules.over_limit import over_limit
+from reconciler.rules.memory_overuse import over_limit
 from tests.reconciler.node_samples import given, on_node
 from tests.reconciler.samples import (
     CODECS_IN_USE,

@@ -10,7 +10,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import Attempt, ReconcilerState, attempt_key
-from reconciler.rules.over_promised import over_promised
+from reconciler.rules.rejected_pods import over_promised
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,

@@ -10,7 +10,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.over_quota import over_quota
+from reconciler.rules.quotas import over_quota
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,

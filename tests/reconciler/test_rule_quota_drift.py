@@ -8,7 +8,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, ObjectKind
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.quota_drift import quota_drift
+from reconciler.rules.quotas import quota_drift
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,

@@ -12,7 +12,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import ActionOutcome, Cause, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.quota_mark import quota_mark
+from reconciler.rules.quotas import quota_mark
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     SHARE,

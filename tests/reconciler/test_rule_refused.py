@@ -8,7 +8,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.refused import refused
+from reconciler.rules.rejected_pods import refused
 from tests.reconciler.samples import (
     CODECS,
     CODECS_IN_USE,

@@ -11,7 +11,7 @@ from reconciler.observe.dump import DumpObserver
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
 from reconciler.rules.conflicts import double_booked
-from reconciler.rules.resource_claim import resource_claim as rule
+from reconciler.rules.leftovers import resource_claim as rule
 from simulator.apiserver import ApiServer
 from simulator.store import ObjectStore
 from tests.reconciler.samples import CODECS_IN_USE, NOW, replace, snapshot

@@ -6,7 +6,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import ObjectKind
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.over_limit import over_limit
+from reconciler.rules.memory_overuse import over_limit
 from tests.reconciler.node_samples import on_node
 from tests.reconciler.samples import CODECS_IN_USE, uuid
 from vgpu.ledger import Statement

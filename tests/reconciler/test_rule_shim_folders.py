@@ -10,7 +10,7 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.shim_folders import orphan_shim_dir
+from reconciler.rules.leftovers import orphan_shim_dir
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,

@@ -8,8 +8,8 @@ from reconciler.plan import make_plan
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Effect, Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
-from reconciler.rules.waiting import no_gpu_matched
-from reconciler.rules.waiting import prestart_failed as find_prestart
+from reconciler.rules.rejected_pods import no_gpu_matched
+from reconciler.rules.rejected_pods import prestart_failed as find_prestart
 from tests.reconciler.samples import (
     CODECS_IN_USE,
     HOUR,

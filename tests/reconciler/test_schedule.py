@@ -9,7 +9,7 @@ from apscheduler.executors.base import run_job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.config.cron import parse_cron
+from reconciler.config.value_types import parse_cron
 from reconciler.schedule import JITTER, Missed, Schedule, trigger
 from tests.support.waiting import WAIT_SECONDS, wait_until
 

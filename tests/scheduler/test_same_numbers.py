@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Snapshot
-from reconciler.rules.quota_holders import quota_holders, used_by
+from reconciler.rules.quotas import quota_holders, used_by
 from scheduler.cache.prediction import ReadObjects, filled_cache
 from tests.scheduler.generated import STATES
 from tests.scheduler.test_differential import QUARTERS, filled, limits

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from reconciler.observe.lock_owners import LockOwnerReader, named_owners
+from reconciler.observe.owners import LockOwnerReader, named_owners
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
 from vgpu.inventory import Objects, Units, detect_schemes

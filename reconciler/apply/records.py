@@ -1,19 +1,110 @@
-"""An action's Kubernetes Events; the pod's owner has them too, since the pod is gone. Pure.
+"""The records of an action: lines of the audit, Kubernetes Events, the outcome of its undo. Pure.
 
-Messages name the rule and its cause in words, and nothing that differs from one time to the next,
-so that the same event reported again is counted instead of listed.
+:mod:`.audit` writes and reads the lines. The pod's owner has the Events, too, since the pod is
+gone. Their messages name the rule and its cause in words, and nothing that differs from one time to
+the next, so that the same event reported again is counted instead of listed.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
 
 import msgspec
 
-from reconciler.model import ActionResult, Edit, Evict, ObjectKind, ObjectRef, RemoveFolder
-from reconciler.reasons import ActionOutcome, Rule
+from reconciler.model import Action, ActionResult, Edit, Evict, ObjectKind, ObjectRef, RemoveFolder
+from reconciler.reasons import ActionOutcome, Cause, Rule
 from vgpu.kube.events import EventNote, NoteType
 from vgpu.kube.kinds import API_VERSIONS
 from vgpu.model.objects import OwnerReference, Pod
+from vgpu.model.reasons import Explained
+
+# ---------------------------------------------------------------- the audit
+
+
+class AuditEvent(StrEnum):
+    """The kind of a line."""
+
+    INTENT = "intent"  # the action is about to begin
+    RESULT = "result"  # the action's outcome
+
+
+class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the audit.
+
+    Attributes:
+        time: when the line was written.
+        plan: the plan's id.
+        event: the kind of the line.
+        rule, cause, object_ref, evidence: as of the finding.
+        action: what is done, with its preconditions; of an edit the before- and the after-image.
+        outcome: of a result.
+        detail: the message of the API server or file system.
+        by: the acting user.
+    """
+
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
+    plan: str
+    event: AuditEvent
+    rule: Rule
+    cause: Cause
+    object_ref: ObjectRef = msgspec.field(name="subject")
+    action: Action
+    evidence: tuple[str, ...] = ()
+    outcome: ActionOutcome | None = None
+    detail: str = ""
+    by: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for an intent and its result."""
+        return self.plan, self.object_ref.key
+
+
+class AuditError(Exception):
+    """The audit cannot be written or read.
+
+    Attributes:
+        path: the audit's path.
+        line: the line that cannot be read, 0 for the file as a whole.
+        detail: what is wrong.
+    """
+
+    def __init__(self, path: str, detail: str, line: int = 0) -> None:
+        super().__init__(f"{path}, line {line}: {detail}" if line else f"{path}: {detail}")
+        self.path = path
+        self.line = line
+        self.detail = detail
+
+
+# ---------------------------------------------------------------- outcomes of undoing
+
+
+class Undo(Explained):
+    """The outcome of undoing an action."""
+
+    DONE = "done", "the object is as it was before"
+    DRY_RUN = "dry_run", "the object would be as it was before"
+    NOTHING = "nothing", "the object is already as it was before"
+    IRREVERSIBLE = "irreversible", "an eviction or removal cannot be undone"
+    CHANGED = "changed", "the object has been changed since by another client"
+    GONE = "gone", "the object no longer exists"
+    THROTTLED = "throttled", "the API server is too busy: try again"
+    FORBIDDEN = "forbidden", "the reconciler lacks a permission (RBAC)"
+    FAILED = "failed", "the API server refused the change for another reason"
+    UNKNOWN = "unknown", "the answer was lost and the object could not be read again: try again"
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The outcome of undoing one record; ``detail`` in words, ``at`` in unix seconds."""
+
+    record: AuditRecord
+    undo: Undo
+    detail: str = ""
+    at: float = 0.0
+
+
+# ---------------------------------------------------------------- Events
 
 
 class _Wording(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, Finding
 from reconciler.policy import Policy
 from reconciler.reasons import Cause, Rule
-from reconciler.rules.evidence_text import PodIndex, of_holding
-from reconciler.rules.findings import is_due, of_pod, quoted
+from reconciler.rules.findings import PodIndex, is_due, of_holding, of_pod, quoted
 from vgpu.kube.pod_state import CRASH_LOOP, failing_since, waits_in_vain
 from vgpu.model.allocation import Allocation, Share
 from vgpu.model.durations import age

@@ -10,14 +10,14 @@ from typing import Final
 import click
 
 from reconciler.apply.audit import STANDARD, Audit
-from reconciler.apply.audit_record import AuditError
+from reconciler.apply.records import AuditError
 from reconciler.config.flags import ReconcilerOptions
 from reconciler.cycle import Cycle, Made
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Coverage
-from reconciler.notify import FLAG, NotifyError, Webhook
 from reconciler.policy import Mode
 from reconciler.session import NoAudit
+from reconciler.webhook import FLAG, NotifyError, Webhook
 from vgpu.metrics.render import Format
 from vgpu.program import termination
 from vgpu.program.failures import wrong_value
