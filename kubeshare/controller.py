@@ -17,12 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from kubeshare.bodies import HolderOptions
-from kubeshare.idle_pool import IdlePool
-from kubeshare.labelled import labelled_step
+from kubeshare.labelled_pods import labelled_step
 from kubeshare.metrics import ControllerMetrics, StepOutcome
 from kubeshare.model import ClusterNode, ClusterPod, SharePod, VirtualGpuName
+from kubeshare.place_choice import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.placement import KubeShareAlgorithm
-from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import Affected, SharePodCluster, held_gpu
 from kubeshare.step_writer import ControllerApi, StepWriter
@@ -38,6 +37,7 @@ from kubeshare.steps import (
     refused_patch,
     tenant_step,
 )
+from kubeshare.virtual_gpu import IdlePool
 from vgpu.apiserver.backoff import ItemBackoff
 from vgpu.apiserver.connection import CONFLICT, NOT_FOUND, ClusterError
 from vgpu.apiserver.work_queue import WorkQueue

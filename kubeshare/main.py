@@ -11,8 +11,8 @@ import click
 
 from kubeshare.bodies import HolderOptions
 from kubeshare.controller import ControllerOptions, SharePodControllers
-from kubeshare.follow import ControllerInformers
-from kubeshare.labelled import SCHEDULER_NAME
+from kubeshare.informers import ControllerInformers
+from kubeshare.labelled_pods import SCHEDULER_NAME
 from kubeshare.metrics import (
     NODE_TABLES,
     TABLES,

@@ -122,8 +122,8 @@ class SharePod(msgspec.Struct, frozen=True):
         conditions: its conditions.
         copied: the status of its pod that it repeats, as a JSON value; None if there is none.
         content: the whole object as the API server has it, as JSON.
-        is_pod: whether it is a pod with KubeShare 2's labels (:mod:`kubeshare.labelled`); it then
-            has its own status as ``copied``, and neither ``content`` nor a pod of its own.
+        is_pod: whether it is a pod with KubeShare 2's labels (:mod:`kubeshare.labelled_pods`); it
+            then has its own status as ``copied``, and neither ``content`` nor a pod of its own.
     """
 
     pod: Pod

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
+from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.metrics import StepOutcome
 from kubeshare.model import ClusterPod, SharePod
 from kubeshare.node_files import GeminiFolder, tables_of, with_unread, write_address

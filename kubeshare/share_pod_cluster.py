@@ -22,7 +22,7 @@ from kubeshare.model import (
     SharePod,
     VirtualGpuName,
 )
-from kubeshare.placing import PlacementNode
+from kubeshare.place_choice import PlacementNode
 from kubeshare.steps import TenantView
 from kubeshare.virtual_gpu import GpuUser, VirtualGpuState, next_port, taken_ports
 from vgpu.model.objects import MalformedObject, holds_devices

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from kubeshare import bodies
-from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
-from kubeshare.events import condition_events, pod_event
+from kubeshare.bodies import condition_events, pod_event
+from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import LABELLED, ClusterPod, SharePod
 from kubeshare.steps import (
     BindPod,

@@ -1,4 +1,4 @@
-"""Who a tenant of a GPU is: its own file beside Gemini's, for the token daemon.
+"""Who a tenant of a GPU is, by its own file beside Gemini's, and its entry in the token daemon.
 
 Gemini's files name a tenant by what its processes send, and have neither its addresses nor, where
 ``namespace/pod`` is too long for Gemini's messages, its name. The file ``tenants/<UUID>`` of
@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from vgpu.model.reasons import Reason, SourceError
+from vgpu.schemes.kubeshare.gemini_config import SharedPod, joined_name
 
 TENANTS: Final = "tenants"
 """The folder of these files, beside ``config`` and ``podmanagerport``."""
@@ -78,3 +79,29 @@ def addresses(texts: Iterable[object]) -> tuple[str, ...]:
         except ValueError:
             continue
     return tuple(sorted(found - {""})[:_MOST_ADDRESSES])
+
+
+class TenantEntry(msgspec.Struct, frozen=True):
+    """A pod with its port.
+
+    Attributes:
+        uuid: its GPU.
+        namespace, pod: its name.
+        port: the port through which its processes come.
+        share: its share; None while only its port is known.
+        key: its name in messages, where ``namespace/pod`` is too long for them.
+        addresses: those from which its processes come; empty if they are unknown.
+    """
+
+    uuid: str
+    namespace: str
+    pod: str
+    port: int
+    share: SharedPod | None
+    key: str = ""
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``namespace/pod``, or its key while its name is unknown."""
+        return joined_name(self.namespace, self.pod)

@@ -3,9 +3,13 @@
 users = tenants, and living pods whose SharePod is gone or is placed elsewhere
 Σ request ≤ 1000 and Σ memory ≤ the GPU's, over the users
 one UUID for all bound users
+
+:class:`IdlePool` has which idle virtual GPUs a node keeps, by their number and by the time since
+their last use.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -161,3 +165,31 @@ def next_port(taken: Collection[int], last: int) -> int | None:
     begin = last - MANAGER_PORTS.start + 1 if last in MANAGER_PORTS else 0
     ports = (MANAGER_PORTS[(begin + step) % count] for step in range(count))
     return next((port for port in ports if port not in taken), None)
+
+
+# ---------------------------------------------------------------- idle virtual GPUs
+
+
+class IdlePool:
+    """The idle virtual GPUs of all nodes. For one thread."""
+
+    def __init__(self, number: int, seconds: float) -> None:
+        """Each node keeps ``number``, for so many seconds at most; 0 seconds is no limit."""
+        self._number = number
+        self._seconds = seconds
+        self._since: dict[VirtualGpuName, float] = {}
+
+    def seconds_left(
+        self, name: VirtualGpuName, idle: Sequence[VirtualGpuName], now: float
+    ) -> float:
+        """For how long a virtual GPU stays although nobody uses it; 0 if it does not.
+
+        ``idle`` are the idle ones of its node.
+        """
+        if name not in idle:
+            self._since.pop(name, None)
+            return 0.0
+        since = self._since.setdefault(name, now)
+        if name not in idle[: self._number]:
+            return 0.0
+        return max(0.0, since + self._seconds - now) if self._seconds else math.inf

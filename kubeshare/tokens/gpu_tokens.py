@@ -9,6 +9,7 @@ from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
+from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import (
     LimitRequest,
     MalformedMessage,
@@ -19,9 +20,7 @@ from kubeshare.tokens.frames import (
     times,
     update_response,
 )
-from kubeshare.tokens.handover_record import GpuRecord, HeldRecord, PodRecord, TenantCounts
-from kubeshare.tokens.memory import MemoryBook
-from kubeshare.tokens.pod import PodToken
+from kubeshare.tokens.pod import MemoryBook, PodToken
 from kubeshare.tokens.scheduler import (
     Configure,
     Event,
@@ -35,7 +34,7 @@ from kubeshare.tokens.scheduler import (
     used,
     window_at,
 )
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.takeover_record import GpuRecord, HeldRecord, PodRecord, TenantCounts
 
 Key = TypeVar("Key", bound=Hashable)
 

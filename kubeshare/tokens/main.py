@@ -10,10 +10,10 @@ import click
 
 from kubeshare.gemini_placement import TokenWindow
 from kubeshare.tokens.connections import host_address
-from kubeshare.tokens.handover import HandoverError
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES, TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
+from kubeshare.tokens.takeover import TakeoverError
 from vgpu.model.documentation import page
 from vgpu.program.flags import Decorator, Duration
 from vgpu.program.host import ProgramHost, program_flags
@@ -128,7 +128,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
                 params["tenant_address"],
                 rules,
                 host.fail,
-                handover_path=handover,
+                takeover_path=handover,
                 handed_over=host.stop_serving,
             )
         except OSError as error:
@@ -141,7 +141,7 @@ def command(ctx: click.Context, /, **_: Any) -> None:
         gc.freeze()  # a token would wait while a collection looks at all that is there now
         try:
             server.start()
-        except HandoverError as error:
+        except TakeoverError as error:
             problem = f"the running vgpu tokens has not handed over: {error}"
             raise click.ClickException(f"{HANDOVER_FLAG} {handover}: {problem}") from error
         except OSError as error:

@@ -202,7 +202,7 @@ DAEMON: Final = FamilyTable(
             HISTOGRAM,
             "Time from the event at which a token can be granted to the answer that grants it:"
             " a message, the end of a process, or a timer.",
-            lambda view: {(): view.handovers},
+            lambda view: {(): view.token_switches},
             unit="seconds",
         ),
     ),

@@ -18,11 +18,21 @@ from typing import Final
 
 import msgspec
 
-from kubeshare.tokens import handover
-from kubeshare.tokens.connections import Connection, Listener, listening_socket, plain_address
+from kubeshare.tenant_identity import TenantEntry
+from kubeshare.tokens import takeover
+from kubeshare.tokens.connections import (
+    READ,
+    WRITE,
+    Connection,
+    DescriptorPoller,
+    Listener,
+    listening_socket,
+    plain_address,
+)
 from kubeshare.tokens.frames import REQUEST_BYTES, RESPONSE_BYTES, FrameError, decode
 from kubeshare.tokens.gpu_tokens import NEVER, Answer, GpuTokens, TokenTenantView
-from kubeshare.tokens.handover_record import (
+from kubeshare.tokens.scheduler import TokenRules
+from kubeshare.tokens.takeover_record import (
     VERSION,
     DaemonRecord,
     ListenerRecord,
@@ -30,10 +40,7 @@ from kubeshare.tokens.handover_record import (
     decode_record,
     encode_record,
 )
-from kubeshare.tokens.poller import READ, WRITE, DescriptorPoller
-from kubeshare.tokens.scheduler import TokenRules
-from kubeshare.tokens.tally import no_handovers, no_lags
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.tally import no_lags, no_token_switches
 from kubeshare.tokens.tenant_files import FolderEvents, TenantFiles
 from vgpu.metrics.family import Histogram
 
@@ -51,7 +58,7 @@ _EXHAUSTED: Final = frozenset(
 )
 """Errors for want of descriptors, memory, or room in the user's epolls (``max_user_watches``)."""
 
-WAKE, FILES, HANDOVER = "wake", "files", "handover"
+WAKE, FILES, TAKEOVER = "wake", "files", "takeover"
 """What the poller has for the other descriptors: the one by which another thread wakes it, the
 events of the files, and the socket of the next process."""
 
@@ -65,7 +72,7 @@ class ServerView(msgspec.Struct, frozen=True):
         config_errors: how often files or ports could not be used.
         refused_connections: connections that were closed because a tenant had too many.
         lags: the times by which timers were late.
-        handovers: the times that the daemon took for hand-overs.
+        token_switches: the times that the daemon took for token switches.
     """
 
     complaint: str
@@ -73,7 +80,7 @@ class ServerView(msgspec.Struct, frozen=True):
     config_errors: int
     refused_connections: int
     lags: Histogram
-    handovers: Histogram
+    token_switches: Histogram
 
 
 def now_us() -> int:
@@ -91,16 +98,16 @@ class TokenServer:
         rules: TokenRules,
         failed: Callable[[str], None],
         *,
-        handover_path: Path | None = None,
+        takeover_path: Path | None = None,
         handed_over: Callable[[], None] = lambda: None,
     ) -> None:
         """``host`` is the address to listen on, "" for all; ``failed`` ends the program.
 
-        ``handover_path`` is the Unix socket of the running process, from which this one takes over;
+        ``takeover_path`` is the Unix socket of the running process, from which this one takes over;
         it calls ``handed_over`` when the next one has taken over from it. Raises OSError.
         """
         self._failed = failed
-        self._handover_path = handover_path
+        self._takeover_path = takeover_path
         self._handed_over = handed_over
         self._successors: socket.socket | None = None
         self._is_handed_over = threading.Event()
@@ -117,7 +124,7 @@ class TokenServer:
         self._problems: tuple[str, ...] = ("the files have not been read yet",)
         self._next_round = 0
         self._config_errors = self._refused = 0
-        self._lags, self._handovers = no_lags(), no_handovers()
+        self._lags, self._token_switches = no_lags(), no_token_switches()
         self._began = 0
         self._lock = threading.Lock()
         self._ending = False
@@ -128,12 +135,12 @@ class TokenServer:
     def start(self) -> None:
         """Take over from a running process, read the files, listen, and begin.
 
-        Raises HandoverError if there is a running process and it cannot be taken over, and OSError
+        Raises TakeoverError if there is a running process and it cannot be taken over, and OSError
         if the next one could not connect.
         """
         with self._lock:
-            if self._handover_path is not None:
-                self._take_over(self._handover_path)
+            if self._takeover_path is not None:
+                self._take_over(self._takeover_path)
             self._began = now_us()
             self._configure(self._began)
         self._thread.start()
@@ -148,8 +155,8 @@ class TokenServer:
         os.write(self._waker, b"x")
         if self._thread.ident is not None:
             self._thread.join()
-        if self._successors is not None and self._handover_path is not None:
-            self._handover_path.unlink(missing_ok=True)
+        if self._successors is not None and self._takeover_path is not None:
+            self._takeover_path.unlink(missing_ok=True)
         self._close_all()
         self._poller.close()
         self._events.close()
@@ -171,7 +178,7 @@ class TokenServer:
                 self._config_errors,
                 self._refused,
                 self._lags.histogram(),
-                self._handovers.histogram(),
+                self._token_switches.histogram(),
             )
 
     # ------------------------------------------------------------ the thread's side
@@ -211,7 +218,7 @@ class TokenServer:
                 self._receive(value)
         elif isinstance(value, Listener):
             self._accept(value)
-        elif value == HANDOVER:
+        elif value == TAKEOVER:
             self._hand_over()
         elif value == FILES:
             self._events.drain()
@@ -243,8 +250,8 @@ class TokenServer:
             *(each.socket for each in connections),
         ]
         try:
-            handover.hand_over(self._successors, record, sockets)
-        except handover.HandoverError as error:
+            takeover.hand_over(self._successors, record, sockets)
+        except takeover.TakeoverError as error:
             log.warning("nothing was handed over, and this process goes on: %s", error)
             return
         log.info("the next process serves the pods; this one only waits for its end")
@@ -280,13 +287,13 @@ class TokenServer:
             self._refused,
             self._config_errors,
             self._lags,
-            self._handovers,
+            self._token_switches,
         )
 
     def _take_over(self, path: Path) -> None:
-        last = handover.predecessor(path)
+        last = takeover.predecessor(path)
         if last is None:
-            self._successors = handover.listen(path)
+            self._successors = takeover.listen(path)
         else:
             begin = now_us()
             with last:
@@ -297,12 +304,12 @@ class TokenServer:
                 "took over %d ports and %d connections in %.1f ms",
                 *(len(self._listeners), len(self._connections), (now_us() - begin) / 1000),
             )
-        self._poller.add(self._successors.fileno(), HANDOVER)
+        self._poller.add(self._successors.fileno(), TAKEOVER)
 
-    def _restored(self, last: handover.Predecessor) -> socket.socket:
+    def _restored(self, last: takeover.Predecessor) -> socket.socket:
         """Have all that the last process had; returns the socket of the next one.
 
-        Raises HandoverError.
+        Raises TakeoverError.
         """
         try:
             record = decode_record(last.record)
@@ -324,13 +331,13 @@ class TokenServer:
             for uuid, gpu in record.gpus.items():
                 self._gpus[uuid] = GpuTokens.restored(gpu, self._rules, connections)
         except (RecordError, LookupError) as error:
-            raise handover.HandoverError(f"its state cannot be used: {error}") from error
+            raise takeover.TakeoverError(f"its state cannot be used: {error}") from error
         self._connections.update(connections)
         for connection in connections:
             self._poller.add(connection.socket.fileno(), connection, connection.events)
         self._files.content = record.files
         self._refused, self._config_errors = record.refused_connections, record.config_errors
-        self._lags, self._handovers = record.lags, record.handovers
+        self._lags, self._token_switches = record.lags, record.token_switches
         return successors
 
     # ------------------------------------------------------------ files and ports
@@ -454,7 +461,7 @@ class TokenServer:
             self._flush(connection)
             connection.waits = False
             if is_token:
-                self._handovers.add(now_us() - self._began)
+                self._token_switches.add(now_us() - self._began)
             if len(connection.received) >= REQUEST_BYTES and connection in self._connections:
                 self._process(connection)
 

@@ -1,8 +1,8 @@
 """The times for which a tenant had the token, as a value. Pure; times are whole microseconds.
 
-A tenant has hundreds of them within a window, and each hand-over makes new values of two tenants.
-They are packed into bytes: copies of tuples touch as many objects, which was a quarter of the
-daemon's CPU.
+A tenant has hundreds of them within a window, and each token switch makes new values of two
+tenants. They are packed into bytes: copies of tuples touch as many objects, which was a quarter of
+the daemon's CPU.
 """
 
 import struct

@@ -49,8 +49,8 @@ def no_waits() -> Tally:
     )
 
 
-def no_handovers() -> Tally:
-    """How long the daemon takes for a hand-over."""
+def no_token_switches() -> Tally:
+    """Time that the daemon takes for a token switch."""
     return Tally.of(50, 100, 150, 200, 500, 1_000, 2_000, 5_000, 20_000, 100_000)
 
 

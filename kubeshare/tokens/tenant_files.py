@@ -14,11 +14,11 @@ from kubeshare.node_files import CONFIG, PORTS
 from kubeshare.tenant_identity import (
     IDENTITIES_LIMIT,
     TENANTS,
+    TenantEntry,
     TenantIdentity,
     parse_identities,
 )
-from kubeshare.tokens.handover_record import FilesRecord
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.takeover_record import FilesRecord
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.schemes.kubeshare.daemon import parse_ports
 from vgpu.schemes.kubeshare.gemini_config import parse_config

@@ -18,7 +18,7 @@ from signal import SIGKILL
 import urllib3
 import yaml
 
-from kubeshare.labelled import SCHEDULER_NAME, VARIABLES
+from kubeshare.labelled_pods import SCHEDULER_NAME, VARIABLES
 from tests.cluster.accounts import HOME, account
 from tests.cluster.extending import free_port, make_node, remove_nodes, request
 from tests.support.bed import crds, objects, product

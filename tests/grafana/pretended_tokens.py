@@ -1,11 +1,11 @@
 """Pages of token daemons: their own metrics over made-up pods."""
 
+from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import MalformedMessage
 from kubeshare.tokens.gpu_tokens import TokenTenantView
-from kubeshare.tokens.handover_record import TenantCounts
 from kubeshare.tokens.server import ServerView
-from kubeshare.tokens.tally import no_handovers, no_lags, no_waits
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.takeover_record import TenantCounts
+from kubeshare.tokens.tally import no_lags, no_token_switches, no_waits
 from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
 
@@ -43,16 +43,16 @@ def counts(t: float, overused: float = 0.0, **fields: int) -> TenantCounts:
 
 def server(*tenants: TokenTenantView, complaint: str = "", timers: int = 0, late: int = 0):
     """A daemon with these pods; its timers were so late, in microseconds."""
-    lags, handovers = no_lags(), no_handovers()
+    lags, token_switches = no_lags(), no_token_switches()
     lags.add(late, timers)
-    handovers.add(120, sum(each.counts.grants for each in tenants))
+    token_switches.add(120, sum(each.counts.grants for each in tenants))
     return ServerView(
         complaint=complaint,
         tenants=tenants,
         config_errors=int(bool(complaint)),
         refused_connections=0,
         lags=lags.histogram(),
-        handovers=handovers.histogram(),
+        token_switches=token_switches.histogram(),
     )
 
 

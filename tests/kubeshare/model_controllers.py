@@ -2,10 +2,10 @@
 
 import itertools
 
-from kubeshare.labelled import labelled_step
+from kubeshare.labelled_pods import labelled_step
 from kubeshare.model import FALSE, ConditionType
+from kubeshare.place_choice import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.placement import KubeShareAlgorithm
-from kubeshare.placing import Unplaced, choose_place, new_gpuid, place_name
 from kubeshare.reasons import SharePodReason
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_step

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeshare.bodies import HolderOptions, holder_pod
-from kubeshare.decode import CLUSTER_PODS, SHARE_POD_OBJECTS
+from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import VirtualGpuName
 from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import DeletePod, holder_step

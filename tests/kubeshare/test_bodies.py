@@ -5,7 +5,7 @@ import json
 from msgspec import structs
 
 from kubeshare.bodies import HolderOptions, holder_pod, share_pod_patch, share_pod_pod
-from kubeshare.decode import SHARE_POD_OBJECTS
+from kubeshare.decoders import SHARE_POD_OBJECTS
 from kubeshare.model import VirtualGpuName
 from kubeshare.reasons import SharePodReason
 from kubeshare.steps import PatchSharePod, placed_patch

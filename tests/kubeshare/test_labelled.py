@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from kubeshare.bodies import binding_annotations, labelled_patch
-from kubeshare.decode import CLUSTER_PODS
-from kubeshare.labelled import SCHEDULER_NAME, VARIABLES
+from kubeshare.decoders import CLUSTER_PODS
+from kubeshare.labelled_pods import SCHEDULER_NAME, VARIABLES
 from kubeshare.model import ConditionType, GpuRequest
 from kubeshare.node_files import tables_of
 from kubeshare.reasons import SharePodReason
@@ -273,7 +273,7 @@ def test_a_labelled_pod_whose_room_a_user_takes_goes_elsewhere():
     ],
 )
 def test_a_planted_defect_is_found(name, plant, scenario, monkeypatch):
-    monkeypatch.setattr(f"kubeshare.labelled.{name}", plant)
+    monkeypatch.setattr(f"kubeshare.labelled_pods.{name}", plant)
     with pytest.raises(AssertionError):
         scenario()
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from msgspec import structs
 
-from kubeshare.decode import SHARE_POD_OBJECTS
+from kubeshare.decoders import SHARE_POD_OBJECTS
 from kubeshare.model import ConditionType, NodeAmounts, NodeNeeds
-from kubeshare.node_fit import node_refusal
+from kubeshare.place_choice import node_refusal
 from kubeshare.reasons import SharePodReason, UnplacedReason
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, settle, settled

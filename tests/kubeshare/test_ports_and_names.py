@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from kubeshare.model import VirtualGpuName
-from kubeshare.placing import new_gpuid
+from kubeshare.place_choice import new_gpuid
 from kubeshare.reasons import SharePodReason
 from kubeshare.virtual_gpu import next_port
 from tests.kubeshare.model_cluster import ModelCluster, node, share_pod

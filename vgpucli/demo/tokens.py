@@ -22,13 +22,13 @@ import msgspec
 from msgspec import structs
 
 from kubeshare.node_files import PORTS
+from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import QuotaRequest
 from kubeshare.tokens.gpu_tokens import Answer, GpuTokens
 from kubeshare.tokens.metrics import TABLES
 from kubeshare.tokens.scheduler import DEFAULT_RULES
 from kubeshare.tokens.server import ServerView
-from kubeshare.tokens.tally import no_handovers, no_lags
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.tally import no_lags, no_token_switches
 from kubeshare.tokens.tenant_files import TenantFiles
 from simulator.demo import make_pod, make_share
 from simulator.scenario import Process, Scenario, Shape, SimulatedGpu, Waveform, constant
@@ -145,9 +145,13 @@ class TokenSimulation:
         """What the daemon reports at a time, up to which the pods have worked."""
         self._advance(now)
         tenants = tuple(self._tokens.views(now))
-        lags, handovers = no_lags().histogram(), no_handovers().histogram()  # no time of a program
+        # Nothing was measured: no program runs here.
+        lags, token_switches = (
+            no_lags().histogram(),
+            no_token_switches().histogram(),
+        )  # no time of a program
         problem = next(iter(self.problems), "")
-        return ServerView(problem, tenants, len(self.problems), 0, lags, handovers)
+        return ServerView(problem, tenants, len(self.problems), 0, lags, token_switches)
 
     def _advance(self, until: int) -> None:
         while True:

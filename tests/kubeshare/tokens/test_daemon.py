@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kubeshare.tokens.connections import Connection
+from kubeshare.tokens.connections import READ, Connection, DescriptorPoller
 from kubeshare.tokens.frames import MalformedMessage
 from kubeshare.tokens.main import command
-from kubeshare.tokens.poller import READ, DescriptorPoller
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
@@ -88,7 +87,7 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
         wait_until(lambda: seen(server, "b").waiting, "b waits")
         one.send("quota 0 9000")  # more than is left: returns the token
         assert two.answer() == "quota 300.000"
-        handovers = server.view().handovers
+        token_switches = server.view().token_switches
         first, second = seen(server), seen(server, "b")
     assert (first.held, second.held, second.quota) == (False, True, 300_000)
     assert first.waiting, "it asks again"
@@ -96,7 +95,7 @@ def test_the_token_goes_to_the_next_pod_when_it_is_returned(serve, tmp_path):
     assert (second.counts.grants, second.counts.granted) == (1, 300_000)
     assert second.window_share > 0
     assert second.counts.waits.histogram().count == 1
-    assert handovers.count == 2
+    assert token_switches.count == 2
 
 
 def test_a_process_that_ends_returns_the_token(serve, tmp_path):

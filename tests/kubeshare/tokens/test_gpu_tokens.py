@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
+from kubeshare.tenant_identity import TenantEntry
 from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest
 from kubeshare.tokens.gpu_tokens import HOLD, NEVER, GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
-from kubeshare.tokens.tenant_entry import TenantEntry
 from tests.kubeshare.tokens.gemini_process import UUID, pod
 
 MS = 1000

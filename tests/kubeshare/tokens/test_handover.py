@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeshare.tokens import handover, handover_record
+from kubeshare.tenant_identity import TenantEntry
+from kubeshare.tokens import takeover, takeover_record
 from kubeshare.tokens.frames import LimitRequest, QuotaRequest, UpdateRequest
 from kubeshare.tokens.gpu_tokens import GpuTokens
 from kubeshare.tokens.scheduler import TokenMode, TokenRules
 from kubeshare.tokens.server import TokenServer
-from kubeshare.tokens.tenant_entry import TenantEntry
 from tests.kubeshare.tokens.gemini_process import MIB, UUID, Client, own_address, pod, write
 from tests.kubeshare.tokens.test_daemon import get, seen
 from tests.support.environment import ROOT
@@ -35,7 +35,7 @@ def serve(tmp_path):
             own_address(),
             TokenRules(),
             failures.append,
-            handover_path=tmp_path / "run" / "socket",
+            takeover_path=tmp_path / "run" / "socket",
         )
         servers.append(server)
         server.start()
@@ -118,16 +118,16 @@ def test_a_damaged_file_takes_nobodys_share_also_by_a_restart(serve, tmp_path):
 
 
 def leaves_at_once(path):
-    handover.predecessor(path).__exit__(None, None, None)
+    takeover.predecessor(path).__exit__(None, None, None)
 
 
 def leaves_before_it_is_ready(path):
-    with handover.predecessor(path) as last:
+    with takeover.predecessor(path) as last:
         last.receive()
 
 
 def says_something_else(path):
-    with handover.predecessor(path) as last:
+    with takeover.predecessor(path) as last:
         last.receive()
         last._connection.send(b"never")
         assert last._connection.recv(1) == b""
@@ -150,8 +150,8 @@ def test_a_daemon_does_not_take_over_what_it_cannot_read(serve, tmp_path, monkey
     serve()
     with Client(50051) as client:
         assert client.ask("allocate 5") == "allocate 1"
-        monkeypatch.setattr(handover_record, "VERSION", 3)
-        with pytest.raises(handover.HandoverError, match="version 2, and 3 is expected"):
+        monkeypatch.setattr(takeover_record, "VERSION", 3)
+        with pytest.raises(takeover.TakeoverError, match="version 2, and 3 is expected"):
             serve()
         assert client.ask("allocate 5") == "allocate 1"
 
@@ -164,7 +164,7 @@ def test_another_user_gets_nothing(serve, tmp_path, monkeypatch):
     assert path.stat().st_mode & 0o77 == 0
     with Client(50051) as client:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        with pytest.raises(handover.HandoverError, match="closed the connection"):
+        with pytest.raises(takeover.TakeoverError, match="closed the connection"):
             serve()
         assert client.ask("allocate 5") == "allocate 1"
 
@@ -238,11 +238,11 @@ class Played:
     def restart(self):
         keys = sorted(self.open)
         gpu = self.tokens.record({key: number for number, key in enumerate(keys)})
-        files = handover_record.FilesRecord()
-        record = handover_record.DaemonRecord(
-            handover_record.VERSION, (), (), {UUID: gpu}, files, 0, 0
+        files = takeover_record.FilesRecord()
+        record = takeover_record.DaemonRecord(
+            takeover_record.VERSION, (), (), {UUID: gpu}, files, 0, 0
         )
-        record = handover_record.decode_record(handover_record.encode_record(record))
+        record = takeover_record.decode_record(takeover_record.encode_record(record))
         self.tokens = GpuTokens.restored(record.gpus[UUID], self.rules, keys)
 
 
@@ -258,8 +258,8 @@ def test_a_restart_after_every_event_changes_no_answer_and_no_booking(mode, scri
 
 @given(st.binary())
 def test_any_record_is_read_or_refused(content):
-    with contextlib.suppress(handover_record.RecordError):
-        handover_record.decode_record(content)
+    with contextlib.suppress(takeover_record.RecordError):
+        takeover_record.decode_record(content)
 
 
 # ---------------------------------------------------------------- processes

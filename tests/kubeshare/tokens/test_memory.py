@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kubeshare.tokens.memory import MemoryBook
+from kubeshare.tokens.pod import MemoryBook
 
 CONNECTIONS = st.integers(0, 3)
 SIZES = st.integers(0, 100)

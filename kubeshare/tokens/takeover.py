@@ -26,8 +26,8 @@ from typing import Final, Self
 
 log = logging.getLogger(__name__)
 
-HANDOVER_SECONDS: Final = 5.0
-"""Maximum time of a hand-over, in seconds; nobody is served meanwhile. Gemini's hook waits 10 s for
+TAKEOVER_SECONDS: Final = 5.0
+"""Maximum time of a takeover, in seconds; nobody is served meanwhile. Gemini's hook waits 10 s for
 an answer about memory."""
 
 WAIT_SECONDS: Final = 30.0
@@ -46,8 +46,8 @@ _HEAD: Final = struct.Struct("<QI")  # size of the record, number of sockets
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid (struct ucred)
 
 
-class HandoverError(Exception):
-    """A hand-over that failed; its message is the reason."""
+class TakeoverError(Exception):
+    """A takeover that failed; its message is the reason."""
 
 
 class _Deadline:
@@ -85,28 +85,28 @@ def listen(path: Path) -> socket.socket:
 
 
 def hand_over(listening: socket.socket, record: bytes, sockets: Sequence[socket.socket]) -> None:
-    """Give all to the process that has connected. Raises HandoverError: then this one goes on."""
+    """Give all to the process that has connected. Raises TakeoverError: then this one goes on."""
     try:
         connection, _ = listening.accept()
     except OSError as error:
-        raise HandoverError(str(error)) from error
+        raise TakeoverError(str(error)) from error
     with connection:
         try:
             _check_user(connection)
-            limited = _Deadline(connection, HANDOVER_SECONDS)
+            limited = _Deadline(connection, TAKEOVER_SECONDS)
             _send(limited, record, [each.fileno() for each in sockets])
             if limited().recv(len(_READY)) != _READY:
-                raise HandoverError("the next process has left; its log has the reason")
+                raise TakeoverError("the next process has left; its log has the reason")
             limited().send(_GO)
         except OSError as error:
-            raise HandoverError(str(error)) from error
+            raise TakeoverError(str(error)) from error
 
 
 def _check_user(connection: socket.socket) -> None:
     content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(content)
     if uid != os.geteuid():
-        raise HandoverError(f"uid {uid} has connected, and not {os.geteuid()}")
+        raise TakeoverError(f"uid {uid} has connected, and not {os.geteuid()}")
 
 
 def _send(limited: _Deadline, record: bytes, fds: Sequence[int]) -> None:
@@ -151,42 +151,42 @@ class Predecessor:
             os.close(fd)
 
     def receive(self) -> None:
-        """Take record and sockets. Raises HandoverError."""
+        """Take record and sockets. Raises TakeoverError."""
         try:
             with self._translated():
                 head, fds = self._message(_HEAD.size)
                 with contextlib.ExitStack() as stack:
                     files = [stack.enter_context(os.fdopen(fd, "rb")) for fd in fds]
                     if len(head) != _HEAD.size or len(files) != 1:
-                        raise HandoverError("its first message is not understood")
+                        raise TakeoverError("its first message is not understood")
                     size, number = _HEAD.unpack(head)
                     if size > MOST_RECORD:
-                        raise HandoverError(f"its state has {size} bytes")
+                        raise TakeoverError(f"its state has {size} bytes")
                     files[0].seek(0)
                     self.record = files[0].read(size)
                 while len(self.fds) < number:
                     _, more = self._message(1)
                     self.fds += more
                     if not more:
-                        raise HandoverError("a message without sockets")
+                        raise TakeoverError("a message without sockets")
         except struct.error as error:
-            raise HandoverError(str(error)) from error
+            raise TakeoverError(str(error)) from error
 
     def sockets(self, number: int) -> Iterator[socket.socket]:
-        """Its sockets, which belong to the caller from now on. Raises HandoverError."""
+        """Its sockets, which belong to the caller from now on. Raises TakeoverError."""
         if len(self.fds) != number:
-            raise HandoverError(f"it sent {len(self.fds)} sockets, and its state has {number}")
+            raise TakeoverError(f"it sent {len(self.fds)} sockets, and its state has {number}")
         while self.fds:
             taken = socket.socket(fileno=self.fds.popleft())
             taken.setblocking(False)
             yield taken
 
     def take(self) -> None:
-        """Report that this process can serve; returns when it has to. Raises HandoverError."""
+        """Report that this process can serve; returns when it has to. Raises TakeoverError."""
         with self._translated():
             self._limited().send(_READY)
             if self._limited().recv(len(_GO)) != _GO:
-                raise HandoverError("it goes on by itself; its log has the reason")
+                raise TakeoverError("it goes on by itself; its log has the reason")
 
     def _message(self, size: int) -> tuple[bytes, list[int]]:
         flags = socket.MSG_CMSG_CLOEXEC
@@ -194,9 +194,9 @@ class Predecessor:
         if seen & socket.MSG_CTRUNC:
             for fd in fds:
                 os.close(fd)
-            raise HandoverError("not all sockets came through: too many open files?")
+            raise TakeoverError("not all sockets came through: too many open files?")
         if not content:
-            raise HandoverError("it has closed the connection; its log has the reason")
+            raise TakeoverError("it has closed the connection; its log has the reason")
         return content, fds
 
     @contextlib.contextmanager
@@ -204,13 +204,13 @@ class Predecessor:
         try:
             yield
         except OSError as error:
-            raise HandoverError(str(error)) from error
+            raise TakeoverError(str(error)) from error
 
 
 def predecessor(path: Path) -> Predecessor | None:
     """The process that listens there, connected; None if there is none.
 
-    Raises HandoverError and OSError. A process that has just handed over to another one answers no
+    Raises TakeoverError and OSError. A process that has just handed over to another one answers no
     more: its successor has its socket, and hands over in its turn.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -223,5 +223,5 @@ def predecessor(path: Path) -> Predecessor | None:
             return None
         if error.errno is None:  # Python's own: the path is too long
             raise
-        raise HandoverError(error.strerror or str(error)) from error
+        raise TakeoverError(error.strerror or str(error)) from error
     return Predecessor(connection)

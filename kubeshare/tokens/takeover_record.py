@@ -9,11 +9,10 @@ from typing import Final, Self
 
 import msgspec
 
-from kubeshare.tenant_identity import TenantIdentity
+from kubeshare.tenant_identity import TenantEntry, TenantIdentity
 from kubeshare.tokens.frames import MalformedMessage, Request
 from kubeshare.tokens.scheduler import TokenState
-from kubeshare.tokens.tally import Tally, no_handovers, no_lags, no_waits
-from kubeshare.tokens.tenant_entry import TenantEntry
+from kubeshare.tokens.tally import Tally, no_lags, no_token_switches, no_waits
 from vgpu.schemes.kubeshare.daemon import ClientPort
 from vgpu.schemes.kubeshare.gemini_config import SharedPod
 
@@ -151,7 +150,7 @@ class DaemonRecord(msgspec.Struct, frozen=True):
     refused_connections: int
     config_errors: int
     lags: Tally = msgspec.field(default_factory=no_lags)
-    handovers: Tally = msgspec.field(default_factory=no_handovers)
+    token_switches: Tally = msgspec.field(name="handovers", default_factory=no_token_switches)
 
 
 class RecordError(ValueError):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kubeshare.controller import SharePodControllers
-from kubeshare.decode import CLUSTER_NODES, CLUSTER_PODS, SHARE_POD_OBJECTS
+from kubeshare.decoders import CLUSTER_NODES, CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import ClusterNode, ClusterPod, SharePod
 from vgpu.apiserver.informer import Informer
 from vgpu.apiserver.list_watch import ListWatch

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kubeshare.labelled import SCHEDULER_NAME, labelled_share_pod, status_conditions
+from kubeshare.labelled_pods import SCHEDULER_NAME, labelled_share_pod, status_conditions
 from kubeshare.model import (
     TRUE,
     ClusterNode,
