@@ -25,12 +25,14 @@ from kubeshare.tenant_identity import (
 )
 from vgpu.io import atomic_files
 from vgpu.model.reasons import SourceError
-from vgpu.schemes.kubeshare.daemon import ClientPort, format_ports, parse_ports
 from vgpu.schemes.kubeshare.gemini_config import (
+    ClientPort,
     SharedPod,
     client_name,
     format_config,
+    format_ports,
     parse_config,
+    parse_ports,
     split_name,
 )
 from vgpu.schemes.kubeshare.text import is_uuid

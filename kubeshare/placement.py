@@ -185,14 +185,3 @@ def _new(demand: Demand, nodes: list[FreeGpus]) -> VirtualGpuChoice | PlacementR
         if node is None
         else VirtualGpuChoice(node.node, None)
     )
-
-
-def opportunistic_score(cell_priority: int, available_milli: int) -> int:
-    """KubeShare 2's score of a GPU for a pod of priority 0, in thousandths: packs."""
-    return cell_priority * 1000 + (WHOLE_DEVICE_MILLI - available_milli) * 100
-
-
-def guarantee_score(cell_priority: int, available_milli: int, locality: int = 0) -> int:
-    """KubeShare 2's score of a GPU for a pod of priority 1 to 100, in thousandths: spreads."""
-    used = WHOLE_DEVICE_MILLI - available_milli
-    return cell_priority * 1000 - used * 100 - locality * 100 * 1000

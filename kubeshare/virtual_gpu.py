@@ -21,7 +21,7 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import Pod
 from vgpu.model.units import WHOLE_DEVICE_MILLI
 from vgpu.schemes.kubeshare.codec import GPU_RESOURCE
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import Locality
 
 HOLDER_SECONDS: Final = 60.0

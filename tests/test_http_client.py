@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from reconciler.webhook import Webhook
 from tests.commands.test_printed_text import PACKAGES, ROOT
 from tests.reconciler.test_notify import DONE, SERVER, cycle
+from tests.support.answering_server import anonymous_access
 from tests.support.hostile_server import answering_all, serving_each
 from vgpu.apiserver.access import Access, with_own_connections
 from vgpu.apiserver.client import ApiClient
@@ -215,7 +216,7 @@ def test_the_webhook_is_left_too(impatient, caplog):
 def test_an_api_server_that_sends_a_byte_now_and_then_is_left(server):
     with (
         serving_each(SLOW[server]) as address,
-        ApiClient(Access.anonymous(f"http://{address}"), patience=SECONDS) as cluster,
+        ApiClient(anonymous_access(f"http://{address}"), patience=SECONDS) as cluster,
         pytest.raises(ClusterError, match=f"no answer within {SECONDS:g} s"),
     ):
         list(cluster.pages(NODES))
@@ -238,7 +239,7 @@ def test_a_watch_is_left_for_a_slow_head_or_refusal_and_not_for_slow_events():
 @contextmanager
 def watching(address):
     """The lines of a stream for which the server has SECONDS."""
-    access = Access.anonymous(f"http://{address}")
+    access = anonymous_access(f"http://{address}")
     with ApiClient(access, gather=0, retries=ONCE) as cluster:
         lines = cluster._stream("/x", {}, SECONDS - STREAM_GRACE_SECONDS)
         yield lines

@@ -13,8 +13,7 @@ from kubeshare.tenant_identity import TenantEntry, TenantIdentity
 from kubeshare.tokens.frames import MalformedMessage, Request
 from kubeshare.tokens.scheduler import TokenState
 from kubeshare.tokens.tally import Tally, no_lags, no_token_switches, no_waits
-from vgpu.schemes.kubeshare.daemon import ClientPort
-from vgpu.schemes.kubeshare.gemini_config import SharedPod
+from vgpu.schemes.kubeshare.gemini_config import ClientPort, SharedPod
 
 VERSION: Final = 2
 """The version of the record. A daemon that gets another one takes nothing over."""

@@ -20,8 +20,7 @@ from kubeshare.tenant_identity import (
 )
 from kubeshare.tokens.takeover_record import FilesRecord
 from vgpu.model.reasons import Reason, SourceError
-from vgpu.schemes.kubeshare.daemon import parse_ports
-from vgpu.schemes.kubeshare.gemini_config import parse_config
+from vgpu.schemes.kubeshare.gemini_config import parse_config, parse_ports
 from vgpu.schemes.kubeshare.text import is_uuid
 from vgpu.sources.files import read_file
 

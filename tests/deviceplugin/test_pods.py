@@ -9,9 +9,9 @@ from deviceplugin.apiserver.pods import Pods
 from simulator.apiserver import ApiServer
 from simulator.store import ObjectStore
 from tests.deviceplugin.live_plugin import NODE, volcano_pod
+from tests.support.answering_server import anonymous_access
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS, wait_until
-from vgpu.apiserver.access import Access
 from vgpu.apiserver.client import ApiClient
 from vgpu.kube.kinds import PODS
 
@@ -35,8 +35,8 @@ def make(server):
     made, open_ = [], []
 
     def make(url=server.url, **options):
-        followed = ApiClient(Access.anonymous(url), gather=0)
-        asked = ApiClient(Access.anonymous(url), patience=WAIT_SECONDS)
+        followed = ApiClient(anonymous_access(url), gather=0)
+        asked = ApiClient(anonymous_access(url), patience=WAIT_SECONDS)
         open_.extend((followed, asked))
         changes = []
         pods = Pods(followed, asked, NODE, lambda: changes.append(1), time.monotonic)

@@ -15,11 +15,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 
-from tests.support.answering_server import Answers, Handler, answer, serving, status
+from tests.support.answering_server import (
+    Answers,
+    Handler,
+    anonymous_access,
+    answer,
+    serving,
+    status,
+)
 from tests.support.environment import own_loopback
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.apiserver import access, bodies, list_watch
-from vgpu.apiserver.access import Access
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import GATHER_SECONDS, ClusterError, find_access
 from vgpu.apiserver.retries import MOST_WAIT_SECONDS
@@ -220,7 +226,7 @@ def test_a_write_that_finds_nobody_is_not_tried_again(waits, monkeypatch):
     connect = HTTPConnection.connect
     tries = []
     monkeypatch.setattr(HTTPConnection, "connect", lambda self: (tries.append(1), connect(self)))
-    with ApiClient(Access.anonymous(nobody())) as cluster:
+    with ApiClient(anonymous_access(nobody())) as cluster:
         with pytest.raises(ClusterError) as info:
             cluster.evict(REF, "1")
         assert info.value.reason == "Unreachable"
@@ -789,7 +795,7 @@ def test_a_watch_that_breaks_off_is_unreachable(broken):
 
 
 def test_a_server_that_is_not_there_is_unreachable(waits):
-    with ApiClient(Access.anonymous(nobody())) as cluster, pytest.raises(ClusterError) as info:
+    with ApiClient(anonymous_access(nobody())) as cluster, pytest.raises(ClusterError) as info:
         list(cluster.pods())
     assert (info.value.status, info.value.reason) == (0, "Unreachable")
     assert cluster.server in info.value.message

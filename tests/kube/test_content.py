@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.answering_server import anonymous_access
 from tests.support.hostile_server import answering_all
 from vgpu.apiserver import answers, connection
-from vgpu.apiserver.access import Access
 from vgpu.apiserver.answers import content, pieces
 from vgpu.apiserver.client import ApiClient
 from vgpu.apiserver.connection import ClusterError
@@ -35,7 +35,7 @@ def packed(text, encoding="gzip", status=200):
 def answered(data):
     with (
         answering_all(data) as address,
-        ApiClient(Access.anonymous(f"http://{address}"), gather=0, retries=ONCE) as cluster,
+        ApiClient(anonymous_access(f"http://{address}"), gather=0, retries=ONCE) as cluster,
     ):
         yield cluster
 

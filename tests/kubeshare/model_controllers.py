@@ -11,7 +11,7 @@ from kubeshare.share_pod_cluster import SharePodCluster
 from kubeshare.steps import holder_step, placed_patch, refused_patch, tenant_step
 from kubeshare.virtual_gpu import HOLDER_SECONDS
 from tests.kubeshare.model_cluster import CARD, ModelCluster, Refused, node
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 
 NAMES = "abcdefgh"
 

@@ -23,7 +23,7 @@ from tests.kubeshare.model_controllers import (
 )
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
 
 RED, GREEN = labelled(affinity="red"), labelled(anti_affinity="green")

@@ -16,8 +16,12 @@ from kubeshare.tenant_identity import TENANTS, parse_identities
 from tests.kubeshare.model_cluster import share_pod
 from vgpu.model.facts import Grant
 from vgpu.model.reasons import SourceError
-from vgpu.schemes.kubeshare.daemon import format_ports, parse_ports
-from vgpu.schemes.kubeshare.gemini_config import client_name, parse_config
+from vgpu.schemes.kubeshare.gemini_config import (
+    client_name,
+    format_ports,
+    parse_config,
+    parse_ports,
+)
 
 A, B = "GPU-a", "GPU-b"
 CLOSE_WRITE, MOVED_TO = 0x8, 0x80

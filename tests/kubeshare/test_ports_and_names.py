@@ -10,7 +10,7 @@ from tests.kubeshare.model_cluster import ModelCluster, node, share_pod
 from tests.kubeshare.model_controllers import Controllers, reasons, settled, started
 from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS
+from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS
 from vgpu.schemes.kubeshare.sharepod import GPUID
 
 

@@ -13,9 +13,7 @@ from kubeshare.placement import (
     KubeShareAlgorithm,
     VirtualGpu,
     VirtualGpuChoice,
-    guarantee_score,
     occupied,
-    opportunistic_score,
     place,
 )
 from vgpu.model.units import GIB, milli
@@ -163,15 +161,6 @@ def test_without_room_anywhere_the_answer_is_kubeshares(policy):
     assert answer == PlacementRefusal(
         PlacementReason.NO_FITTING_GPU, "No enough resources for SharePod"
     )
-
-
-def test_release_2_packs_the_opportunistic_and_spreads_the_guaranteed():
-    """Score 100 points for a card that is all in use, in thousandths of a point."""
-    assert opportunistic_score(100, 1000) == 100_000
-    assert opportunistic_score(100, 250) == 175_000
-    assert guarantee_score(100, 1000) == 100_000
-    assert guarantee_score(100, 250) == 25_000
-    assert guarantee_score(100, 1000, locality=1) == 0
 
 
 labels = st.sampled_from(["", "", "red", "blue"])

@@ -16,8 +16,8 @@ from simulator.apiserver import ApiServer
 from simulator.store import ObjectStore
 from tests.reconciler.samples import CODECS_IN_USE, NOW, replace, snapshot
 from tests.support import sample_cluster as sample
+from tests.support.answering_server import anonymous_access
 from tests.support.dra import published, resource_claim_json, resource_slice, result
-from vgpu.apiserver.access import Access
 from vgpu.apiserver.client import ApiClient
 from vgpu.inventory import Units
 from vgpu.kube.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -139,7 +139,7 @@ def cluster():
     store = ObjectStore()
     for item in ITEMS:
         store.create(KINDS[item["kind"]], item)
-    with ApiServer(store) as api, ApiClient(Access.anonymous(api.url)) as client:
+    with ApiServer(store) as api, ApiClient(anonymous_access(api.url)) as client:
         yield client
 
 

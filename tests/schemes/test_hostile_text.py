@@ -23,7 +23,6 @@ from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare import env as gpushare_env
 from vgpu.schemes.gpushare import node as gpushare_node
 from vgpu.schemes.gpushare.codec import Gpushare
-from vgpu.schemes.kubeshare import daemon as kubeshare_daemon
 from vgpu.schemes.kubeshare import gemini_config
 from vgpu.schemes.kubeshare import node as kubeshare_node
 from vgpu.schemes.kubeshare.codec import KubeShare, Release
@@ -94,16 +93,13 @@ VCUDA = vcuda_config.VcudaConfig("u1", 50, "main", "0000:3b:00.0", 2**30, 50, Tr
 TEXTS = {
     gpushare_node.unhealthy_gpus: "0,2",
     kubeshare_node.parse_gpu_info: f"{GPU}:16384,",
-    kubeshare_node.uuid_from_log: GPU,
 }
 LINES = {
-    kubeshare_daemon.parse_hello: f"hostname:daemon\n{GPU}:16384,\n",
-    kubeshare_daemon.parse_tenants: f"{GPU}:ml/train 0.5 1.0 1,:ml/train 50051,\n",
     parse_matrix: " GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n",
     gaia_node.model_label: "Tesla T4 x",
 }
 FILES = {
-    kubeshare_daemon.parse_ports: "1\nml/train 50051\n",
+    gemini_config.parse_ports: "1\nml/train 50051\n",
     gemini_config.parse_config: "1\nml/train 0.500000 1.000000 1073741824\n",
     migration.parse_checkpoint: (
         '{"PodGPUMapping":{"u1":{"main":{"Devices":["/dev/nvidia0"],"Cores":50,"Memory":1}}}}'

@@ -16,7 +16,6 @@ from vgpu.schemes.kubeshare.node import (
     holder_labels,
     holder_name,
     parse_gpu_info,
-    uuid_from_log,
     with_handles,
 )
 
@@ -77,14 +76,6 @@ def test_every_holder_that_is_named_is_recognised(node, gpuid, labelled):
     labels = holder_labels(node, gpuid) if labelled else {}
     one = pod(holder_name(node, gpuid), labels, node)
     assert holder(one) == HolderPod(node, gpuid, one.ref)
-
-
-def test_a_holder_says_its_gpu_in_its_log():
-    assert uuid_from_log(f" {GPU}\n\t", "kube-system/x") == GPU
-    for log in ("", "\n", "no GPU found\n", f"{GPU}\n{OTHER}\n", "\u2003" + GPU):
-        with pytest.raises(ClaimError) as refused:
-            uuid_from_log(log, "kube-system/x")
-        assert refused.value.object_name == "kube-system/x"
 
 
 def test_virtual_gpus_are_names_of_their_gpus():

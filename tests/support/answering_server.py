@@ -11,9 +11,16 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import urllib3
+
 from tests.support.waiting import wait_ended
-from vgpu.apiserver.access import Access
+from vgpu.apiserver.access import CONNECTIONS, Access, with_own_connections
 from vgpu.apiserver.client import ApiClient
+
+
+def anonymous_access(server):
+    """Access to a server without authentication."""
+    return Access(server, with_own_connections(urllib3.PoolManager(maxsize=CONNECTIONS)))
 
 
 class Answers(ThreadingHTTPServer):
@@ -74,7 +81,7 @@ def serving(*answers, **options):
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/"
         try:
-            with ApiClient(Access.anonymous(url), **options) as cluster:
+            with ApiClient(anonymous_access(url), **options) as cluster:
                 yield cluster, server
         finally:
             server.shutdown()

@@ -34,7 +34,7 @@ from simulator.demo import make_pod, make_share
 from simulator.scenario import Process, Scenario, Shape, SimulatedGpu, Waveform, constant
 from vgpu.model.names import Scheme
 from vgpu.model.units import GIB, MIB
-from vgpu.schemes.kubeshare.daemon import MANAGER_PORTS, ClientPort, format_ports
+from vgpu.schemes.kubeshare.gemini_config import MANAGER_PORTS, ClientPort, format_ports
 from vgpu.web.metrics import LiveMetrics, metrics_page
 from vgpu.web.server import WebServer
 

@@ -12,8 +12,12 @@ from msgspec import structs
 from kubeshare.node_files import GeminiFolder, GpuTable
 from kubeshare.tenant_identity import TenantIdentity
 from tests.support.environment import required_tool
-from vgpu.schemes.kubeshare.daemon import ClientPort
-from vgpu.schemes.kubeshare.gemini_config import SharedPod, client_name, split_name
+from vgpu.schemes.kubeshare.gemini_config import (
+    ClientPort,
+    SharedPod,
+    client_name,
+    split_name,
+)
 
 SOURCE = Path(__file__).with_name("gemini_client.c")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")

@@ -3,7 +3,7 @@
 A request is two decimals, thousandths of one GPU, and bytes; it is a whole pod's, never one
 container's. Release 1 is asked by SharePods (:mod:`vgpu.schemes.kubeshare.sharepod`), release 2 by
 labels of plain pods (:mod:`vgpu.schemes.kubeshare.labels`); both are read at once. What happens on
-the node is in :mod:`vgpu.schemes.kubeshare.node` and :mod:`vgpu.schemes.kubeshare.daemon`.
+the node is in :mod:`vgpu.schemes.kubeshare.node` and :mod:`vgpu.schemes.kubeshare.gemini_config`.
 """
 
 import re

@@ -1,10 +1,14 @@
-"""KubeShare's config file: who may use one GPU, and how much of it.
+"""KubeShare's files about one GPU: who may use how much of it, and through which ports.
 
 ``/kubeshare/scheduler/config/<GPU UUID>``: the number of pods, then a line for each,
 ``<namespace>/<pod> <request> <limit> <memory>``, as KubeShare 1 writes and Gemini reads it;
 request and limit are fractions of the GPU as decimals, memory is bytes. KubeShare 2 writes limit
 before request. A request is never above its limit, so a file in that order is refused as soon as
 the two differ, rather than read with the columns crossed.
+
+``/kubeshare/scheduler/podmanagerport/<GPU UUID>``: the number of ports, then a line for each,
+``<namespace>/<pod> <port>``. Source: KubeShare branch release-1.0, ``pkg/configclient`` and
+``pkg/devicemanager/config.go``.
 
 Gemini's messages have 80 bytes, in which a name of more than 47 cuts off what follows, and one of
 more than 63 overruns a buffer in the client pod. Our controllers give such a pod a key in place of
@@ -91,7 +95,7 @@ def parse_config(content: bytes, object_name: str = "config") -> tuple[SharedPod
         raise SourceError(Reason.MALFORMED, object_name, detail)
     pods: dict[tuple[str, str], SharedPod] = {}
     for number, line in enumerate(lines[1:], start=2):
-        pod = parse_line(line, f"line {number}", object_name)
+        pod = _parse_line(line, f"line {number}", object_name)
         if (pod.namespace, pod.pod) in pods:
             detail = f"line {number}: a pod that was named before"
             raise SourceError(Reason.MALFORMED, object_name, detail)
@@ -99,7 +103,7 @@ def parse_config(content: bytes, object_name: str = "config") -> tuple[SharedPod
     return tuple(pods.values())
 
 
-def parse_line(line: str, where: str, object_name: str) -> SharedPod:
+def _parse_line(line: str, where: str, object_name: str) -> SharedPod:
     """One pod's line. Raises SourceError MALFORMED, whose detail begins with ``where``."""
     columns = line.split(" ")
     shapes = (_POD, _DECIMAL, _DECIMAL, _BYTES)
@@ -120,11 +124,11 @@ def parse_line(line: str, where: str, object_name: str) -> SharedPod:
 
 def format_config(pods: Iterable[SharedPod]) -> bytes:
     """The file for these pods, in their order, with six decimals as KubeShare writes them."""
-    lines = [f"{format_line(pod)}\n" for pod in pods]
+    lines = [f"{_format_line(pod)}\n" for pod in pods]
     return "".join([f"{len(lines)}\n", *lines]).encode()
 
 
-def format_line(pod: SharedPod) -> str:
+def _format_line(pod: SharedPod) -> str:
     """The line of one pod, without its end."""
     request, limit = _decimal(pod.request_milli), _decimal(pod.limit_milli)
     return f"{pod.name} {request} {limit} {pod.memory_bytes}"
@@ -132,3 +136,53 @@ def format_line(pod: SharedPod) -> str:
 
 def _decimal(thousandths: int) -> str:
     return f"{thousandths // 1000}.{thousandths % 1000:03}000"
+
+
+MANAGER_PORTS: Final = range(50051, 50562)
+"""Ports of pod managers, one a tenant: 50050 and the index in a bitmap of 512, without index 0."""
+
+_MOST_PORTS: Final = len(MANAGER_PORTS)
+_TENANT_PORT = re.compile(
+    rf"([a-z0-9][-a-z0-9]{{0,62}}/[a-z0-9][-a-z0-9.]{{0,252}}|{NAME_KEY}) ([0-9]{{1,5}})"
+)
+_MOST_PORT: Final = 65535
+
+
+class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where a tenant of a GPU finds its pod manager; named as in :class:`SharedPod`."""
+
+    namespace: str
+    pod: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """Its name as Gemini has it."""
+        return joined_name(self.namespace, self.pod)
+
+
+def format_ports(ports: Iterable[TenantPort]) -> bytes:
+    """The file of a GPU's ports: their number, then a line for each."""
+    lines = [f"{tenant.name} {tenant.port}\n" for tenant in ports]
+    return "".join([f"{len(lines)}\n", *lines]).encode()
+
+
+def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort, ...]:
+    """The file of a GPU's ports. Raises SourceError MALFORMED, naming the line."""
+    first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PORTS + 2)
+    if lines and lines[-1] == "":
+        del lines[-1]
+    if first != str(len(lines)):
+        detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
+        raise SourceError(Reason.MALFORMED, object_name, detail)
+    return tuple(
+        _tenant_port(line, f"line {number}", object_name)
+        for number, line in enumerate(lines, start=2)
+    )
+
+
+def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
+    matched = _TENANT_PORT.fullmatch(text)
+    if matched is None or int(matched[2]) > _MOST_PORT:
+        raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
+    return TenantPort(*split_name(matched[1]), int(matched[2]))

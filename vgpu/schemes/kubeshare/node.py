@@ -79,14 +79,6 @@ def holder_labels(node: str, gpuid: str) -> dict[str, str]:
     return {ROLE: HOLDER_ROLE, NODE_NAME: node, GPUID: gpuid}
 
 
-def uuid_from_log(log: str, object_name: str) -> str:
-    """The UUID that a holder has reported. Raises ClaimError, also while it has reported none."""
-    uuid = log.strip(" \n\t")
-    if not is_uuid(uuid):
-        raise ClaimError(object_name, "log", uuid, "not a UUID")
-    return uuid
-
-
 def parse_gpu_info(text: str, object_name: str) -> tuple[Device, ...]:
     """The GPUs of ``<uuid>:<MiB>,<uuid>:<MiB>,`` in its order. Raises ClaimError."""
     devices: dict[str, Device] = {}
