@@ -287,7 +287,7 @@ def _handshake(
         return
     if handshake is None or handshake.state is not HandshakeState.DELETED:
         return
-    if is_due(cluster_index, policy, handshake.at, policy.ages.handshake):
+    if is_due(cluster_index, policy, handshake.written_at, policy.ages.handshake):
         yield Finding(
             rule=Rule.STALE_HANDSHAKE,
             cause=Cause.PLUGIN_LIVES,
@@ -296,7 +296,7 @@ def _handshake(
                 f"{handshake.key}: {quoted(node.annotations[handshake.key])}",
                 f"the node is ready and offers {offered} of {resource}",
             ),
-            since=handshake.at,
+            since=handshake.written_at,
             grace=policy.ages.handshake,
             effect=Effect.REPAIR,
             action=remove_mark(node, handshake.key),

@@ -8,8 +8,8 @@ from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.units import GIB
 from vgpu.schemes.kubeshare.gemini_config import (
     MANAGER_PORTS,
+    ClientPort,
     SharedPod,
-    TenantPort,
     format_config,
     format_ports,
     parse_config,
@@ -30,7 +30,7 @@ def refused(parse, content):
 def test_both_files_have_the_number_of_their_lines_first():
     """K4: the config line after the number of pods."""
     pods = (SharedPod("ns", "name", 500, 1000, GIB), SharedPod("ns", "b", 50, 50, 0))
-    ports = (TenantPort("ns", "name", 50051), TenantPort("ns", "b", 50052))
+    ports = (ClientPort("ns", "name", 50051), ClientPort("ns", "b", 50052))
     assert format_config(pods) == CONFIG
     assert parse_config(CONFIG) == pods
     assert format_ports(ports) == PORTS
@@ -67,7 +67,7 @@ def test_pod_managers_have_511_ports():
 
 
 names = st.text("abc09", min_size=1, max_size=10)
-ports = st.builds(TenantPort, names, names, st.integers(0, 65535))
+ports = st.builds(ClientPort, names, names, st.integers(0, 65535))
 
 
 @given(st.lists(ports, max_size=3))

@@ -9,7 +9,9 @@ every node. :mod:`vgpu.apiserver.kubeconfig` reads kubeconfigs.
 """
 
 import ssl
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -68,3 +70,61 @@ class Access(msgspec.Struct, frozen=True):
     server: str
     pool: urllib3.PoolManager
     credentials: Callable[[], Mapping[str, str]] = dict
+
+
+ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""The folder of a pod's token, and of the certificate authority of the server."""
+
+TOKEN_SECONDS: Final = 60.0
+"""Maximum time that a token is used before its file is read again, in seconds: the kubelet renews
+it before it expires."""
+
+
+def as_pod(environ: Mapping[str, str], account: str = "", connections: int = CONNECTIONS) -> Access:
+    """The cluster of a pod, as its ServiceAccount, without any proxy.
+
+    ``account`` is the folder in place of :data:`ACCOUNT`; ``connections`` are kept open.
+
+    Raises KeyError, OSError, ValueError for a missing part or an invalid token.
+    """
+    host, port = (environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+    folder = account or ACCOUNT
+    authority = Path(folder, "ca.crt")
+    if not authority.stat().st_size:
+        raise ValueError(f"{authority} is empty")
+    token = _Token(Path(folder, "token"))
+    pool = urllib3.PoolManager(
+        maxsize=connections,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=str(authority),
+    )
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Access(server, with_own_connections(pool), token.headers)
+
+
+class _Token:
+    """A token that is renewed in its file. Any thread may use it."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, ValueError."""
+        self._path = path
+        self._read = self._now()
+
+    def headers(self) -> Mapping[str, str]:
+        """The header with the token; the previous token if the file has none now."""
+        if time.monotonic() - self._read[1] > TOKEN_SECONDS:
+            try:
+                self._read = self._now()
+            except (OSError, ValueError):
+                self._read = (
+                    self._read[0],
+                    time.monotonic(),
+                )  # the server refuses it if it is too old
+        return {"authorization": f"Bearer {self._read[0]}"}
+
+    def _now(self) -> tuple[str, float]:
+        """Raises OSError, ValueError."""
+        token = self._path.read_text("ascii", "replace").strip()
+        if not token or not (token.isascii() and token.isprintable()):
+            raise ValueError(f"{self._path} has no token")
+        return token, time.monotonic()

@@ -19,8 +19,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from tests.cluster.placing import as_pod
-from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess
+from vgpu.apiserver.access import CONNECTIONS, Access, NoAccess, as_pod
 from vgpu.apiserver.answers import ENCODING, content, pieces, refusal, unreachable
 from vgpu.apiserver.retries import AGAIN, ONCE, READ_TIMEOUT
 from vgpu.kube.errors import GONE, NO_CONFIGURATION, ClusterError, ExpiredError

@@ -139,17 +139,17 @@ def _decimal(thousandths: int) -> str:
 
 
 MANAGER_PORTS: Final = range(50051, 50562)
-"""Ports of pod managers, one a tenant: 50050 and the index in a bitmap of 512, without index 0."""
+"""Ports of pod managers, one a client pod: 50050 and the index in a bitmap of 512, 0 unused."""
 
 _MOST_PORTS: Final = len(MANAGER_PORTS)
-_TENANT_PORT = re.compile(
+_CLIENT_PORT = re.compile(
     rf"([a-z0-9][-a-z0-9]{{0,62}}/[a-z0-9][-a-z0-9.]{{0,252}}|{NAME_KEY}) ([0-9]{{1,5}})"
 )
 _MOST_PORT: Final = 65535
 
 
-class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
-    """Where a tenant of a GPU finds its pod manager; named as in :class:`SharedPod`."""
+class ClientPort(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Where a client pod of a GPU finds its pod manager; named as in :class:`SharedPod`."""
 
     namespace: str
     pod: str
@@ -161,13 +161,13 @@ class TenantPort(msgspec.Struct, frozen=True, gc=False, order=True):
         return joined_name(self.namespace, self.pod)
 
 
-def format_ports(ports: Iterable[TenantPort]) -> bytes:
+def format_ports(ports: Iterable[ClientPort]) -> bytes:
     """The file of a GPU's ports: their number, then a line for each."""
-    lines = [f"{tenant.name} {tenant.port}\n" for tenant in ports]
+    lines = [f"{client.name} {client.port}\n" for client in ports]
     return "".join([f"{len(lines)}\n", *lines]).encode()
 
 
-def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort, ...]:
+def parse_ports(content: bytes, object_name: str = "ports") -> tuple[ClientPort, ...]:
     """The file of a GPU's ports. Raises SourceError MALFORMED, naming the line."""
     first, *lines = content.decode("ascii", "replace").split("\n", _MOST_PORTS + 2)
     if lines and lines[-1] == "":
@@ -176,13 +176,13 @@ def parse_ports(content: bytes, object_name: str = "ports") -> tuple[TenantPort,
         detail = f"line 1: {first[:16]!r} ports announced, {len(lines)} lines follow"
         raise SourceError(Reason.MALFORMED, object_name, detail)
     return tuple(
-        _tenant_port(line, f"line {number}", object_name)
+        _client_port(line, f"line {number}", object_name)
         for number, line in enumerate(lines, start=2)
     )
 
 
-def _tenant_port(text: str, where: str, object_name: str) -> TenantPort:
-    matched = _TENANT_PORT.fullmatch(text)
+def _client_port(text: str, where: str, object_name: str) -> ClientPort:
+    matched = _CLIENT_PORT.fullmatch(text)
     if matched is None or int(matched[2]) > _MOST_PORT:
         raise SourceError(Reason.MALFORMED, object_name, f"{where}: {text[:64]!r}")
-    return TenantPort(*split_name(matched[1]), int(matched[2]))
+    return ClientPort(*split_name(matched[1]), int(matched[2]))
