@@ -294,7 +294,7 @@ BAD: Final = {
 # ---------------------------------------------------------------- events
 
 
-def condition_events(step: PatchSharePod, at: float) -> Iterator[EventNote]:
+def condition_events(step: PatchSharePod, now: float) -> Iterator[EventNote]:
     """An event for each condition whose reason or message is another one than before."""
     known = {(each.type, each.reason, each.message) for each in step.before.conditions}
     for each in step.after.conditions:
@@ -303,19 +303,21 @@ def condition_events(step: PatchSharePod, at: float) -> Iterator[EventNote]:
         name = BAD.get(each.reason) or GOOD.get(each.reason)  # type: ignore[call-overload]
         if name:
             type_ = NoteType.WARNING if each.reason in BAD else NoteType.NORMAL
-            yield _of_share_pod(step.after, name, each.message, at, type_)
+            yield _of_share_pod(step.after, name, each.message, now, type_)
 
 
 def pod_event(
-    step: CreateSharePodPod | CreateHolder | DeletePod | EvictPod | BindPod, failure: str, at: float
+    step: CreateSharePodPod | CreateHolder | DeletePod | EvictPod | BindPod,
+    failure: str,
+    now: float,
 ) -> EventNote | None:
     """An event of a pod that was bound, deleted or evicted, or could not be created; or None."""
     match step:
         case BindPod():
             reason = SharePodReason.BOUND
-            return _of_share_pod(step.after, reason, reason.explanation, at, NoteType.NORMAL)
+            return _of_share_pod(step.after, reason, reason.explanation, now, NoteType.NORMAL)
         case CreateSharePodPod():
-            return _of_share_pod(step.share_pod, "FailedCreate", failure, at, NoteType.WARNING)
+            return _of_share_pod(step.share_pod, "FailedCreate", failure, now, NoteType.WARNING)
         case CreateHolder():
             text = f"holder of virtual GPU {step.name.gpuid}: {failure}"
             node = step.name.node
@@ -327,7 +329,7 @@ def pod_event(
                 node,
                 "FailedCreate",
                 text,
-                at,
+                now,
                 COMPONENT,
                 NoteType.WARNING,
             )
@@ -338,18 +340,18 @@ def pod_event(
                 step.ref,
                 step.reason,
                 step.reason.explanation,
-                at,
+                now,
                 component=COMPONENT,
                 type_=NoteType.WARNING,
             )
 
 
 def _of_share_pod(
-    share_pod: SharePod, reason: str, message: str, at: float, type_: NoteType
+    share_pod: SharePod, reason: str, message: str, now: float, type_: NoteType
 ) -> EventNote:
     ref = share_pod.ref
     object_kind = PODS if share_pod.is_pod else SHARE_PODS
     kind, version = object_kind.name, object_kind.api_version
     return EventNote(
-        kind, version, ref.namespace, ref.name, ref.uid, reason, message, at, COMPONENT, type_
+        kind, version, ref.namespace, ref.name, ref.uid, reason, message, now, COMPONENT, type_
     )

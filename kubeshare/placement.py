@@ -103,11 +103,11 @@ def place(
     gpus = sorted(virtual, key=lambda gpu: (gpu.node, gpu.gpuid))
     nodes = sorted((node for node in free if node.count > 0), key=lambda node: node.node)
     if policy is KubeShareAlgorithm.PAPER:
-        return _paper(demand, gpus, nodes)
-    return _kubeshare_1(demand, gpus, nodes)
+        return _place_by_paper(demand, gpus, nodes)
+    return _place_by_kubeshare_1(demand, gpus, nodes)
 
 
-def _paper(
+def _place_by_paper(
     demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
 ) -> VirtualGpuChoice | PlacementRefusal:
     label = demand.locality.affinity
@@ -127,7 +127,7 @@ def _paper(
     return _on(idle[0]) if idle else _new(demand, nodes)
 
 
-def _kubeshare_1(
+def _place_by_kubeshare_1(
     demand: Demand, gpus: list[VirtualGpu], nodes: list[FreeGpus]
 ) -> VirtualGpuChoice | PlacementRefusal:
     """Filters, then the least room that is left, over all nodes.

@@ -201,7 +201,7 @@ class ClusterIndex:
 
     @cached_property
     def waiting_on_node(self) -> Mapping[str, tuple[Pod, ...]]:
-        """Pods that Allocate may still serve, by the node that they are bound or promised to."""
+        """Pods that Allocate may still serve, by the node that they are bound to or reserved on."""
         waiting: dict[str, list[Pod]] = {}
         for pod in self.snapshot.pods:
             waits = self.owner_state(pod) is OwnerState.WAITS and not pod.gated
@@ -213,7 +213,7 @@ class ClusterIndex:
 
     @cached_property
     def at_home(self) -> Mapping[str, tuple[Pod, ...]]:
-        """Pods, joined with their SharePods, by the node that they are bound or promised to."""
+        """Pods, joined with their SharePods, by the node that they are bound to or reserved on."""
         by_node: dict[str, list[Pod]] = {}
         for pod in registry().join(self.snapshot.pods, self.snapshot.share_pods):
             by_node.setdefault(home(pod, read_pod(pod, self.codecs)), []).append(pod)
@@ -334,7 +334,7 @@ class ClusterIndex:
         legible = all(reading.error is None for reading in readings)
         return owner_state(pod, self.claims(pod) if pod is not None and legible else ())
 
-    def node_objection(self, name: str) -> SkipReason | None:
+    def node_skip_reason(self, name: str) -> SkipReason | None:
         """Why no action on the node's pods is possible."""
         if not self.has(Coverage.NODES):
             return SkipReason.INCOMPLETE_VIEW
@@ -343,11 +343,11 @@ class ClusterIndex:
             return SkipReason.NODE_UNKNOWN
         return None if node.ready else SkipReason.NODE_NOT_READY
 
-    def plugin_objection(self, pod: Pod) -> SkipReason | None:
+    def plugin_skip_reason(self, pod: Pod) -> SkipReason | None:
         """Why another try of this pod on its node would fail again."""
-        objection = self.node_objection(pod.node)
-        if objection is not None:
-            return objection
+        skip_reason = self.node_skip_reason(pod.node)
+        if skip_reason is not None:
+            return skip_reason
         allocatable = self.nodes[pod.node].allocatable
         asked = {
             name

@@ -53,7 +53,7 @@ class StateStore(Protocol):
         """The kept state; an empty state where there is none."""
         ...
 
-    def save(self, memory: ReconcilerState) -> ReconcilerState:
+    def save(self, state: ReconcilerState) -> ReconcilerState:
         """Keep the state; returns the state to go on with, which others may have written too."""
         ...
 
@@ -62,13 +62,13 @@ Apply = Callable[[Plan, Judge], Iterator[ActionResult]]
 """Applies a plan; the judge has the snapshot that the plan was made from. Raises AuditError."""
 
 
-class Made(msgspec.Struct, frozen=True):
+class PreparedPlan(msgspec.Struct, frozen=True):
     """A plan, what it was made from, and the time that each stage took, in seconds."""
 
     plan: Plan
     snapshot: Snapshot
     codecs: tuple[SchemeCodec, ...]
-    memory: ReconcilerState
+    state: ReconcilerState
     seconds: Mapping[Stage, float]
 
     @property
@@ -99,20 +99,22 @@ class Cycle(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def planned(made: Made) -> Cycle:
+def planned(prepared: PreparedPlan) -> Cycle:
     """The cycle of a plan that is not applied, or that reports nothing."""
-    if made.blind:
-        began = made.plan.made_at
-        return Cycle(began, Ending.BLIND, seconds=made.seconds, error=made.blind)
-    return Cycle(made.plan.made_at, Ending.PLANNED, made.plan, seconds=made.seconds)
+    if prepared.blind:
+        began = prepared.plan.made_at
+        return Cycle(began, Ending.BLIND, seconds=prepared.seconds, error=prepared.blind)
+    return Cycle(prepared.plan.made_at, Ending.PLANNED, prepared.plan, seconds=prepared.seconds)
 
 
-def applied(made: Made, results: Sequence[ActionResult], seconds: float, error: str = "") -> Cycle:
+def applied(
+    prepared: PreparedPlan, results: Sequence[ActionResult], seconds: float, error: str = ""
+) -> Cycle:
     """The cycle of a plan whose actions had these results; ``error`` is the audit's error."""
-    whole = succeeded(results) and not made.plan.breaker.tripped
+    whole = succeeded(results) and not prepared.plan.breaker.tripped
     ending = Ending.UNAUDITED if error else Ending.APPLIED if whole else Ending.PARTLY
-    stages = {**made.seconds, Stage.APPLY: seconds}
-    return Cycle(made.plan.made_at, ending, made.plan, tuple(results), stages, error)
+    stages = {**prepared.seconds, Stage.APPLY: seconds}
+    return Cycle(prepared.plan.made_at, ending, prepared.plan, tuple(results), stages, error)
 
 
 class Cycles:
@@ -147,21 +149,21 @@ class Cycles:
         """A whole cycle; its ``error`` has errors of other systems, which are never raised."""
         began = self._clock()
         try:
-            made = self.make()
+            prepared = self.make()
         except (SourceError, ClusterError) as error:
             return Cycle(began, Ending.BLIND, error=str(error))
-        if made.blind or self._apply is None:
-            return planned(made)
+        if prepared.blind or self._apply is None:
+            return planned(prepared)
         results: list[ActionResult] = []
         error_text = ""
         start = self._monotonic()
         try:
-            results.extend(self.apply(made))
+            results.extend(self.apply(prepared))
         except AuditError as error:
             error_text = str(error)
-        return applied(made, results, self._monotonic() - start, error_text)
+        return applied(prepared, results, self._monotonic() - start, error_text)
 
-    def make(self) -> Made:
+    def make(self) -> PreparedPlan:
         """Observe, and make a plan. Raises SourceError, ClusterError."""
         start = self._monotonic()
         view = self._observer.view(self._clock())
@@ -170,9 +172,9 @@ class Cycles:
             self._state = self._kept = self._store.load() if self._store else ReconcilerState()
         plan, self._state = make_plan(view.snapshot, self._policy, self._state, view.codecs)
         seconds = {Stage.OBSERVE: looked - start, Stage.PLAN: self._monotonic() - looked}
-        return Made(plan, view.snapshot, view.codecs, self._state, seconds)
+        return PreparedPlan(plan, view.snapshot, view.codecs, self._state, seconds)
 
-    def apply(self, made: Made) -> Iterator[ActionResult]:
+    def apply(self, prepared: PreparedPlan) -> Iterator[ActionResult]:
         """The results of the plan's actions as they come; then the state is kept.
 
         The state is kept also when the caller stops iterating. Raises AuditError.
@@ -181,12 +183,12 @@ class Cycles:
             return
         results: list[ActionResult] = []
         try:
-            judge = Judge(made.snapshot, self._policy, made.memory, made.codecs)
-            for result in self._apply(made.plan, judge):
+            judge = Judge(prepared.snapshot, self._policy, prepared.state, prepared.codecs)
+            for result in self._apply(prepared.plan, judge):
                 results.append(result)
                 yield result
         finally:
-            self._state = learn(made.memory, results, self._clock(), self._policy.backoff)
+            self._state = learn(prepared.state, results, self._clock(), self._policy.backoff)
             if self._store is not None and self._keeps and self._state != self._kept:
                 self._state = self._kept = self._store.save(self._state)
 

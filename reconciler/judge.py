@@ -1,7 +1,7 @@
 """Judges one object of a plan again, by its newest version. Pure.
 
 Some objects change often, but hardly ever in the parts that rules judge. An action is still right
-if its rule has the same finding now, and no objection.
+if its rule has the same finding now, and no skip reason.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Action, Coverage, Edit, Entry, Evict, ObjectKind, Snapshot
-from reconciler.plan import guarded, objection, run_rule
+from reconciler.plan import run_rule, skip_reason, with_guards
 from reconciler.policy import Policy
 from reconciler.reasons import Rule
 from reconciler.reconciler_state import ReconcilerState
@@ -34,16 +34,16 @@ class Judge:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        memory: ReconcilerState,
+        state: ReconcilerState,
         codecs: Sequence[SchemeCodec] = (),
     ) -> None:
-        """``memory`` is the state with which the plan was made."""
+        """``state`` is that with which the plan was made."""
         self.codecs = tuple(codecs)
         self._snapshot = snapshot
         self._policy = policy
-        self._state = memory
+        self._state = state
 
-    def again(self, entry: Entry, pod: Pod, node: Node | None) -> Action | None:
+    def current_action(self, entry: Entry, pod: Pod, node: Node | None) -> Action | None:
         """The entry's action on the pod or SharePod as it is now; None if not right any more.
 
         ``node`` is the pod's node as it is now; None if the pod has none, or the node is gone.
@@ -54,13 +54,13 @@ class Judge:
         cluster_index = ClusterIndex(self._near(entry, pod, node), self.codecs)
         for rule in (rule_entry for rule_entry in RULES if rule_entry.rule is planned.rule):
             for raw in run_rule(rule, cluster_index, self._policy):
-                finding = guarded(raw, cluster_index, self._policy)
+                finding = with_guards(raw, cluster_index, self._policy)
                 same = (finding.key, finding.cause, finding.effect) == (
                     planned.key,
                     planned.cause,
                     planned.effect,
                 )
-                if same and objection(finding, cluster_index, self._policy, self._state) is None:
+                if same and skip_reason(finding, cluster_index, self._policy, self._state) is None:
                     alike = _lasting(finding.action) == _lasting(planned.action)
                     return finding.action if alike else None
         return None

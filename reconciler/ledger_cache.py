@@ -104,7 +104,7 @@ def is_notable(ledger: Ledger) -> bool:
 
 
 def _at_home(pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> dict[str, list[Pod]]:
-    """The pods that hold devices, by the node that they are bound or promised to."""
+    """The pods that hold devices, by the node that they are bound to or reserved on."""
     by_node: dict[str, list[Pod]] = {}
     for pod in pods:
         if holds_devices(pod):

@@ -81,12 +81,12 @@ class ShimFolder(msgspec.Struct, frozen=True, gc=False):
 class KernelLaunch(msgspec.Struct, frozen=True, gc=False):
     """When a container last launched a kernel, by the sharing library; 0 if it never did.
 
-    ``pod_uid`` is the pod's UID on the node, ``at`` unix seconds.
+    ``pod_uid`` is the pod's UID on the node, ``launched_at`` unix seconds.
     """
 
     pod_uid: str
     container: str
-    at: float
+    launched_at: float
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -231,8 +231,8 @@ class OwnerGuard(msgspec.Struct, frozen=True, tag="owner"):
 
 
 class NobodyWaitsGuard(msgspec.Struct, frozen=True, tag="nobody_waits"):
-    """A lock may be removed only while no pod that is bound or promised to the node waits for
-    Allocate.
+    """A lock may be removed only while no pod that is bound to the node, or has a reservation on
+    it, waits for Allocate.
     """
 
     node: str
@@ -327,7 +327,7 @@ class Finding(msgspec.Struct, frozen=True):
         grace: minimum age of the problem before an action, in seconds.
         effect: what the action achieves.
         action: the repair of the object itself; None if the problem can only be reported.
-        objection: why the rule itself would not act now.
+        skip_reason: why the rule itself would not act now.
         part: the part of the object that has the problem, if each part has its own finding.
         place: the order among findings of the rule that are equally old; the lowest comes first.
         condition: the state that several findings of the rule are a consequence of, such as a
@@ -343,7 +343,7 @@ class Finding(msgspec.Struct, frozen=True):
     grace: float = 0.0
     effect: Effect = Effect.RECOVERY
     action: Action | None = None
-    objection: SkipReason | None = None
+    skip_reason: SkipReason | None = None
     part: str = ""
     place: int = 0
     condition: str = ""
@@ -468,9 +468,12 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """The outcome of one action; ``detail`` is the message of the API server or file system."""
+    """The outcome of one action, and when it ended, in unix seconds.
+
+    ``detail`` is the message of the API server or file system.
+    """
 
     entry: Entry
     outcome: ActionOutcome
     detail: str = ""
-    at: float = 0.0
+    ended_at: float = 0.0

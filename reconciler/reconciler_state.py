@@ -72,7 +72,7 @@ def attempt_key(owner_uid: str, node: str) -> str:
     return f"{owner_uid}@{node}"
 
 
-def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -> ReconcilerState:
+def remember(state: ReconcilerState, findings: Iterable[Finding], now: float) -> ReconcilerState:
     """The state with the findings that have an action now, and without those not found any more.
 
     Of too many, the newest are dropped, first those that have a time of their own; and those of
@@ -80,16 +80,16 @@ def remember(memory: ReconcilerState, findings: Iterable[Finding], now: float) -
     """
     by_key = {finding.key: finding for finding in findings if finding.action is not None}
     aged = {finding.age_key: finding for finding in by_key.values()}
-    seen = {key: memory.first_seen(finding, now) for key, finding in aged.items()}
+    seen = {key: state.first_seen(finding, now) for key, finding in aged.items()}
     if len(seen) > MOST:
         kept = sorted(seen, key=lambda key: (aged[key].since is not None, seen[key], key))
         seen = {key: seen[key] for key in _fair(kept, aged)[:MOST]}
     failed = {
-        key: min(at, now)
-        for key, at in memory.failed.items()
+        key: min(failed_at, now)
+        for key, failed_at in state.failed.items()
         if key in by_key and by_key[key].age_key in seen
     }
-    return msgspec.structs.replace(memory, seen=seen, failed=failed)
+    return msgspec.structs.replace(state, seen=seen, failed=failed)
 
 
 def _fair(keys: Iterable[str], findings: Mapping[str, Finding]) -> list[str]:
@@ -104,13 +104,13 @@ def _fair(keys: Iterable[str], findings: Mapping[str, Finding]) -> list[str]:
 
 
 def learn(
-    memory: ReconcilerState, results: Iterable[ActionResult], now: float, backoff: Backoff
+    state: ReconcilerState, results: Iterable[ActionResult], now: float, backoff: Backoff
 ) -> ReconcilerState:
     """The state with these results, and without the evictions long past; attempts count, too."""
-    failed = dict(memory.failed)
+    failed = dict(state.failed)
     attempts = {
         key: Attempt(attempt.count, min(attempt.last, now))  # our clock may have been ahead
-        for key, attempt in memory.attempts.items()
+        for key, attempt in state.attempts.items()
         if now - attempt.last < 2 * backoff.longest
     }
     for result in results:
@@ -128,12 +128,12 @@ def learn(
         attempts = {key: attempts[key] for key in newest[:MOST]}
     if len(failed) > MOST:
         failed = dict(sorted(failed.items(), key=lambda item: (-item[1], item[0]))[:MOST])
-    return msgspec.structs.replace(memory, failed=failed, attempts=attempts)
+    return msgspec.structs.replace(state, failed=failed, attempts=attempts)
 
 
-def encode(memory: ReconcilerState) -> str:
+def encode(state: ReconcilerState) -> str:
     """The state as text, for the ConfigMap."""
-    return msgspec.json.encode(memory, order="deterministic").decode()
+    return msgspec.json.encode(state, order="deterministic").decode()
 
 
 def decode(text: str) -> ReconcilerState:

@@ -192,7 +192,7 @@ def leave(loop: Loop, leader: LeaderElector | None, stopping: threading.Event) -
     """
     stopping.set()
     if not loop.finish(LEAVING_SECONDS):
-        log.error("the cycle under way does not end: leaving it, and the Lease, behind")
+        log.error("cycle did not stop in time; exiting without releasing the Lease")
         exit_now(EXIT_FAILURE)
     if leader is not None:
         leader.stop()

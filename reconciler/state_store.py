@@ -60,23 +60,23 @@ class ConfigMapStateStore:
         self._log_recovery()
         return state
 
-    def save(self, memory: ReconcilerState) -> ReconcilerState:
+    def save(self, state: ReconcilerState) -> ReconcilerState:
         """Keep the state; returns the state to go on with.
 
         It differs where another process has written meanwhile: both are kept, as by
         :func:`merge`.
         """
         try:
-            return self._write(memory)
+            return self._write(state)
         except (ClusterError, SourceError) as error:
             if not (isinstance(error, ClusterError) and error.status == HTTPStatus.CONFLICT):
                 self._log_failure("written", error)
-                return memory
+                return state
         try:
-            return self._write(merge(memory, self._read()))
+            return self._write(merge(state, self._read()))
         except (ClusterError, SourceError) as error:
             self._log_failure("written", error)
-            return memory
+            return state
 
     def _read(self) -> ReconcilerState:
         config_map = self._cluster.versioned_config_map(self._namespace, self._name)
@@ -90,13 +90,13 @@ class ConfigMapStateStore:
             log.warning("%s: what is remembered there cannot be read, and is forgotten", self)
         return state
 
-    def _write(self, memory: ReconcilerState) -> ReconcilerState:
-        data = {KEY: encode(memory)}
+    def _write(self, state: ReconcilerState) -> ReconcilerState:
+        data = {KEY: encode(state)}
         self._version = self._cluster.write_config_map(
             self._namespace, self._name, data, self._version
         )
         self._log_recovery()
-        return memory
+        return state
 
     def _log_failure(self, deed: str, error: ClusterError | SourceError) -> None:
         """Logs a failure; the same failure once."""
@@ -129,7 +129,7 @@ def merge(ours: ReconcilerState, theirs: ReconcilerState) -> ReconcilerState:
     return msgspec.structs.replace(
         ours,
         seen=seen,
-        failed=_newest(failed, lambda at: at),
+        failed=_newest(failed, lambda failed_at: failed_at),
         attempts=_newest(attempts, lambda attempt: attempt.last),
     )
 
@@ -145,6 +145,6 @@ def _united(
     return {**theirs, **ours, **both}
 
 
-def _newest(kept: Mapping[str, _Kept], at: Callable[[_Kept], float]) -> dict[str, _Kept]:
+def _newest(kept: Mapping[str, _Kept], last: Callable[[_Kept], float]) -> dict[str, _Kept]:
     """The newest entries, at most :data:`MOST`."""
-    return dict(sorted(kept.items(), key=lambda item: (-at(item[1]), item[0]))[:MOST])
+    return dict(sorted(kept.items(), key=lambda item: (-last(item[1]), item[0]))[:MOST])

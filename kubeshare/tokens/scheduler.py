@@ -8,10 +8,10 @@ end. A holder that does neither loses it after its quota and a grace; that is th
 two tenants may run at once, and it is reported. The first in line that is below its request gets
 the token, then the one below its limit that has used least.
 
-Mode ``lenient`` has the rules of Gemini ``src/scheduler.cpp``: it grants as soon as the quota has
-passed, the first in line that has no entry in the window comes first whatever its limit, time that
-several tenants share counts for each in part, and if all are at their limits, nothing happens until
-the oldest entry leaves the window or an event comes.
+Mode ``lenient`` has the rules of Gemini ``src/scheduler.cpp``. It grants a token as soon as the
+last quota has passed. The first in line gets it whatever its limit if it has no entry in the
+window. Time that several tenants have at once counts for each in part. If all are at their limits,
+the scheduler waits until the oldest entry leaves the window or an event comes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -368,12 +368,12 @@ def _shared_times(tenants: Mapping[str, TenantState], since: int) -> dict[str, F
     times: dict[str, dict[int, int]] = {}
     running: set[str] = set()
     before = since
-    for at, begins, name in edges:
-        if at > before:
+    for edge, begins, name in edges:
+        if edge > before:
             for each in running:
                 parts = times.setdefault(each, {})
-                parts[len(running)] = parts.get(len(running), 0) + at - before
-            before = at
+                parts[len(running)] = parts.get(len(running), 0) + edge - before
+            before = edge
         if begins:
             running.add(name)
         else:

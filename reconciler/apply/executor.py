@@ -154,9 +154,9 @@ class Executor:
             return action
         if current.deleted_at is not None:
             raise ActionRefused(ActionOutcome.CHANGED, "it is being deleted")
-        again = self._judge.again(entry, current, node)
-        if isinstance(again, Evict | Edit):
-            return again
+        action_now = self._judge.current_action(entry, current, node)
+        if isinstance(action_now, Evict | Edit):
+            return action_now
         versions = f"{current.resource_version} now, {action.resource_version} when it was planned"
         raise ActionRefused(
             ActionOutcome.CHANGED, f"version {versions}; it is not judged the same any more"
@@ -406,7 +406,7 @@ def _share_pods(client: ClusterClient) -> Iterator[ObjectPage[Pod]]:
 
 
 def _near(client: ClusterClient, node: str, *more: str) -> Iterator[ObjectPage[Pod]]:
-    """Pods that are not bound yet, which may be promised to the node, then pods bound to it.
+    """Pods that are not bound yet, which may have a reservation on the node, then pods bound to it.
 
     In this order, a pod that is bound meanwhile is at least in the second list.
     ``more`` are further selectors.

@@ -96,12 +96,12 @@ class Undo(Explained):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """The outcome of undoing one record; ``detail`` in words, ``at`` in unix seconds."""
+    """The outcome of undoing one record; ``detail`` in words, ``ended_at`` in unix seconds."""
 
     record: AuditRecord
     undo: Undo
     detail: str = ""
-    at: float = 0.0
+    ended_at: float = 0.0
 
 
 # ---------------------------------------------------------------- Events
@@ -182,7 +182,7 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
         uid=object_ref.uid,
         reason=reason,
         message=f"{outcome}: {why}",
-        happened_at=result.at,
+        at=result.ended_at,
         component=COMPONENT,
         type=type_,
     )

@@ -135,7 +135,7 @@ class _Restorer:
         except (ClusterError, SourceError) as error:
             return _undo_result(refused(error))
         undo_record = msgspec.structs.replace(record, action=edit)
-        return _objection(current, edit) or self._recorded(undo_record, current, target, edit)
+        return _skip_reason(current, edit) or self._recorded(undo_record, current, target, edit)
 
     def _recorded(
         self, record: AuditRecord, current: Editable, target: ObjectRef, edit: Edit
@@ -188,7 +188,7 @@ def _undo_result(refusal: ActionRefused) -> tuple[Undo, str]:
     return _REFUSALS.get(refusal.outcome, Undo.FAILED), refusal.detail
 
 
-def _objection(current: Editable, edit: Edit) -> tuple[Undo, str] | None:
+def _skip_reason(current: Editable, edit: Edit) -> tuple[Undo, str] | None:
     """Why the object stays as it is."""
     foreign = [key for key in edit.after if not is_kept(key)]
     if foreign:  # we do not read this annotation, so we cannot have changed it, nor compare it

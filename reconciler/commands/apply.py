@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from kubeshare.tokens.takeover import hand_over
 from reconciler.apply.audit import STANDARD
 from reconciler.apply.records import AuditError
 from reconciler.commands.basics import (
@@ -36,7 +37,7 @@ from reconciler.config.flags import (
     policy_flags,
     where_flags,
 )
-from reconciler.cycle import Cycle, Cycles, Ending, Made, applied
+from reconciler.cycle import Cycle, Cycles, Ending, PreparedPlan, applied
 from reconciler.model import ActionResult
 from reconciler.policy import Mode
 from reconciler.report.document import plan_document
@@ -44,7 +45,7 @@ from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
 from vgpu.model.document_text import json_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.program.output import is_confirmed, say_document, say_text, yes_flag
+from vgpu.program.output import is_confirmed, say_text, yes_flag
 from vgpu.program.terminal import BOLD, DIM, standard_output, write
 
 FRESH_SECONDS: Final = 60.0
@@ -110,11 +111,11 @@ def apply(
     console = standard_output(stderr=aside)
     stopping = threading.Event()
 
-    def show(made: Made, remark: str = "") -> None:
-        if output == TEXT or (asks and made.plan.actions):
+    def show(prepared: PreparedPlan, remark: str = "") -> None:
+        if output == TEXT or (asks and prepared.plan.actions):
             if remark:
                 write(console, [[(remark, BOLD)]])
-            show_plan(console, made.plan)
+            show_plan(console, prepared.plan)
 
     asks = not (yes or server_dry_run)
     with opened_audit("" if server_dry_run else audit) as book, session(options) as opened:
@@ -126,16 +127,16 @@ def apply(
             keeps=not server_dry_run,
         )
 
-        def confirm(made: Made) -> bool:
+        def confirm(prepared: PreparedPlan) -> bool:
             where = opened.cluster.server
-            return is_confirmed(f"At {where}. Do it ({len(made.plan.actions)})?")
+            return is_confirmed(f"At {where}. Do it ({len(prepared.plan.actions)})?")
 
         notify = notifier(ctx, notify_url_file, opened.cluster.server)
-        made = agreed(cycles.make, show, confirm if asks else None)
-        if made is None:
+        prepared = agreed(cycles.make, show, confirm if asks else None)
+        if prepared is None:
             ctx.exit(WANTED)
         with stopped_by_signals(stopping):
-            cycle = _apply(cycles, made, console if output == TEXT else None)
+            cycle = _apply(cycles, prepared, console if output == TEXT else None)
         if output == TEXT and cycle.results and not server_dry_run and audit != STANDARD:
             write(console, [[(f"To undo what can be: vgpu reconcile restore {audit}", DIM)]])
         if not server_dry_run:
@@ -143,48 +144,48 @@ def apply(
         numbers = metrics_text(options, Mode.APPLY, cycle, opened.cluster.requests)
         write_metrics(metrics_file, numbers)
         if output == JSON:
-            say_text(json_text(plan_document(made.plan, cycle.results)) + "\n")
+            say_text(json_text(plan_document(prepared.plan, cycle.results)) + "\n")
         elif output == PROMETHEUS:
-            say_document(numbers)
-    refuse_blindness(made)
+            hand_over(numbers)
+    refuse_blindness(prepared)
     if cycle.error:
         raise click.ClickException(cycle.error)
     ctx.exit(NOTHING if cycle.ending is Ending.APPLIED else PARTLY)
 
 
 def agreed(
-    make_plan: Callable[[], Made],
+    make_plan: Callable[[], PreparedPlan],
     show: Callable[..., None],
-    confirm: Callable[[Made], bool] | None,
+    confirm: Callable[[PreparedPlan], bool] | None,
     monotonic: Callable[[], float] = time.monotonic,
-) -> Made | None:
+) -> PreparedPlan | None:
     """The plan to apply, None if the user answered no; without ``confirm`` no question is asked.
 
     After a late confirmation we plan again; if the new plan differs, the user is asked again. So
     the applied plan is the confirmed plan, and it is not old.
     """
-    made = make_plan()
-    show(made)
-    while confirm is not None and made.plan.actions:
+    prepared = make_plan()
+    show(prepared)
+    while confirm is not None and prepared.plan.actions:
         asked_at = monotonic()
-        if not confirm(made):
+        if not confirm(prepared):
             return None
         if monotonic() - asked_at <= FRESH_SECONDS:
             break
-        before, made = made, make_plan()
-        if made.plan.id == before.plan.id:
+        before, prepared = prepared, make_plan()
+        if prepared.plan.id == before.plan.id:
             break
-        show(made, "The plan has changed while it was read; this is the one of now:")
-    return made
+        show(prepared, "The plan has changed while it was read; this is the one of now:")
+    return prepared
 
 
-def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
+def _apply(cycles: Cycles, prepared: PreparedPlan, console: Console | None) -> Cycle:
     """Apply the plan; each result is shown as it comes."""
     results: list[ActionResult] = []
     complaint = ""
     began = time.monotonic()
     try:
-        for result in cycles.apply(made):
+        for result in cycles.apply(prepared):
             results.append(result)
             if console is not None:
                 with suppress(OSError):  # the terminal is gone; the plan is still applied
@@ -193,4 +194,4 @@ def _apply(cycles: Cycles, made: Made, console: Console | None) -> Cycle:
         complaint = str(error)
     if console is not None:
         show_outcomes(console, (result.outcome for result in results))
-    return applied(made, results, time.monotonic() - began, complaint)
+    return applied(prepared, results, time.monotonic() - began, complaint)

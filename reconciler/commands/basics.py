@@ -12,7 +12,7 @@ import click
 from reconciler.apply.audit import STANDARD, Audit
 from reconciler.apply.records import AuditError
 from reconciler.config.flags import ReconcilerOptions
-from reconciler.cycle import Cycle, Made
+from reconciler.cycle import Cycle, PreparedPlan
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Coverage
 from reconciler.policy import Mode
@@ -133,9 +133,9 @@ def opened_audit(path: str) -> Iterator[Audit | NoAudit]:
                 file.unlink()  # nothing was done
 
 
-def refuse_blindness(made: Made) -> None:
+def refuse_blindness(prepared: PreparedPlan) -> None:
     """Raises click.ClickException if not all pods were seen: then an empty plan shows nothing."""
-    if Coverage.PODS not in made.snapshot.complete:
+    if Coverage.PODS not in prepared.snapshot.complete:
         raise click.ClickException("not all pods could be seen, so nothing could be judged")
 
 

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from reconciler.config.flags import ReconcilerOptions
-from reconciler.cycle import Cycles, Made
+from reconciler.cycle import Cycles, PreparedPlan
 from reconciler.model import Scope
 from reconciler.observe.dump import DumpObserver
 from reconciler.report.document import PlanDocument, plan_document
@@ -88,10 +88,10 @@ def is_from_dump(
     return is_dump
 
 
-def made_from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> Made:
+def prepared_from_dump(options: ReconcilerOptions, path: str, taken: float | None) -> PreparedPlan:
     """The plan of the objects in a file. Raises click.ClickException."""
     content, written = read_dump(path)
-    return _made(options, path, content, min(written, time.time()) if taken is None else taken)
+    return _prepared(options, path, content, min(written, time.time()) if taken is None else taken)
 
 
 def earlier_plan(options: ReconcilerOptions, path: str) -> PlanDocument:
@@ -100,13 +100,13 @@ def earlier_plan(options: ReconcilerOptions, path: str) -> PlanDocument:
     try:
         return msgspec.json.decode(content, type=PlanDocument)
     except msgspec.DecodeError:
-        made = _made(options, path, content, min(written, time.time()), flag="--diff")
-        return plan_document(made.plan)
+        prepared = _prepared(options, path, content, min(written, time.time()), flag="--diff")
+        return plan_document(prepared.plan)
 
 
-def _made(
+def _prepared(
     options: ReconcilerOptions, path: str, content: bytes, now: float, flag: str = "--from"
-) -> Made:
+) -> PreparedPlan:
     observer = DumpObserver(content, path, options.units)
     try:
         return Cycles(observer, options.settings.policy, clock=lambda: now).make()

@@ -17,7 +17,7 @@ from reconciler.commands.dump_plans import (
     dump_flags,
     earlier_plan,
     is_from_dump,
-    made_from_dump,
+    prepared_from_dump,
 )
 from reconciler.config.flags import (
     CONTEXT,
@@ -26,7 +26,7 @@ from reconciler.config.flags import (
     policy_flags,
     where_flags,
 )
-from reconciler.cycle import Cycles, Made, planned
+from reconciler.cycle import Cycles, PreparedPlan, planned
 from reconciler.policy import Mode
 from reconciler.report.document import ComparedPlan, compared, diff_lines, plan_document
 from reconciler.report.table import show_plan
@@ -78,25 +78,25 @@ def plan(
     offline = is_from_dump(ctx, options, dump, taken)
     earlier = earlier_plan(options, before) if before else None
     if offline:
-        made, requests = made_from_dump(options, dump, taken), {}
+        prepared, requests = prepared_from_dump(options, dump, taken), {}
     else:
         with session(options) as opened:
-            made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
+            prepared = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
             requests = dict(opened.cluster.requests)
-    document = plan_document(made.plan)
+    document = plan_document(prepared.plan)
     shown = document if earlier is None else compared(document, earlier)
     if output == TEXT:
         hint = "" if dump else "vgpu reconcile apply, with the same flags"
-        show_plan(standard_output(), made.plan, hint)
+        show_plan(standard_output(), prepared.plan, hint)
         if isinstance(shown, ComparedPlan):
             say("", *diff_lines(shown.diff))
     elif output == JSON:
         say_text(json_text(shown) + "\n")
     else:
-        print_metrics(options, Mode.PLAN, planned(made), requests)
-    refuse_blindness(made)
-    ctx.exit(WANTED if _wanted(made) else NOTHING)
+        print_metrics(options, Mode.PLAN, planned(prepared), requests)
+    refuse_blindness(prepared)
+    ctx.exit(WANTED if _wanted(prepared) else NOTHING)
 
 
-def _wanted(made: Made) -> bool:
-    return bool(made.plan.actions) or made.plan.breaker.tripped
+def _wanted(prepared: PreparedPlan) -> bool:
+    return bool(prepared.plan.actions) or prepared.plan.breaker.tripped

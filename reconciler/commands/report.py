@@ -17,7 +17,7 @@ from reconciler.commands.basics import (
     refuse_blindness,
     write_metrics,
 )
-from reconciler.commands.dump_plans import Moment, dump_flags, is_from_dump, made_from_dump
+from reconciler.commands.dump_plans import Moment, dump_flags, is_from_dump, prepared_from_dump
 from reconciler.config.flags import (
     CONTEXT,
     options_from,
@@ -90,22 +90,22 @@ def report(
     options = options_from(ctx)
     done = _done(audit, since)
     if is_from_dump(ctx, options, dump, taken):
-        made, requests = made_from_dump(options, dump, taken), {}
+        prepared, requests = prepared_from_dump(options, dump, taken), {}
     else:
         with session(options) as opened:
-            made = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
+            prepared = Cycles(opened.observer, options.settings.policy, store=opened.store()).make()
             requests = dict(opened.cluster.requests)
-    numbers = metrics_text(options, Mode.PLAN, planned(made), requests)
+    numbers = metrics_text(options, Mode.PLAN, planned(prepared), requests)
     write_metrics(metrics_file, numbers)
     if output == PROMETHEUS:
         say_document(numbers)
     else:
-        document = report_document(made.plan, _owners(made.snapshot), done)
+        document = report_document(prepared.plan, _owners(prepared.snapshot), done)
         if output == JSON:
             say_text(json_text(document) + "\n")
         else:
-            show_report(standard_output(), made.plan, document)
-    refuse_blindness(made)
+            show_report(standard_output(), prepared.plan, document)
+    refuse_blindness(prepared)
 
 
 def _done(path: str, since: float | None) -> tuple[Done, ...] | None:

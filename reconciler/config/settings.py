@@ -278,7 +278,7 @@ KEYS: Final = (
 
 _BY_NAME: Final = {key.name: key for key in KEYS}
 SECTIONS: Final = frozenset(
-    key.name[:at] for key in KEYS for at, char in enumerate(key.name) if char == "."
+    key.name[:index] for key in KEYS for index, char in enumerate(key.name) if char == "."
 )
 
 # ---------------------------------------------------------------- reading

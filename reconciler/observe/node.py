@@ -333,9 +333,9 @@ def _device_pods(seen: Observation) -> Mapping[str, frozenset[str]]:
 def _last_kernels(seen: Observation, now: float) -> Iterator[KernelLaunch]:
     """When each container last launched a kernel; no time that is still to come."""
     for file in seen.shim.files if seen.shim else ():
-        at = file.region.last_kernel_time
-        if at is not None and 0 <= at <= now:
-            yield KernelLaunch(file.pod_uid, file.container, float(at))
+        launched_at = file.region.last_kernel_time
+        if launched_at is not None and 0 <= launched_at <= now:
+            yield KernelLaunch(file.pod_uid, file.container, float(launched_at))
 
 
 def _live_pods(seen: Observation) -> frozenset[str]:

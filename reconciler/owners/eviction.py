@@ -322,7 +322,7 @@ def _names(entry: str, kind: str, group: str) -> bool:
     return name == kind and (of == group if dot else _BUILT_IN.get(kind, group) == group)
 
 
-def objection(
+def skip_reason(
     pod: Pod, allowed: tuple[str, ...], react: Callable[[Pod], Reaction]
 ) -> tuple[SkipReason, str] | None:
     """Why a pod with an owner is not evicted, with a detail in words; None if it may be."""

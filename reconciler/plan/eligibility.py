@@ -49,17 +49,21 @@ def other_schedulers(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
     return SkipReason.OTHER_SCHEDULER, f"{first.scheduler}, by {first.key}"
 
 
-def objection(
+def skip_reason(
     finding: Finding, cluster_index: ClusterIndex, policy: Policy, state: ReconcilerState
 ) -> Verdict:
     """Why the finding's action may not be taken, without regard to others; None if it may."""
     others = other_schedulers(finding, cluster_index)
-    protection = others or _protection(finding, cluster_index, policy)
-    if protection is not None:
-        return protection
-    moot = (finding.objection, "") if finding.objection else _no_better(finding, cluster_index)
-    if moot is not None:
-        return moot
+    object_skip_reason = others or _object_skip_reason(finding, cluster_index, policy)
+    if object_skip_reason is not None:
+        return object_skip_reason
+    finding_skip_reason = (
+        (finding.skip_reason, "")
+        if finding.skip_reason
+        else _replacement_skip_reason(finding, cluster_index)
+    )
+    if finding_skip_reason is not None:
+        return finding_skip_reason
     wait = _seconds_to_ripe(finding, state, cluster_index.now, policy.ages.clock_skew)
     if wait > 0:
         return SkipReason.TOO_YOUNG, f"{wait:.0f} s to go"
@@ -88,8 +92,8 @@ def _only_planned(finding: Finding, cluster_index: ClusterIndex, policy: Policy)
     return None
 
 
-def _no_better(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
-    """Why the pod that its owner would create instead would fail, too.
+def _replacement_skip_reason(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
+    """Why a replacement pod would fail, too.
 
     The node's device plugin may never be able to serve such a pod. And while a node or its plugin
     is away, the API server shows its devices as gone and its pods as stuck, which is no evidence
@@ -104,8 +108,8 @@ def _no_better(finding: Finding, cluster_index: ClusterIndex) -> Verdict:
         return SkipReason.PLUGIN_CANNOT_SERVE, service.limit
     if pod.terminal or cluster_index.snapshot.scope is not Scope.CLUSTER:
         return None
-    objection = cluster_index.plugin_objection(pod)
-    return None if objection is None else (objection, "")
+    skip_reason = cluster_index.plugin_skip_reason(pod)
+    return None if skip_reason is None else (skip_reason, "")
 
 
 def _seconds_to_ripe(finding: Finding, state: ReconcilerState, now: float, skew: float) -> float:
@@ -126,11 +130,11 @@ def _pause(
     return state.pause(key, cluster_index.now, policy.backoff)
 
 
-# ---------------------------------------------------------------- what protects a pod
+# ---------------------------------------------------------------- conditions of a pod
 
-_Guards = tuple[tuple[SkipReason, Callable[[Pod, Policy], bool]], ...]
+_Conditions = tuple[tuple[SkipReason, Callable[[Pod, Policy], bool]], ...]
 
-_ANY_POD: Final[_Guards] = (
+_ANY_POD: Final[_Conditions] = (
     (SkipReason.OTHER_SCHEDULER, lambda pod, _: other_scheduler(pod) is not None),
     (SkipReason.OPTED_OUT, lambda pod, _: opted_out(pod)),
     (
@@ -146,13 +150,13 @@ _ANY_POD: Final[_Guards] = (
 )
 """For every change of a pod."""
 
-_EVICTED_POD: Final[_Guards] = (
+_EVICTED_POD: Final[_Conditions] = (
     (SkipReason.COMPLETED, lambda pod, _: pod.phase == SUCCEEDED),
     (SkipReason.BARE_POD, lambda pod, policy: pod.owner is None and not policy.evict_bare),
 )
 """For evictions, after :data:`_ANY_POD`; then the owner's kind decides."""
 
-_OWNED_POD: Final[_Guards] = (
+_OWNED_POD: Final[_Conditions] = (
     (SkipReason.HIGH_PRIORITY, lambda pod, policy: pod.priority > policy.priority_ceiling),
     (SkipReason.RUNNING, lambda pod, policy: pod.phase == RUNNING and not policy.evict_running),
 )
@@ -164,8 +168,8 @@ _HOLDER: Final = frozenset(
 """KubeShare's holder pods are bare, in kube-system, and run."""
 
 
-def _exempt(finding: Finding) -> frozenset[SkipReason]:
-    """The protections that do not hold against this finding's action."""
+def _ignored_reasons(finding: Finding) -> frozenset[SkipReason]:
+    """The skip reasons that do not hold against this finding's action."""
     if finding.cause is Cause.ORPHANED_HOLDER:
         return _HOLDER
     # Rules that find running pods.
@@ -176,7 +180,7 @@ def _is_static(pod: Pod) -> bool:
     return pod.owner is not None and pod.owner.kind == "Node"
 
 
-def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
+def _object_skip_reason(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Verdict:
     object_ref = finding.object_ref
     of_node = _of_node(object_ref, cluster_index)
     if of_node is not None:
@@ -188,31 +192,33 @@ def _protection(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -
     pod = cluster_index.pod_of(object_ref)
     if pod is None:
         return SkipReason.INCOMPLETE_VIEW, ""
-    exempt = _exempt(finding)
+    ignored = _ignored_reasons(finding)
     if isinstance(finding.action, Edit):
-        return _first(_ANY_POD, pod, policy, exempt)
-    return eviction_objection(pod, policy, cluster_index.reaction, exempt)
+        return _first(_ANY_POD, pod, policy, ignored)
+    return eviction_skip_reason(pod, policy, cluster_index.reaction, ignored)
 
 
-def eviction_objection(
+def eviction_skip_reason(
     pod: Pod,
     policy: Policy,
     react: Callable[[Pod], Reaction],
-    exempt: frozenset[SkipReason] = frozenset(),
+    ignored: frozenset[SkipReason] = frozenset(),
 ) -> Verdict:
-    """Why the policy protects the pod from an eviction; None if it does not.
+    """Why the policy forbids to evict the pod; None if it allows it.
 
-    ``react`` returns what the pod's owner does when a Failed pod of it is deleted; the protections
-    ``exempt`` are not considered.
+    ``react`` returns what the pod's owner does when a Failed pod of it is deleted; the skip
+    reasons ``ignored`` are not considered.
     """
-    of_pod = _first((*_ANY_POD, *_EVICTED_POD), pod, policy, exempt)
-    of_owner = of_pod or eviction.objection(pod, policy.owners, react)
-    return of_owner or _first(_OWNED_POD, pod, policy, exempt)
+    of_pod = _first((*_ANY_POD, *_EVICTED_POD), pod, policy, ignored)
+    of_owner = of_pod or eviction.skip_reason(pod, policy.owners, react)
+    return of_owner or _first(_OWNED_POD, pod, policy, ignored)
 
 
-def _first(guards: _Guards, pod: Pod, policy: Policy, exempt: frozenset[SkipReason]) -> Verdict:
-    """The first of the guards that protects the pod."""
-    holding = (skip for skip, holds in guards if skip not in exempt and holds(pod, policy))
+def _first(
+    conditions: _Conditions, pod: Pod, policy: Policy, ignored: frozenset[SkipReason]
+) -> Verdict:
+    """The first of the conditions that holds for the pod."""
+    holding = (skip for skip, holds in conditions if skip not in ignored and holds(pod, policy))
     return next(((skip, "") for skip in holding), None)
 
 
@@ -239,7 +245,7 @@ def _of_node(object_ref: ObjectRef, cluster_index: ClusterIndex) -> SkipReason |
     return SkipReason.OPTED_OUT if node is not None and opted_out(node) else None
 
 
-def guarded(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
+def with_guards(finding: Finding, cluster_index: ClusterIndex, policy: Policy) -> Finding:
     """The finding with a guard on the owner's policy, where only the policy allows the eviction."""
     action, pod = finding.action, cluster_index.pod_of(finding.object_ref)
     owner = None if pod is None else eviction.owner_id(pod)

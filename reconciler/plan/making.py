@@ -10,7 +10,7 @@ from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Entry, Finding, ObjectKind, Plan, Snapshot
 from reconciler.plan.budget import Budget, breaker_of
 from reconciler.plan.demand import namespace_demands
-from reconciler.plan.eligibility import guarded, objection, other_schedulers
+from reconciler.plan.eligibility import other_schedulers, skip_reason, with_guards
 from reconciler.plan.order import in_turns, place, precedence, urgency
 from reconciler.policy import Mode, Policy
 from reconciler.reasons import SkipReason
@@ -39,16 +39,16 @@ def find(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
 def run_rule(entry: RuleEntry, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """The findings of one rule, if it is on.
 
-    Where a part of the snapshot that the rule needs is incomplete, its findings have the objection
-    INCOMPLETE_VIEW.
+    Where a part of the snapshot that the rule needs is incomplete, the skip reason of its findings
+    is INCOMPLETE_VIEW.
     """
     if policy.mode(entry.rule) is Mode.OFF or cluster_index.snapshot.scope not in entry.scopes:
         return
     blind = not cluster_index.has(*entry.needs)
     for undated in entry.find(cluster_index, policy):
         finding = _with_service(_dated(undated, cluster_index), cluster_index)
-        if blind and finding.objection is None:
-            yield replace(finding, objection=SkipReason.INCOMPLETE_VIEW)
+        if blind and finding.skip_reason is None:
+            yield replace(finding, skip_reason=SkipReason.INCOMPLETE_VIEW)
         else:
             yield finding
 
@@ -92,8 +92,8 @@ def resolve(
     breaker = breaker_of(eligible, cluster_index, policy.limits)
     if breaker.tripped:
         detail = (
-            f"{breaker.wanted} troubles; at most {breaker.allowed}, with {breaker.pods} living GPU"
-            " pods"
+            f"{breaker.wanted} planned actions exceed the limit {breaker.allowed}"
+            f" ({breaker.pods} running GPU pods)"
         )
         skipped += [_skipped(entry, SkipReason.BREAKER_TRIPPED, detail) for entry in eligible]
         eligible = []
@@ -143,7 +143,7 @@ def _entry(
     """The entry of one object: the first rule that may act, else the first that would."""
     ordered = sorted(findings, key=precedence) if len(findings) > 1 else findings
     verdicts = [
-        (finding, objection(finding, cluster_index, policy, state))
+        (finding, skip_reason(finding, cluster_index, policy, state))
         for finding in ordered
         if finding.action
     ]
@@ -154,7 +154,7 @@ def _entry(
     also = tuple(rule for rule in rules if rule is not leading.rule)
     pod = cluster_index.pod_of(leading.object_ref)
     owner = pod.owner.uid if pod and pod.owner else ""
-    return Entry(guarded(leading, cluster_index, policy), also, owner, *(verdict or ()))
+    return Entry(with_guards(leading, cluster_index, policy), also, owner, *(verdict or ()))
 
 
 def _skipped(entry: Entry, skip: SkipReason, detail: str) -> Entry:

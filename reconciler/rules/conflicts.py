@@ -74,7 +74,7 @@ class _Wrong(msgspec.Struct, frozen=True):
     object_ref: ObjectRef
     evidence: tuple[str, ...]
     pod: Pod | None = None
-    objection: SkipReason | None = None
+    skip_reason: SkipReason | None = None
 
 
 def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _found(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Iterator[
             ),
             grace=policy.ages.drift,
             action=None if pod is None else evict(pod),
-            objection=first.objection,
+            skip_reason=first.skip_reason,
         )
 
 
@@ -121,7 +121,7 @@ def _conflicts(
         if rule_of_kind is not rule or cause is None:
             continue
         parties = _parties(conflict, ledger) if rule is Rule.DOUBLE_BOOKED else ()
-        objection = _objection(conflict, parties, ledger, cluster_index)
+        skip_reason = _skip_reason(conflict, parties, ledger, cluster_index)
         pod = None if _of_several_systems(parties) else _victim(parties, pod_index)
         if pod is not None:
             object_ref = of_pod(pod)
@@ -132,8 +132,8 @@ def _conflicts(
             )
         else:
             object_ref = ObjectRef(ObjectKind.DEVICE, "", conflict.device, "", node=ledger.node)
-        evidence = tuple(_evidence(conflict, parties, ledger, objection))
-        yield _Wrong(cause, object_ref, evidence, pod, objection)
+        evidence = tuple(_evidence(conflict, parties, ledger, skip_reason))
+        yield _Wrong(cause, object_ref, evidence, pod, skip_reason)
 
 
 def _cause_of(
@@ -180,9 +180,9 @@ def _waiting(
             yield _Wrong(Cause.MALFORMED, object_ref, (asks, unread[wanted.pod.uid]))
         else:
             evidence = (asks, "no annotation names a device")
-            objection = cluster_index.node_objection(ledger.node)
+            skip_reason = cluster_index.node_skip_reason(ledger.node)
             pod = pod_index.pod(wanted.pod.uid)
-            yield _Wrong(Cause.NO_CLAIM, object_ref, evidence, pod, objection)
+            yield _Wrong(Cause.NO_CLAIM, object_ref, evidence, pod, skip_reason)
 
 
 def _report_only(rule: Rule, cluster_index: ClusterIndex) -> Iterator[_Wrong]:
@@ -223,7 +223,7 @@ def _unread(pod: Pod, ledger: Ledger) -> Iterator[str]:
             yield wrong.detail
 
 
-def _objection(
+def _skip_reason(
     conflict: Conflict, parties: Iterable[Holding], ledger: Ledger, cluster_index: ClusterIndex
 ) -> SkipReason | None:
     """Why no pod is evicted: the API server's data of a node that is not ready is old.
@@ -231,8 +231,8 @@ def _objection(
     Only a node's registration shows whether it offers more than its GPUs have on purpose.
     """
     from_afar = cluster_index.snapshot.scope is Scope.CLUSTER
-    if from_afar and (objection := cluster_index.node_objection(ledger.node)) is not None:
-        return objection
+    if from_afar and (skip_reason := cluster_index.node_skip_reason(ledger.node)) is not None:
+        return skip_reason
     if conflict.kind is ConflictKind.OVERCOMMITTED and not cluster_index.has(Coverage.NODES):
         return SkipReason.INCOMPLETE_VIEW
     proven = all(holding.source in TRUSTED for holding in parties)
@@ -292,7 +292,7 @@ def _cost(pod: Pod) -> tuple[bool, int, float, str]:
 
 
 def _evidence(
-    conflict: Conflict, parties: tuple[Holding, ...], ledger: Ledger, objection: SkipReason | None
+    conflict: Conflict, parties: tuple[Holding, ...], ledger: Ledger, skip_reason: SkipReason | None
 ) -> Iterator[str]:
     on = f" on {conflict.device}" if conflict.device else ""
     detail = f": {conflict.detail}" if conflict.detail else ""
@@ -307,7 +307,7 @@ def _evidence(
         yield from at_most(
             [of_holding(holding, conflict.device) for holding in _others(conflict, ledger)]
         )
-    if objection is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
+    if skip_reason is SkipReason.INCOMPLETE_VIEW and conflict.kind is ConflictKind.OVERCOMMITTED:
         yield "the node was not read: it may offer more than the device has, and mean to"
 
 

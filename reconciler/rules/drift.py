@@ -41,15 +41,15 @@ class _NodeRepair:
         *,
         evidence: Iterable[str],
         after: dict[str, str],
-        objection: SkipReason | None = None,
+        skip_reason: SkipReason | None = None,
     ) -> Finding:
         """A repair, if there is room for it; a report, if nothing can be written.
 
         It is unknown whether there is room where unreadable objects may hold shares.
         """
-        if self._hidden and objection is None:
-            objection = SkipReason.INCOMPLETE_VIEW
-        excess = self.rewriter.excess(pod, after) if after and objection is None else ""
+        if self._hidden and skip_reason is None:
+            skip_reason = SkipReason.INCOMPLETE_VIEW
+        excess = self.rewriter.excess(pod, after) if after and skip_reason is None else ""
         action: Edit | None = edit_pod(pod, after) if after else None
         return Finding(
             rule=rule,
@@ -59,7 +59,7 @@ class _NodeRepair:
             grace=self._policy.ages.drift,
             effect=Effect.REPAIR,
             action=action,
-            objection=SkipReason.WOULD_OVERBOOK if excess else objection,
+            skip_reason=SkipReason.WOULD_OVERBOOK if excess else skip_reason,
         )
 
 
@@ -138,9 +138,9 @@ def _drift(
 
 def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Findings from the API server alone; pods whose claims are marked as assigned are not read."""
-    reservation, allocated = registry().reservation_keys, registry().allocated_marks
+    reservation_keys, kept = registry().promised_keys, registry().kept_marks
     for pod in cluster_index.snapshot.pods:
-        if pod.phase != RUNNING or not pod.node or reservation.isdisjoint(pod.annotations):
+        if pod.phase != RUNNING or not pod.node or reservation_keys.isdisjoint(pod.annotations):
             continue
         if allocated.isdisjoint(pod.annotations.items()):
             for reading in cluster_index.readings(pod):
@@ -186,10 +186,10 @@ def _unassigned(
         f"it runs, but by {', '.join(reading.codec.claim_keys(pod))} it waits for its devices",
         *map(of_holding, proof),
     )
-    objection = None if proven else SkipReason.NO_NODE_EVIDENCE
+    skip_reason = None if proven else SkipReason.NO_NODE_EVIDENCE
     cause = Cause.RUNS_UNASSIGNED
     yield repair.finding(
-        Rule.RECOVER, cause, pod, evidence=evidence, after=after, objection=objection
+        Rule.RECOVER, cause, pod, evidence=evidence, after=after, skip_reason=skip_reason
     )
 
 
@@ -286,4 +286,4 @@ def _shares(codec: SchemeCodec, request: Request, holdings: Iterable[Holding]) -
 def _served_at(pod: Pod, cluster_index: ClusterIndex) -> float:
     """When the plugin must have served the pod: the kubelet calls it at the pod's admission."""
     times = (pod.started_at, pod.scheduled_at, pod.created_at)
-    return next((at for at in times if at is not None), cluster_index.now)
+    return next((time for time in times if time is not None), cluster_index.now)

@@ -108,7 +108,7 @@ def orphan_shim_dir(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
             grace=policy.ages.orphan,
             effect=Effect.TIDYING,
             action=RemoveFolder(folder.path, folder.pod_uid, folder.identity),
-            objection=_objection(folder, cluster_index, ended),
+            skip_reason=_skip_reason(folder, cluster_index, ended),
         )
 
 
@@ -134,7 +134,7 @@ def _is_named_so(folder: ShimFolder) -> bool:
     return bool(folder.pod_uid and folder.container) and folder.path.rpartition("/")[2] == name
 
 
-def _objection(
+def _skip_reason(
     folder: ShimFolder, cluster_index: ClusterIndex, ended: Mapping[str, Pod]
 ) -> SkipReason | None:
     if folder.pod_uid in ended:

@@ -71,7 +71,7 @@ def over_limit(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                     ),
                     grace=policy.ages.over_limit,
                     action=None if pod is None else evict(pod),
-                    objection=None if over.doubt is None else SkipReason.SIZES_DIFFER,
+                    skip_reason=None if over.doubt is None else SkipReason.SIZES_DIFFER,
                     part=f"{over.usage.container}/{over.usage.device}",
                 )
         yield from more_than_consumed(ledger, cluster_index.snapshot.usage, policy)

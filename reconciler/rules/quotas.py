@@ -151,7 +151,7 @@ def over_quota(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                 ),
                 grace=policy.ages.over_quota,
                 action=evict(holder.pod),
-                objection=SkipReason.SIZES_DIFFER if is_doubtful else None,
+                skip_reason=SkipReason.SIZES_DIFFER if is_doubtful else None,
                 place=number,
                 condition=f"namespace/{namespace}",
             )
@@ -198,20 +198,20 @@ def quota_mark(cluster_index: ClusterIndex, _: Policy) -> Iterator[Finding]:
         wanted = mark(quota, used)
         if wanted == namespace.annotations.get(OVER_QUOTA):
             continue
-        objection = None
+        skip_reason = None
         if any(holder.pod.node in doubtful for holder in of_namespace):
-            objection = SkipReason.SIZES_DIFFER
+            skip_reason = SkipReason.SIZES_DIFFER
         elif wanted is None and (quota.unreadable or namespace.name in unread):
-            objection = SkipReason.INCOMPLETE_VIEW
+            skip_reason = SkipReason.INCOMPLETE_VIEW
         exceeded = [f"it exceeds its quota: {each.text}" for each in overruns(quota, used)]
-        yield _mark_finding(namespace, wanted, (*at_most(exceeded),), objection)
+        yield _mark_finding(namespace, wanted, (*at_most(exceeded),), skip_reason)
 
 
 def _mark_finding(
     namespace: Namespace,
     wanted: str | None,
     exceeded: tuple[str, ...],
-    objection: SkipReason | None,
+    skip_reason: SkipReason | None,
 ) -> Finding:
     present = namespace.annotations.get(OVER_QUOTA)
     object_ref = ObjectRef(ObjectKind.NAMESPACE, namespace.name, namespace.name, namespace.uid)
@@ -223,7 +223,7 @@ def _mark_finding(
         evidence=(*(exceeded or (_WITHIN,)), marked),
         effect=Effect.REPAIR,
         action=Edit(object_ref, "", {OVER_QUOTA: present}, {OVER_QUOTA: wanted}),
-        objection=objection,
+        skip_reason=skip_reason,
     )
 
 

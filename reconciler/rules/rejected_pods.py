@@ -206,7 +206,9 @@ def find_waiting(rule: Rule, cluster_index: ClusterIndex, policy: Policy) -> Ite
                 grace=policy.ages.failed,
                 effect=effect,
                 action=evict(pod),
-                objection=None if effect is Effect.TIDYING else cluster_index.plugin_objection(pod),
+                skip_reason=None
+                if effect is Effect.TIDYING
+                else cluster_index.plugin_skip_reason(pod),
             )
 
 

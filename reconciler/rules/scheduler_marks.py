@@ -69,7 +69,7 @@ def assumed_expired(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
                 since=since,
                 grace=policy.ages.assumed,
                 action=evict(pod),
-                objection=cluster_index.plugin_objection(pod)
+                skip_reason=cluster_index.plugin_skip_reason(pod)
                 or _waits_for_others(cluster_index, pod, [reading for reading, _ in owed]),
             )
 
@@ -87,8 +87,10 @@ def assumed_unbound(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Fin
         if not claims:
             yield from _malformed(Rule.ASSUMED_UNBOUND, cluster_index, pod)
             continue
-        promised = latest(at for claim in claims for at in (claim.assumed_at, claim.assigned_at))
-        since = None if promised is None else latest((promised, pod.created_at))
+        reserved_at = latest(
+            time for claim in claims for time in (claim.assumed_at, claim.assigned_at)
+        )
+        since = None if reserved_at is None else latest((reserved_at, pod.created_at))
         if is_due(cluster_index, policy, since, policy.ages.assumed):
             scheduler = f"its scheduler: {quoted(pod.unschedulable)}"
             yield Finding(
@@ -177,7 +179,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
     cause: Cause
     grace: Callable[[Ages], float]
-    objection: SkipReason | None = None
+    skip_reason: SkipReason | None = None
 
 
 def _time_out(ages: Ages) -> float:
@@ -219,7 +221,7 @@ def stale_lock(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]
                     grace=grace,
                     effect=Effect.REPAIR,
                     action=remove_mark(node, lock.key, guard),
-                    objection=verdict.objection or cluster_index.node_objection(node.name),
+                    skip_reason=verdict.skip_reason or cluster_index.node_skip_reason(node.name),
                 )
 
 

@@ -87,13 +87,13 @@ def _without_kernel(
         pod = pod_index.pod(launch.pod_uid)
         if pod is None or not _runs(pod):
             continue
-        since = launch.at or pod.started_at
+        since = launch.launched_at or pod.started_at
         if since is None or cluster_index.now - since < idle:
             continue
         held = _of_allocations(_allocations(cluster_index, pod, launch.container))
         last = age(cluster_index.now - since)
         event = f"launched its last kernel {last} ago"
-        if not launch.at:
+        if not launch.launched_at:
             event = f"has launched no kernel since its pod started {last} ago"
         yield Finding(
             rule=Rule.IDLE_HOLDER,

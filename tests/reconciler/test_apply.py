@@ -85,7 +85,7 @@ OTHERS = [refused(pod(name)) for name in "bcdef"]
 def test_an_eviction_is_told_before_and_after():
     bench = Bench(SICK)
     result = bench.one(evicting(SICK))
-    assert (result.outcome, result.at) == (ActionOutcome.DONE, bench.time.now)
+    assert (result.outcome, result.ended_at) == (ActionOutcome.DONE, bench.time.now)
     assert not bench.client.has("a")
     assert bench.audit.lines == [("a", "intent"), ("a", "done")]
 

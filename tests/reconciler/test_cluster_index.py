@@ -99,32 +99,34 @@ def test_who_waits_waits_where_it_is_bound_or_promised(style):
 def test_a_plugin_that_offers_what_it_ever_offers_is_ready(style):
     """HAMi's scheduler alone counts memory and cores: no node offers these."""
     one = assumed(style=style)
-    assert cluster_index(one, node("gpu-1", style)).plugin_objection(one) is None
+    assert cluster_index(one, node("gpu-1", style)).plugin_skip_reason(one) is None
 
 
 @pytest.mark.parametrize("style", ["volcano", "hami", "gpushare", "gaia"])
 def test_a_plugin_that_is_away_is_not_ready_before_and_after_the_kubelet_has_forgotten_it(style):
     one = assumed(style=style)
     away = node("gpu-1", style, plugin=False)
-    assert cluster_index(one, away).plugin_objection(one) is SkipReason.PLUGIN_NOT_READY
+    assert cluster_index(one, away).plugin_skip_reason(one) is SkipReason.PLUGIN_NOT_READY
     forgotten = replace(away, allocatable={}, capacity={})
-    assert cluster_index(one, forgotten).plugin_objection(one) is SkipReason.PLUGIN_NOT_READY
+    assert cluster_index(one, forgotten).plugin_skip_reason(one) is SkipReason.PLUGIN_NOT_READY
 
 
 def test_one_of_several_resources_that_is_away_is_enough():
     one, here = assumed(), node("gpu-1", "volcano")
     offered = {**here.allocatable, "volcano.sh/vgpu-number": 0}
-    assert cluster_index(one, replace(here, allocatable=offered)).plugin_objection(one) is (
+    assert cluster_index(one, replace(here, allocatable=offered)).plugin_skip_reason(one) is (
         SkipReason.PLUGIN_NOT_READY
     )
 
 
 def test_a_node_that_is_not_ready_unknown_or_unseen_is_told_first():
     one = assumed()
-    assert cluster_index(one, node(ready=False)).plugin_objection(one) is SkipReason.NODE_NOT_READY
-    assert cluster_index(one, node("gpu-2")).plugin_objection(one) is SkipReason.NODE_UNKNOWN
+    assert (
+        cluster_index(one, node(ready=False)).plugin_skip_reason(one) is SkipReason.NODE_NOT_READY
+    )
+    assert cluster_index(one, node("gpu-2")).plugin_skip_reason(one) is SkipReason.NODE_UNKNOWN
     blind = cluster_index(one, node(), complete=frozenset({Coverage.PODS}))
-    assert blind.plugin_objection(one) is SkipReason.INCOMPLETE_VIEW
+    assert blind.plugin_skip_reason(one) is SkipReason.INCOMPLETE_VIEW
 
 
 def test_replicas_are_those_that_may_be_of_use():

@@ -13,7 +13,7 @@ from reconciler.apply.applier import Applier, ApplyOptions
 from reconciler.apply.audit import Audit, AuditError, read
 from reconciler.apply.restore import Undo, restore
 from reconciler.commands.apply import agreed, stopped_by_signals
-from reconciler.cycle import Cycles, Ending, Made
+from reconciler.cycle import Cycles, Ending, PreparedPlan
 from reconciler.model import OPT_OUT, ActionResult, Coverage, Entry
 from reconciler.observe.dump import DumpObserver
 from reconciler.plan import make_plan
@@ -414,7 +414,7 @@ class Reader:
 
 def made(seen):
     plan = plan_of(seen, Rule.REFUSED)
-    return Made(plan, seen, CODECS_IN_USE, ReconcilerState(), {})
+    return PreparedPlan(plan, seen, CODECS_IN_USE, ReconcilerState(), {})
 
 
 ONE = snapshot(refused(pod("one")))

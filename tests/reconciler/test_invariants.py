@@ -118,10 +118,10 @@ FOLDERS = [
     for number in range(3)
 ]
 WHEN = [
-    {"since": since, "grace": grace, "objection": objection}
+    {"since": since, "grace": grace, "skip_reason": skip_reason}
     for since in (None, NOW - HOUR, NOW - 90, NOW + 30)
     for grace in (0.0, 60.0)
-    for objection in (None, None, SkipReason.PLUGIN_NOT_READY)
+    for skip_reason in (None, None, SkipReason.PLUGIN_NOT_READY)
 ]
 
 

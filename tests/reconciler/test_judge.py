@@ -209,8 +209,8 @@ def test_by_a_ledger_only_a_pod_is_judged_again_that_is_as_it_was():
     (before,) = (each for each in pods if each.ref.uid == entry.finding.object_ref.uid)
     judge, (there,) = Judge(seen, policy, memory, CODECS_IN_USE), seen.nodes
     newer = replace(before, resource_version="9")
-    assert judge.again(entry, newer, there) == evict(newer)
-    assert judge.again(entry, replace(newer, annotations={}), there) is None
+    assert judge.current_action(entry, newer, there) == evict(newer)
+    assert judge.current_action(entry, replace(newer, annotations={}), there) is None
 
 
 # ---------------------------------------------------------------- whose lock it is

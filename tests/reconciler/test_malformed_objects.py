@@ -96,7 +96,7 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
 
 
 @pytest.mark.parametrize(
-    ("hidden", "objection"),
+    ("hidden", "skip_reason"),
     [
         (unread("Pod", node="gpu-1"), SkipReason.INCOMPLETE_VIEW),
         (unread("Pod", node=None), SkipReason.INCOMPLETE_VIEW),
@@ -104,11 +104,11 @@ def test_a_malformed_pod_of_a_dump_leaves_the_others_in_sight(dump):  # noqa: F8
         (unread("SharePod", node="gpu-1"), None),  # KubeShare is not in use there
     ],
 )
-def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, objection):
+def test_annotations_are_not_repaired_where_somebody_holds_nobody_knows_what(hidden, skip_reason):
     train = pod()
     torn = replace(on_node(train, said=[given(train, gpu=1)]), malformed=(hidden,))
     (finding,) = gpu_drift(ClusterIndex(torn, CODECS_IN_USE), Policy())
-    assert finding.objection is objection
+    assert finding.skip_reason is skip_reason
 
 
 def test_a_share_pod_that_is_placed_nowhere_holds_nothing():

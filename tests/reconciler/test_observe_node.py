@@ -192,7 +192,7 @@ def test_when_a_container_last_launched_a_kernel_is_what_its_library_reports(ben
     assert {launch.pod_uid for launch in launches} <= {
         pod.kubelet_uid for pod in bench.pods.values()
     }
-    assert all(0 <= launch.at <= bench.sim.start + 5 for launch in launches)
+    assert all(0 <= launch.launched_at <= bench.sim.start + 5 for launch in launches)
 
 
 def test_of_a_container_that_nobody_names_it_is_not_known_what_it_uses(bench, tmp_path):

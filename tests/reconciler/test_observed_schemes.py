@@ -202,5 +202,5 @@ def test_a_pod_that_has_changed_since_the_plan_is_judged_again():
     plan, state = make_plan(seen, policy, ReconcilerState(), CODECS_IN_USE)
     (entry,) = plan.actions
     judge = Judge(seen, policy, state, CODECS_IN_USE)
-    assert judge.again(entry, replace(holder, resource_version="2"), node()) is not None
-    assert judge.again(entry, replace(holder, phase="Failed"), node()) is None
+    assert judge.current_action(entry, replace(holder, resource_version="2"), node()) is not None
+    assert judge.current_action(entry, replace(holder, phase="Failed"), node()) is None

@@ -5,7 +5,7 @@ import pytest
 from reconciler.cluster_index import ClusterIndex
 from reconciler.model import Coverage, Scope
 from reconciler.plan import make_plan
-from reconciler.plan.eligibility import eviction_objection
+from reconciler.plan.eligibility import eviction_skip_reason
 from reconciler.policy import OBSERVED, Ages, Mode, Policy
 from reconciler.reasons import Rule, SkipReason
 from reconciler.reconciler_state import ReconcilerState
@@ -153,5 +153,5 @@ def test_a_lock_is_not_taken_from_one():
 
 def test_a_plan_that_frees_nodes_does_not_move_one():
     cluster_index = ClusterIndex(snapshot(node()), CODECS_IN_USE)
-    objection = eviction_objection(marked(pod("train")), ALL_IN, cluster_index.reaction)
-    assert objection == (SkipReason.OTHER_SCHEDULER, "")
+    skip_reason = eviction_skip_reason(marked(pod("train")), ALL_IN, cluster_index.reaction)
+    assert skip_reason == (SkipReason.OTHER_SCHEDULER, "")

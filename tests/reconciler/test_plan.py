@@ -153,7 +153,7 @@ def test_a_named_namespace_is_acted_in():
 
 
 def test_a_rules_own_objection_is_told():
-    finding = evicting(SICK, objection=SkipReason.PLUGIN_NOT_READY)
+    finding = evicting(SICK, skip_reason=SkipReason.PLUGIN_NOT_READY)
     assert skip_of(planned(snapshot(SICK), finding)) is SkipReason.PLUGIN_NOT_READY
 
 
@@ -238,7 +238,7 @@ def test_many_at_once_trip_the_breaker_and_nothing_is_done():
     assert not plan.actions
     assert set(skips(plan).values()) == {SkipReason.BREAKER_TRIPPED}
     assert {entry.detail for entry in plan.skipped} == {
-        "11 troubles; at most 10, with 0 living GPU pods"
+        "11 planned actions exceed the limit 10 (0 running GPU pods)"
     }
     assert plan.breaker.tripped
 
@@ -613,7 +613,7 @@ def test_the_first_reason_that_applies_is_told(rung):
         one,
         since=NOW if SkipReason.TOO_YOUNG in told else NOW - HOUR,
         grace=60,
-        objection=SkipReason.NODE_NOT_READY if SkipReason.NODE_NOT_READY in told else None,
+        skip_reason=SkipReason.NODE_NOT_READY if SkipReason.NODE_NOT_READY in told else None,
     )
     uid = one.owner.uid
     attempts = (
@@ -645,7 +645,7 @@ def test_a_subject_that_several_rules_found_appears_once_and_names_them():
 
 
 def test_the_first_rule_that_may_act_acts():
-    blocked = evicting(SICK, Rule.REFUSED, objection=SkipReason.NODE_NOT_READY)
+    blocked = evicting(SICK, Rule.REFUSED, skip_reason=SkipReason.NODE_NOT_READY)
     free = editing(SICK, "hami.io/vgpu-node", Rule.LEFTOVER_CLAIM)
     (entry,) = planned(snapshot(SICK), free, blocked).actions
     assert entry.finding.rule is Rule.LEFTOVER_CLAIM
@@ -653,14 +653,14 @@ def test_the_first_rule_that_may_act_acts():
 
 
 def test_of_several_rules_that_may_not_act_the_first_tells_its_reason():
-    first = evicting(SICK, Rule.REFUSED, objection=SkipReason.NODE_NOT_READY)
-    second = evicting(SICK, Rule.PRESTART_FAILED, objection=SkipReason.PLUGIN_NOT_READY)
+    first = evicting(SICK, Rule.REFUSED, skip_reason=SkipReason.NODE_NOT_READY)
+    second = evicting(SICK, Rule.PRESTART_FAILED, skip_reason=SkipReason.PLUGIN_NOT_READY)
     assert skip_of(planned(snapshot(SICK), second, first)) is SkipReason.NODE_NOT_READY
 
 
 def test_what_could_be_acted_on_leads_what_can_only_be_reported():
     told = reporting(SICK, Rule.REFUSED)
-    acts = evicting(SICK, Rule.LOST_DEVICE, objection=SkipReason.NO_NODE_EVIDENCE)
+    acts = evicting(SICK, Rule.LOST_DEVICE, skip_reason=SkipReason.NO_NODE_EVIDENCE)
     (entry,) = planned(snapshot(SICK), told, acts).skipped
     assert (entry.finding.rule, entry.also) == (Rule.LOST_DEVICE, (Rule.REFUSED,))
 
@@ -732,7 +732,7 @@ def test_what_came_to_nothing_stands_behind_the_rest_so_that_it_starves_nobody(m
 
 
 def test_skips_and_reports_are_told_by_rule_and_name():
-    blocked = {"objection": SkipReason.NODE_NOT_READY}
+    blocked = {"skip_reason": SkipReason.NODE_NOT_READY}
     pods = [pod(name) for name in ("c", "a", "b")]
     rules = (Rule.REFUSED, Rule.LOST_DEVICE, Rule.REFUSED)
     skipped = [evicting(one, rule, **blocked) for one, rule in zip(pods, rules, strict=True)]
@@ -882,7 +882,7 @@ def test_the_folders_that_a_node_was_left_over_the_months_are_one_trouble():
 
 def test_what_would_not_be_acted_on_anyway_does_not_trip_the_breaker():
     ill = spread(30)
-    findings = [evicting(each, objection=SkipReason.NODE_NOT_READY) for each in ill[:25]]
+    findings = [evicting(each, skip_reason=SkipReason.NODE_NOT_READY) for each in ill[:25]]
     plan = planned(snapshot(*ill), *findings, *map(evicting, ill[25:]))
     assert plan.breaker.wanted == 5
     assert len(plan.actions) == 5

@@ -59,7 +59,7 @@ def test_a_bound_pod_that_allocate_passed_over_gets_a_new_pod(style):
     finding = only(assumed_expired, sick)
     assert finding.cause is Cause.NEVER_ASSIGNED
     assert finding.action == Evict(sick.ref, sick.resource_version)
-    assert (finding.effect, finding.objection) == (Effect.RECOVERY, None)
+    assert (finding.effect, finding.skip_reason) == (Effect.RECOVERY, None)
     assert (finding.since, finding.grace) == (NOW - HOUR, 300.0)
     assert finding.evidence[0].startswith(f"{CODECS[style].scheme}: assumed main: ")
 
@@ -131,7 +131,7 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "seen", "objection"),
+    ("nodes", "seen", "skip_reason"),
     [
         ((node(plugin=False),), {}, SkipReason.PLUGIN_NOT_READY),
         ((node(ready=False),), {}, SkipReason.NODE_NOT_READY),
@@ -141,20 +141,20 @@ def test_a_pod_of_which_one_container_was_served_still_waits(style):
     ids=["no plugin", "not ready", "unknown", "nodes unseen"],
 )
 @pytest.mark.parametrize("style", ALLOCATED)
-def test_without_a_ready_plugin_it_may_be_served_yet(style, nodes, seen, objection):
-    assert only(assumed_expired, not_admitted(style), *nodes, **seen).objection is objection
+def test_without_a_ready_plugin_it_may_be_served_yet(style, nodes, seen, skip_reason):
+    assert only(assumed_expired, not_admitted(style), *nodes, **seen).skip_reason is skip_reason
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "ImagePullBackOff", "PodInitializing"])
 def test_gaia_says_nothing_until_the_container_starts(reason):
     admitted = waiting(assumed(style="gaia"), reason)
-    assert only(assumed_expired, admitted).objection is SkipReason.WAITS_FOR_OTHERS
+    assert only(assumed_expired, admitted).skip_reason is SkipReason.WAITS_FOR_OTHERS
 
 
 @pytest.mark.parametrize("style", ["gpushare", "hami", "volcano"])
 def test_the_others_say_it_at_admission_so_somebody_else_was_served_instead(style):
     admitted = waiting(assumed(style=style), "ContainerCreating")
-    assert only(assumed_expired, admitted).objection is None
+    assert only(assumed_expired, admitted).skip_reason is None
 
 
 def test_gpushare_gives_the_only_gpu_of_a_node_without_a_word():
@@ -162,8 +162,8 @@ def test_gpushare_gives_the_only_gpu_of_a_node_without_a_word():
     one_gpu = node("gpu-1", "gpushare")
     capacity = one_gpu.capacity | {"aliyun.com/gpu-count": 1}
     one_gpu = replace(one_gpu, capacity=capacity, allocatable=capacity)
-    assert only(assumed_expired, admitted, one_gpu).objection is SkipReason.WAITS_FOR_OTHERS
-    assert only(assumed_expired, not_admitted("gpushare"), one_gpu).objection is None
+    assert only(assumed_expired, admitted, one_gpu).skip_reason is SkipReason.WAITS_FOR_OTHERS
+    assert only(assumed_expired, not_admitted("gpushare"), one_gpu).skip_reason is None
 
 
 def test_a_pod_that_prestart_refuses_is_evicted_for_that():

@@ -163,7 +163,7 @@ def test_a_victim_runs_and_is_evicted_all_the_same_once_the_rule_may():
 def test_nobody_is_evicted_from_a_node_that_is_not_ready_on_the_api_servers_word_alone():
     seen = with_ledgers(snapshot(node(ready=False), *crowd()))
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert finding.objection is SkipReason.NODE_NOT_READY
+    assert finding.skip_reason is SkipReason.NODE_NOT_READY
 
 
 def test_two_crowded_devices_have_a_victim_each():
@@ -229,7 +229,7 @@ def test_what_a_node_registers_counts_where_its_driver_is_asked_too():
 def test_without_the_nodes_own_register_too_much_may_be_meant():
     seen = replace(on_node(*crowd()), complete=frozenset({Coverage.PODS, Coverage.LEDGER}))
     finding = only(double_booked, seen, applied(Rule.DOUBLE_BOOKED))
-    assert finding.objection is SkipReason.INCOMPLETE_VIEW
+    assert finding.skip_reason is SkipReason.INCOMPLETE_VIEW
     assert "may offer more" in text(finding)
 
 
@@ -253,7 +253,7 @@ def test_who_runs_without_a_claim_is_told_by_the_cluster(style):
     seen = with_ledgers(snapshot(train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
     assert finding.cause is Cause.NO_CLAIM
-    assert (finding.object_ref.uid, finding.objection) == (train.ref.uid, None)
+    assert (finding.object_ref.uid, finding.skip_reason) == (train.ref.uid, None)
     assert isinstance(finding.action, Evict)
     assert "no annotation names a device" in text(finding)
 
@@ -283,7 +283,7 @@ def test_what_a_node_that_is_not_ready_says_is_no_reason_to_evict():
     train = pod(claim=None, phase="Running")
     seen = with_ledgers(snapshot(node(ready=False), train))
     finding = only(running_without_device, seen, applied(Rule.RUNNING_WITHOUT_DEVICE))
-    assert finding.objection is SkipReason.NODE_NOT_READY
+    assert finding.skip_reason is SkipReason.NODE_NOT_READY
 
 
 def test_two_containers_without_a_device_are_one_finding():

@@ -83,7 +83,7 @@ def test_annotations_are_made_to_name_the_gpu_that_the_container_has(style, sour
     seen = on_node(train, said=[kubelet_gave(train, style, source=source)])
     finding = only(gpu_drift, seen)
     assert (finding.rule, finding.cause) == (Rule.GPU_DRIFT, Cause.GPU_DIFFERS)
-    assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
+    assert (finding.effect, finding.skip_reason) == (Effect.REPAIR, None)
     assert finding.grace == Policy().ages.drift
     assert (finding.object_ref.kind, finding.object_ref.uid) == (ObjectKind.POD, train.ref.uid)
     assert says(edited(train, finding.action), style) == [("main", THERE, Phase.ASSIGNED)]
@@ -214,11 +214,11 @@ def test_no_repair_books_more_of_a_gpu_than_there_is(style):
     said = [kubelet_gave(train, style)]
     said += [kubelet_gave(other, style) for other in others]
     finding = only(gpu_drift, on_node(train, *others, said=said))
-    assert finding.objection is SkipReason.WOULD_OVERBOOK
+    assert finding.skip_reason is SkipReason.WOULD_OVERBOOK
     assert finding.action is not None
     assert any("48.0 GiB of 40.0 GiB memory" in line for line in finding.evidence)
     fits = only(gpu_drift, on_node(train, *others[1:], said=said))
-    assert fits.objection is None
+    assert fits.skip_reason is None
 
 
 def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together():
@@ -226,15 +226,15 @@ def test_repairs_that_fit_one_by_one_but_not_together_are_not_proposed_together(
     others = [pod(f"other-{number}", gpu=1) for number in range(4)]
     said = [given(each, gpu=1) for each in (*moved, *others)]
     found = find(gpu_drift, on_node(*moved, *others, said=said))
-    assert [finding.objection for finding in found] == [None, SkipReason.WOULD_OVERBOOK]
+    assert [finding.skip_reason for finding in found] == [None, SkipReason.WOULD_OVERBOOK]
 
 
 def test_a_repair_and_a_recovery_share_the_room():
     moved, late = pod("a-moved"), pod("b-late", claim=None, phase="Running")
     others = [pod(f"other-{number}", gpu=1) for number in range(4)]
     seen = on_node(moved, late, *others, said=[given(moved, gpu=1), given(late, gpu=1)])
-    assert only(gpu_drift, seen).objection is None
-    assert only(recover, seen).objection is SkipReason.WOULD_OVERBOOK
+    assert only(gpu_drift, seen).skip_reason is None
+    assert only(recover, seen).skip_reason is SkipReason.WOULD_OVERBOOK
 
 
 def test_what_kubeshare_has_of_a_gpu_counts_though_its_share_pods_are_not_seen():
@@ -242,8 +242,8 @@ def test_what_kubeshare_has_of_a_gpu_counts_though_its_share_pods_are_not_seen()
     sharers = [real_pod(share_pod(f"jupyter-{number}")) for number in range(5)]
     said = [given(train, gpu=0)]
     full = only(gpu_drift, on_node(train, *sharers, said=said))
-    assert full.objection is SkipReason.WOULD_OVERBOOK
-    assert only(gpu_drift, on_node(train, *sharers[1:], said=said)).objection is None
+    assert full.skip_reason is SkipReason.WOULD_OVERBOOK
+    assert only(gpu_drift, on_node(train, *sharers[1:], said=said)).skip_reason is None
 
 
 def test_crossed_pods_on_full_gpus_are_shown_but_neither_goes_first():
@@ -251,7 +251,7 @@ def test_crossed_pods_on_full_gpus_are_shown_but_neither_goes_first():
     fill = [pod(f"fill-{c}-{n}", gpu=c) for c in (0, 1) for n in range(4)]
     said = [given(left, gpu=1), given(right, gpu=0)]
     found = find(gpu_drift, on_node(left, right, *fill, said=said))
-    assert [finding.objection for finding in found] == [SkipReason.WOULD_OVERBOOK] * 2
+    assert [finding.skip_reason for finding in found] == [SkipReason.WOULD_OVERBOOK] * 2
 
 
 def test_pods_that_have_ended_take_no_room():
@@ -259,7 +259,7 @@ def test_pods_that_have_ended_take_no_room():
     others = [pod(f"other-{number}", gpu=1) for number in range(5)]
     others[0] = ended(others[0])
     finding = only(gpu_drift, on_node(train, *others, said=[given(train, gpu=1)]))
-    assert finding.objection is None
+    assert finding.skip_reason is None
 
 
 def test_where_nobody_can_tell_which_share_is_where_it_is_only_reported():
@@ -321,7 +321,7 @@ def test_crossed_containers_of_one_pod_are_put_right_at_once(style):
         kubelet_gave(train, style, gpu=0, container="two"),
     ]
     finding = only(gpu_drift, on_node(train, said=said))
-    assert finding.objection is None
+    assert finding.skip_reason is None
     assert says(edited(train, finding.action), style) == [
         ("one", THERE, Phase.ASSIGNED),
         ("two", HERE, Phase.ASSIGNED),
@@ -407,7 +407,7 @@ def test_what_runs_is_marked_as_the_plugin_would_have_on_the_gpu_that_it_has(sty
     assert find(gpu_drift, seen) == []
     finding = only(recover, seen)
     assert (finding.rule, finding.cause) == (Rule.RECOVER, Cause.RUNS_UNASSIGNED)
-    assert (finding.effect, finding.objection) == (Effect.REPAIR, None)
+    assert (finding.effect, finding.skip_reason) == (Effect.REPAIR, None)
     assert MARKS[style].items() <= finding.action.after.items()
     repaired = edited(train, finding.action)
     assert says(repaired, style) == [("main", (HERE, THERE)[gpu], Phase.ASSIGNED)]
@@ -438,7 +438,7 @@ def test_without_a_word_of_the_node_the_gpu_is_not_known(style):
         on_node(train, said=[given(train, style, gpu=1, source=Source.SHIM)]),
     ):
         finding = only(recover, seen)
-        assert finding.objection is SkipReason.NO_NODE_EVIDENCE
+        assert finding.skip_reason is SkipReason.NO_NODE_EVIDENCE
         assert finding.cause is Cause.RUNS_UNASSIGNED
         assert finding.action is not None
 
@@ -472,7 +472,7 @@ def test_a_recovery_that_would_overbook_the_gpu_is_not_proposed():
     train = forgotten()
     others = [pod(f"other-{number}", gpu=1) for number in range(5)]
     finding = only(recover, on_node(train, *others, said=[given(train, gpu=1)]))
-    assert finding.objection is SkipReason.WOULD_OVERBOOK
+    assert finding.skip_reason is SkipReason.WOULD_OVERBOOK
 
 
 # ---------------------------------------------------------------- recover: annotations lost
@@ -674,7 +674,7 @@ def test_no_set_of_repairs_raises_any_sum_above_its_gpu(random):
     actions = {
         finding.object_ref.uid: finding.action
         for finding in found
-        if finding.action and finding.objection is None
+        if finding.action and finding.skip_reason is None
     }
     done = {uid for uid in actions if random.random() < 0.7}  # a cycle may stop anywhere
     after = [
@@ -712,7 +712,7 @@ def test_every_repair_says_where_the_container_is_and_is_found_once(random):
     known = {one.ref.uid: (one, style) for one, style in pods}
     for rule in (gpu_drift, recover):
         for finding in find(rule, seen):
-            if finding.action is None or finding.objection is SkipReason.NO_NODE_EVIDENCE:
+            if finding.action is None or finding.skip_reason is SkipReason.NO_NODE_EVIDENCE:
                 continue
             one, style = known[finding.object_ref.uid]
             holdings = seen.ledgers["gpu-1"].of_pod(one.ref.uid)

@@ -95,7 +95,7 @@ def test_the_owners_state_decides_what_becomes_of_a_lock_and_when(state, cause, 
         Effect.REPAIR,
     )
     assert (finding.since, finding.grace) == (NOW - from_age, from_age)
-    assert finding.objection is KEPT.get(state)
+    assert finding.skip_reason is KEPT.get(state)
     assert finding.evidence[1] == f"its owner 'ml/owner' is: {state}"
     (guard,) = finding.action.guards
     assert guard == OwnerGuard("ml", "owner", state)
@@ -159,7 +159,7 @@ def test_without_all_pods_in_view_no_owner_is_gone():
 
 
 def test_nothing_is_done_to_a_node_that_is_not_ready():
-    assert only(stale_lock, owned(ready=False)).objection is SkipReason.NODE_NOT_READY
+    assert only(stale_lock, owned(ready=False)).skip_reason is SkipReason.NODE_NOT_READY
 
 
 # ---------------------------------------------------------------- a lock that does not
@@ -177,7 +177,7 @@ ANONYMOUS = [
 @pytest.mark.parametrize(("key", "text"), ANONYMOUS)
 def test_a_lock_without_owner_goes_past_the_time_out_if_nobody_waits(key, text):
     finding = only(stale_lock, locked(text, key=key), OWNER)
-    assert (finding.cause, finding.objection) == (Cause.NOBODY_WAITS, None)
+    assert (finding.cause, finding.skip_reason) == (Cause.NOBODY_WAITS, None)
     assert finding.object_ref.part == key
     assert finding.action.guards == (NobodyWaitsGuard("gpu-1"),)
     assert (finding.since, finding.grace) == (NOW - HOUR, TIME_OUT)
@@ -197,7 +197,7 @@ def test_a_lock_without_owner_goes_past_the_time_out_if_nobody_waits(key, text):
 @pytest.mark.parametrize(("key", "text"), ANONYMOUS)
 def test_it_stays_while_any_pod_waits_there(key, text, waiting):
     finding = only(stale_lock, locked(text, key=key), waiting)
-    assert (finding.cause, finding.objection) == (Cause.LOCK_EXPIRED, SkipReason.OWNER_WAITS)
+    assert (finding.cause, finding.skip_reason) == (Cause.LOCK_EXPIRED, SkipReason.OWNER_WAITS)
     assert finding.evidence[1] == "1 waiting on gpu-1: ml/train-0"
     assert not find(stale_lock, locked(text, key=key, age=TIME_OUT - 1), waiting)
 

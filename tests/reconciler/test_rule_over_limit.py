@@ -194,7 +194,7 @@ def test_where_the_kubelet_and_our_plugin_differ_it_is_told_and_left_alone():
     train = pod("train")
     said = [given(train, memory=8 * MIB), given(train, source=Source.OWN_CHECKPOINT)]
     finding = only(look(uses(train, SHARE), pods=[train], said=said))
-    assert finding.objection is SkipReason.SIZES_DIFFER
+    assert finding.skip_reason is SkipReason.SIZES_DIFFER
     text = "\n".join(finding.evidence)
     assert "kubelet-checkpoint: ml/train/main: 8 MiB" in text
     assert "own-checkpoint: ml/train/main: 8.0 GiB" in text
@@ -207,7 +207,7 @@ def test_a_tenants_annotation_makes_no_doubt_of_what_they_agree_on():
         given(train, source=Source.OWN_CHECKPOINT),
         given(train, source=Source.ANNOTATIONS, memory=9 * SHARE),
     ]
-    assert only(look(uses(train), pods=[train], said=said)).objection is None
+    assert only(look(uses(train), pods=[train], said=said)).skip_reason is None
 
 
 @for_all(
@@ -222,7 +222,7 @@ def test_nobody_is_judged_but_by_the_word_of_the_most_trusted(told, used):
     limits = [told[source] for source in GIVERS if source in told]
     over = bool(limits) and used * GIB // 4 * 100 > limits[0] * GIB * OVER_LIMIT_PERCENT
     assert len(found) == over
-    assert all((one.objection is not None) == (len({*limits}) > 1) for one in found)
+    assert all((one.skip_reason is not None) == (len({*limits}) > 1) for one in found)
 
 
 # ---------------------------------------------------------------- what is done about it

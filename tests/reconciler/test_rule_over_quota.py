@@ -121,7 +121,7 @@ def test_sizes_in_a_doubtful_unit_end_nobody():
     doubt = NodeDoubt("gpu-1", "volcano", 1, UnitDoubt("wrong,"))
     declared = quotas(memory="1Gi")
     (first, *_) = found(*crowd(), quotas=declared, unit_doubts=(doubt,))
-    assert first.objection is SkipReason.SIZES_DIFFER
+    assert first.skip_reason is SkipReason.SIZES_DIFFER
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.booleans(), st.integers(0, 3)), max_size=8))

@@ -88,13 +88,13 @@ def test_the_mark_goes_when_the_namespace_is_within_its_quota_or_has_none():
 
 def test_what_is_not_known_removes_no_mark():
     (finding,) = found(namespaces=[namespace("gpus", gpus="many")])
-    assert finding.objection is SkipReason.INCOMPLETE_VIEW
+    assert finding.skip_reason is SkipReason.INCOMPLETE_VIEW
     broken = MalformedObject("Pod", PodRef("u", "ml", "broken"), "no JSON")
     (finding,) = found(namespaces=[namespace("gpus", gpus="1")], malformed=(broken,))
-    assert finding.objection is SkipReason.INCOMPLETE_VIEW
+    assert finding.skip_reason is SkipReason.INCOMPLETE_VIEW
     doubt = NodeDoubt("gpu-1", "volcano", 1, UnitDoubt("wrong,"))
     (finding,) = found(*two(), namespaces=[namespace(gpus="1")], unit_doubts=(doubt,))
-    assert finding.objection is SkipReason.SIZES_DIFFER
+    assert finding.skip_reason is SkipReason.SIZES_DIFFER
 
 
 def test_it_is_off_unless_it_is_switched_on():

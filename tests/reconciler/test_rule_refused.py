@@ -49,7 +49,7 @@ def test_a_rejected_pod_of_every_scheme_is_evicted(style):
         "reason 'UnexpectedAdmissionError'",
         f"message {rejected.message!r}",
     )
-    assert finding.objection is None
+    assert finding.skip_reason is None
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_every_observer_reads_them_and_pods_of_them_are_no_pods_that_share(clust
     assert (finding.cause, finding.object_ref.name) == (Cause.RESERVED_FOR_NOBODY, "left")
     (sums,) = double_booked(index, Policy(modes={Rule.DOUBLE_BOOKED: Mode.APPLY}))
     assert sums.cause is Cause.OVERCOMMITTED
-    assert sums.objection is not None  # no eviction by what only the API server has
+    assert sums.skip_reason is not None  # no eviction by what only the API server has
     assert view.snapshot.pods == ()
     assert {pod.ref.name for pod in view.snapshot.resource_claims.pods} == {"a", "b"}
 

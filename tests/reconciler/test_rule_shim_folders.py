@@ -56,7 +56,7 @@ def test_a_folder_whose_pod_is_no_more_is_removed():
     finding = only(pod())
     assert (finding.rule, finding.cause) == (Rule.ORPHAN_SHIM_DIR, Cause.POD_GONE)
     assert (finding.effect, finding.since) == (Effect.TIDYING, None)
-    assert (finding.grace, finding.objection) == (Policy().ages.orphan, None)
+    assert (finding.grace, finding.skip_reason) == (Policy().ages.orphan, None)
     assert finding.action == RemoveFolder(f"{ROOT}/gone_main", "gone", IDENTITY)
     object_ref = finding.object_ref
     assert (object_ref.kind, object_ref.name, object_ref.uid) == (
@@ -94,20 +94,20 @@ def test_a_pod_with_a_cgroup_lives_whatever_the_api_server_says():
 def test_the_folder_of_a_pod_that_has_ended_stays_while_the_pod_does(phase, mapped):
     done = ended(pod(), phase)
     finding = only(done, folders=(folder(done.ref.uid, mapped=mapped),))
-    assert finding.objection is SkipReason.TERMINAL_POD_EXISTS
+    assert finding.skip_reason is SkipReason.TERMINAL_POD_EXISTS
     assert phase in finding.evidence[0]
 
 
 def test_a_folder_that_a_process_uses_stays():
-    assert only(folders=(folder(mapped=True),)).objection is SkipReason.STILL_MAPPED
+    assert only(folders=(folder(mapped=True),)).skip_reason is SkipReason.STILL_MAPPED
 
 
 def test_one_look_is_not_enough():
-    assert only(continuous=False).objection is SkipReason.ONE_SHOT
+    assert only(continuous=False).skip_reason is SkipReason.ONE_SHOT
 
 
 def test_where_cgroups_were_not_looked_at_nothing_is_proven():
-    assert only(live=None).objection is SkipReason.INCOMPLETE_VIEW
+    assert only(live=None).skip_reason is SkipReason.INCOMPLETE_VIEW
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_no_folder_of_a_pod_that_lives_or_that_is_used_goes(folders, pods, live,
         assert not any(
             each.ref.uid == uid and each.phase not in ("Failed", "Succeeded") for each in pods
         )
-        if finding.objection is None:
+        if finding.skip_reason is None:
             used = {each.path for each in folders if each.mapped and each.pod_uid == uid}
             assert live is not None
             assert uid not in {each.ref.uid for each in pods}

@@ -50,7 +50,7 @@ def test_a_container_that_the_plugin_refuses_to_start_gets_a_new_pod(style):
     finding = only(find_prestart, sick)
     assert finding.cause is Cause.PRESTART_CHECK_FAILED
     assert finding.action == Evict(sick.ref, sick.resource_version)
-    assert (finding.effect, finding.objection) == (Effect.RECOVERY, None)
+    assert (finding.effect, finding.skip_reason) == (Effect.RECOVERY, None)
     assert finding.since == NOW - HOUR
     assert finding.evidence == (
         "container main is waiting: 'CreateContainerConfigError'",
@@ -62,7 +62,7 @@ def test_a_pod_that_has_anothers_answer_is_told_apart():
     message = "PreStartContainer check failed: a/b main: the answer was made for another pod; it"
     finding = only(find_prestart, prestart_failed(pod(style="volcano"), message))
     assert finding.cause is Cause.CROSSED
-    assert finding.objection is None
+    assert finding.skip_reason is None
 
 
 def test_the_words_may_stand_anywhere_in_the_message():
@@ -119,10 +119,10 @@ def test_a_running_container_is_not_found_whatever_is_said_of_it():
 def test_a_pod_that_has_failed_over_it_and_is_replaced_is_tidied_without_asking_the_plugin():
     failed = started_badly(GPUSHARE, phase="Failed")
     finding = only(no_gpu_matched, failed, node(plugin=False))
-    assert (finding.effect, finding.objection) == (Effect.TIDYING, None)
+    assert (finding.effect, finding.skip_reason) == (Effect.TIDYING, None)
     alone = replace(failed, owner=None)
     finding = only(no_gpu_matched, alone, node(plugin=False))
-    assert (finding.effect, finding.objection) == (Effect.RECOVERY, SkipReason.PLUGIN_NOT_READY)
+    assert (finding.effect, finding.skip_reason) == (Effect.RECOVERY, SkipReason.PLUGIN_NOT_READY)
     assert not find(no_gpu_matched, replace(failed, phase="Succeeded"))
 
 
@@ -130,7 +130,7 @@ def test_a_pod_that_has_failed_over_it_and_is_replaced_is_tidied_without_asking_
 
 
 @pytest.mark.parametrize(
-    ("nodes", "seen", "objection"),
+    ("nodes", "seen", "skip_reason"),
     [
         ((node(),), {}, None),
         ((node(plugin=False),), {}, SkipReason.PLUGIN_NOT_READY),
@@ -145,8 +145,8 @@ def test_a_pod_that_has_failed_over_it_and_is_replaced_is_tidied_without_asking_
     [(find_prestart, prestart_failed(GAIA)), (no_gpu_matched, poisoned(GPUSHARE))],
     ids=["prestart", "no gpu"],
 )
-def test_the_plugin_must_be_ready_or_the_next_pod_fails_again(rule, sick, nodes, seen, objection):
-    assert only(rule, sick, *nodes, **seen).objection is objection
+def test_the_plugin_must_be_ready_or_the_next_pod_fails_again(rule, sick, nodes, seen, skip_reason):
+    assert only(rule, sick, *nodes, **seen).skip_reason is skip_reason
 
 
 def test_a_pod_that_crashes_on_it_again_and_again_runs_as_far_as_kubernetes_is_concerned():

@@ -14,7 +14,7 @@ from msgspec import structs
 from reconciler.cluster_index import PENDING
 from reconciler.model import opted_out
 from reconciler.owners.eviction import reaction
-from reconciler.plan.eligibility import eviction_objection
+from reconciler.plan.eligibility import eviction_skip_reason
 from reconciler.policy import Policy
 from reconciler.reasons import SkipReason
 from scheduler.cache.prediction import SchedulingSimulation
@@ -190,8 +190,8 @@ def _obstacle(pod: Pod, node: Node | None, demand: PodDemand) -> Explained | Non
         return EvictionObstacle.HIGHER_PRIORITY
     if node is not None and opted_out(node):
         return SkipReason.OPTED_OUT
-    objection = eviction_objection(pod, POLICY, lambda failed: reaction(failed, None))
-    return objection[0] if objection is not None else None
+    skip_reason = eviction_skip_reason(pod, POLICY, lambda failed: reaction(failed, None))
+    return skip_reason[0] if skip_reason is not None else None
 
 
 def _gpus(scheme: SchedulerScheme, pod: Pod, view: CandidateView) -> frozenset[str] | None:
