@@ -244,7 +244,7 @@ class SharePodControllers:
                 self._note_failure(key, error)
                 queue.add_rate_limited(key)
             except Exception:
-                log.exception("a step failed on a defect", extra={"key": _text(key)})
+                log.exception("unexpected error in a step", extra={"object": _text(key)})
                 queue.add_rate_limited(key)
             else:
                 queue.forget(key)
@@ -259,7 +259,7 @@ class SharePodControllers:
             with self._lock:
                 self._uncertain.add(key)
         level = logging.DEBUG if is_late else logging.WARNING
-        log.log(level, "a step failed: %s", error, extra={"key": _text(key)})
+        log.log(level, "a step failed", extra={"object": _text(key), "reason": str(error)})
 
     def _read_again(self, key: Key) -> None:
         """Read a SharePod whose last write may or may not have arrived."""

@@ -201,11 +201,12 @@ class NodeComponent:
                 self._failures.pop(name, None)
             except (ClusterError, SourceError, OSError) as error:
                 if self._failures.get(name) != str(error):
-                    log.warning("%s: %s", name, error)
+                    extra = {"part": name, "node": self._options.node, "reason": str(error)}
+                    log.warning("a part of a round failed", extra=extra)
                 self._failures[name] = str(error)
             except Exception:
-                log.exception("%s: failed on a defect", name)
-                self._failures[name] = "a defect; the log has it"
+                log.exception("unexpected error in a round", extra={"part": name})
+                self._failures[name] = "unexpected error; the log has the details"
             with self._lock:
                 self._counts[name, outcome] += 1
 
@@ -222,6 +223,7 @@ class NodeComponent:
         node = self._api.node(name)
         if text and node.annotations.get(GPU_INFO) != text:
             self._api.patch_node(name, node.resource_version, {GPU_INFO: text})
+            log.info("node annotated", extra={"node": name, "annotation": GPU_INFO, "value": text})
         self._reported = bool(text)
 
     def _report_holders(self) -> None:
@@ -244,6 +246,10 @@ class NodeComponent:
         except ClusterError as error:
             if error.status not in {CONFLICT, NOT_FOUND}:  # an event of the pod is on its way
                 raise
+        else:
+            name = f"{holder.ref.namespace}/{holder.ref.name}"
+            extra = {"pod": name, "node": self._options.node, "annotation": HOLDER_UUID}
+            log.info("holder pod annotated", extra=extra | {"gpu": uuid})
 
     def _write_files(self) -> None:
         """Write the files, as soon as all SharePods were read once: never an empty one before."""

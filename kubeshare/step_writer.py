@@ -1,5 +1,6 @@
-"""Sends steps to the API server, and reports their events. It knows nothing of the cluster."""
+"""Sends steps to the API server, logs them, and reports their events. It knows no cluster."""
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -8,6 +9,7 @@ from kubeshare import bodies
 from kubeshare.bodies import condition_events, pod_event
 from kubeshare.decoders import CLUSTER_PODS, SHARE_POD_OBJECTS
 from kubeshare.model import LABELLED, ClusterPod, SharePod
+from kubeshare.reasons import SharePodReason
 from kubeshare.steps import (
     BindPod,
     CreateHolder,
@@ -25,6 +27,8 @@ from vgpu.kube.events import EventNote
 from vgpu.kube.verbs import CREATE, MERGE_STATUS, PATCH, ApiVerb
 from vgpu.model.names import PodRef
 from vgpu.schemes.kubeshare.node import HOLDER_NAMESPACE, holder_name
+
+log = logging.getLogger(__name__)
 
 MOST_EVENTS: Final = 1000
 """Maximum number of events that wait to be written."""
@@ -106,6 +110,8 @@ class StepWriter:
             if isinstance(step, CreateSharePodPod | CreateHolder):
                 self._record(pod_event(step, error.message, self._clock()))
             raise
+        event, fields = step_event(step)
+        log.info(event, extra=fields)
         if isinstance(step, PatchSharePod):
             self._record(*condition_events(step, self._clock()))
         elif not isinstance(step, CreateSharePodPod | CreateHolder):
@@ -164,3 +170,28 @@ class StepWriter:
         written = [note for note in notes if note is not None]
         with self._events_lock:
             self._events.record(*written)
+
+
+def step_event(step: Step) -> tuple[str, dict[str, str]]:
+    """The log line of a step that was written: its message, and its object, node and reason."""
+    kind, details = "pod", {}
+    match step:
+        case PatchSharePod():
+            event, ref, node = "SharePod patched", step.after.ref, step.after.node
+            kind, details = "pod" if step.after.is_pod else "share_pod", {"gpuid": step.after.gpuid}
+            reason = step.reason
+        case CreateSharePodPod():
+            event, ref, node = "pod created", step.share_pod.ref, step.share_pod.node
+            details, reason = {"gpu": step.share_pod.bound}, SharePodReason.POD_MISSING
+        case CreateHolder():
+            ref, node = PodRef("", HOLDER_NAMESPACE, holder_name(*step.name)), step.name.node
+            event, details = "holder pod created", {"gpuid": step.name.gpuid}
+            reason = SharePodReason.HOLDER_PENDING
+        case BindPod():
+            event, ref, node = "pod bound", step.after.ref, step.after.node
+            details, reason = {"gpu": step.after.bound}, SharePodReason.BOUND
+        case DeletePod():
+            event, ref, node, reason = "pod deleted", step.ref, "", step.reason
+        case EvictPod():
+            event, ref, node, reason = "pod evicted", step.ref, "", step.reason
+    return event, {kind: f"{ref.namespace}/{ref.name}", "node": node, "reason": reason, **details}

@@ -13,6 +13,7 @@ from typing import Final
 from reconciler.cycle import Cycle, Cycles, Ending
 from reconciler.metrics import ReconcilerMetrics
 from reconciler.model import Plan
+from reconciler.reasons import ActionOutcome
 from reconciler.schedule import Missed
 from vgpu.apiserver.leader_election import LeaderElector
 from vgpu.inventory import doubt_notes
@@ -93,20 +94,21 @@ class Loop:
         """Log each note when it begins; that a unit is unconfirmed once, whichever the nodes."""
         for note in plan.notes:
             if note not in self._notes:
-                log.warning("note: %s", note)
+                log.warning("the plan has a new note", extra={"reason": note})
         self._notes = plan.notes
         units = {doubt.row.name for doubt in plan.unit_doubts}
         began = [doubt for doubt in plan.unit_doubts if doubt.row.name not in self._doubted]
         for note in doubt_notes(began):
-            log.warning("note: %s", note)
+            log.warning("a unit of memory is unconfirmed", extra={"reason": note})
         for name in sorted(self._doubted - units):
-            log.info("note: the unit of %s is confirmed again", name)
+            log.info("a unit of memory is confirmed again", extra={"scheme": name})
         self._doubted = units
 
     def missed(self, reason: Missed, error: BaseException | None) -> None:
         """Count and log a cycle that did not take place, or not to its end."""
         self._numbers.note_missed(reason)
-        log.error("a cycle was missed: %s", reason.explanation, exc_info=error)
+        extra = {"reason": reason, "detail": reason.explanation}
+        log.error("a cycle was missed", extra=extra, exc_info=error)
 
     @property
     def hung(self) -> bool:
@@ -145,13 +147,15 @@ def log_cycle(cycle: Cycle) -> None:
     for result in cycle.results:
         finding = result.entry.finding
         object_ref = finding.object_ref
+        is_done = result.outcome is ActionOutcome.DONE
         log.info(
-            "action",
+            "action done" if is_done else "action not done",
             extra={
+                "action": type(finding.action).__name__.lower(),
                 "rule": finding.rule,
                 "reason": finding.cause,
                 "kind": object_ref.kind,
-                "subject": f"{object_ref.namespace}/{object_ref.name}".lstrip("/"),
+                "object": f"{object_ref.namespace}/{object_ref.name}".lstrip("/"),
                 "node": object_ref.node,
                 "outcome": result.outcome,
                 "detail": result.detail,
@@ -169,9 +173,9 @@ def log_cycle(cycle: Cycle) -> None:
         }
     fields["seconds"] = f"{sum(cycle.seconds.values()):.3f}"
     if cycle.error:
-        log.warning("cycle: %s", cycle.error, extra=fields)
+        log.warning("cycle failed", extra=fields | {"reason": cycle.error})
     else:
-        log.info("cycle", extra=fields)
+        log.info("cycle ended", extra=fields)
 
 
 def routes(loop: Loop, numbers: ReconcilerMetrics) -> Routes:

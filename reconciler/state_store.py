@@ -87,7 +87,8 @@ class ConfigMapStateStore:
         text = data.get(KEY, "")
         state = decode(text)
         if text and state == ReconcilerState() and text != encode(state):
-            log.warning("%s: what is remembered there cannot be read, and is forgotten", self)
+            message = "state ConfigMap is unreadable; starting with empty state"
+            log.warning(message, extra=self._object)
         return state
 
     def _write(self, state: ReconcilerState) -> ReconcilerState:
@@ -100,18 +101,21 @@ class ConfigMapStateStore:
 
     def _log_failure(self, deed: str, error: ClusterError | SourceError) -> None:
         """Logs a failure; the same failure once."""
-        failure = f"{self} could not be {deed}, memory stays in this process: {error}"
+        failure = f"{deed}: {error}"
         if failure != self._failure:
-            log.warning("%s", failure)
+            message = f"state ConfigMap could not be {deed}; the state stays in this process"
+            log.warning(message, extra=self._object | {"reason": str(error)})
         self._failure = failure
 
     def _log_recovery(self) -> None:
         if self._failure:
-            log.info("%s can be used again", self)
+            log.info("state ConfigMap can be used again", extra=self._object)
         self._failure = ""
 
-    def __str__(self) -> str:
-        return f"ConfigMap {self._namespace}/{self._name}"
+    @property
+    def _object(self) -> dict[str, str]:
+        """The field of log lines that names the ConfigMap."""
+        return {"config_map": f"{self._namespace}/{self._name}"}
 
 
 def merge(ours: ReconcilerState, theirs: ReconcilerState) -> ReconcilerState:

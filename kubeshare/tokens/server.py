@@ -187,8 +187,8 @@ class TokenServer:
         try:
             self._loop()
         except Exception:
-            log.exception("the loop ended by a defect")
-            self._failed("the loop ended by a defect; the log has it")
+            log.exception("unexpected error: the loop has ended")
+            self._failed("the loop has ended by an unexpected error; the log has the details")
 
     def _loop(self) -> None:
         while not self._ending:
@@ -252,9 +252,9 @@ class TokenServer:
         try:
             takeover.hand_over(self._successors, record, sockets)
         except takeover.TakeoverError as error:
-            log.warning("nothing was handed over, and this process goes on: %s", error)
+            log.warning("takeover failed; this process continues", extra={"reason": str(error)})
             return
-        log.info("the next process serves the pods; this one only waits for its end")
+        log.info("takeover done: the next process serves; this one only waits for its end")
         self._ending = True
         self._close_all()
         self._handed_over()
@@ -301,8 +301,12 @@ class TokenServer:
                 self._successors = self._restored(last)
                 last.take()
             log.info(
-                "took over %d ports and %d connections in %.1f ms",
-                *(len(self._listeners), len(self._connections), (now_us() - begin) / 1000),
+                "takeover done: this process serves",
+                extra={
+                    "ports": len(self._listeners),
+                    "connections": len(self._connections),
+                    "milliseconds": f"{(now_us() - begin) / 1000:.1f}",
+                },
             )
         self._poller.add(self._successors.fileno(), TAKEOVER)
 
@@ -372,7 +376,7 @@ class TokenServer:
                 del self._gpus[uuid]
         for problem in problems:
             if problem not in self._problems:
-                log.warning("%s", problem)
+                log.warning("a file of tenants cannot be used", extra={"reason": problem})
                 self._config_errors += 1
         self._problems = tuple(problems)
 

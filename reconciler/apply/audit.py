@@ -228,4 +228,5 @@ def _records(file: BinaryIO, path: str) -> Iterator[AuditRecord]:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             if not torn:
                 raise AuditError(path, str(error), number) from error
-            log.warning("%s, line %d: left out: it was cut short", path, number)
+            extra = {"audit": path, "line": number}
+            log.warning("a line of the audit was cut short, and is left out", extra=extra)

@@ -111,11 +111,11 @@ class Executor:
         except ActionRefused as refusal:
             return self._answer(refusal)
         except Exception:
-            log.exception("an action failed on a defect: %s", entry.finding.key)
+            log.exception("unexpected error in an action", extra={"object": entry.finding.key})
             outcome = (
                 ActionOutcome.UNKNOWN if self._begun and not self._dry_run else ActionOutcome.FAILED
             )
-            return Answer(outcome, "a defect in this program; the log has it", self._seen)
+            return Answer(outcome, "unexpected error; the log has the details", self._seen)
         return Answer(
             ActionOutcome.DRY_RUN if self._dry_run else ActionOutcome.DONE, detail, self._seen
         )

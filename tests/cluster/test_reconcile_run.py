@@ -150,7 +150,7 @@ def test_it_repairs_what_falls_ill_while_it_runs_and_tells_so_in_its_metrics(
     assert events[:2] == [("intent", None), ("result", "done")]
     # A cycle that does not know of it yet finds the pod gone.
     assert {*events[2:]} <= {("intent", None), ("result", "gone")}
-    assert "msg=action" in program.log.read_text()
+    assert 'msg="action done"' in program.log.read_text()
 
 
 def test_by_default_it_only_tells(api, api_namespace, stage, start):

@@ -137,6 +137,17 @@ def test_any_texts_of_a_tenant_are_a_request_a_problem_or_a_pod_that_is_left_alo
         assert labelled.request.request_milli <= labelled.request.limit_milli <= 1000
 
 
+@pytest.mark.parametrize(("text", "port"), [("1", 1), ("50051", 50051), ("500510", 0), ("x", 0)])
+def test_a_pods_port_is_that_of_its_environment(text, port):
+    unlabelled = dict.fromkeys(f"sharedgpu/gpu_{each}" for each in ("request", "limit", "mem"))
+    pod = content(labels=unlabelled, env=[{"name": "POD_MANAGER_PORT", "value": text}])
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod", "name": "a", "uid": "u"}
+        | {"controller": True}
+    ]
+    assert CLUSTER_PODS.one(json.dumps(pod).encode(), "Pod").port == port
+
+
 def test_the_reason_of_a_pod_that_waits_is_in_its_condition():
     labelled = read().labelled
     labelled = structs.replace(

@@ -28,6 +28,7 @@ TAINT = (Taint("gpu", "yes", "NoSchedule"),)
         ({"taints": (Taint("gpu", "", "PreferNoSchedule"),)}, {}, None),
         ({}, {"selector": {"zone": "a"}}, UnplacedReason.SELECTOR),
         ({"labels": {"zone": "a"}}, {"selector": {"zone": "a"}}, None),
+        ({}, {"amounts": NodeAmounts(4000, 16 * GIB, 1, 110)}, None),  # all that there is
         ({}, {"amounts": BIG}, UnplacedReason.CPU),
         ({}, {"amounts": NodeAmounts(memory_bytes=17 * GIB)}, UnplacedReason.MEMORY),
         ({}, {"amounts": NodeAmounts(pods=111)}, UnplacedReason.PODS),

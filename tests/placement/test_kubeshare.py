@@ -163,6 +163,11 @@ def test_without_room_anywhere_the_answer_is_kubeshares(policy):
     )
 
 
+@BOTH
+def test_a_gpu_of_exactly_the_requested_memory_is_enough(policy):
+    assert place(demand("0.3", 16 * GIB), [], free("n1"), policy) == VirtualGpuChoice("n1", None)
+
+
 labels = st.sampled_from(["", "", "red", "blue"])
 demands = st.builds(
     lambda request, memory, *wishes: Demand(request, memory, Locality(*wishes)),
@@ -281,6 +286,12 @@ def test_after_their_requests_the_least_user_goes_first_and_the_limit_ends_it():
     hungry = Client("hungry", 500, 500, 4999 * MS)
     waiting = order([sated, frugal, spent, hungry])
     assert [client.name for client in waiting] == ["hungry", "frugal", "sated"]
+
+
+def test_a_client_that_has_exactly_its_request_misses_nothing_of_it():
+    even = Client("even", 300, 1000, 3000 * MS)
+    frugal = Client("frugal", 100, 1000, 2000 * MS)
+    assert [client.name for client in order([even, frugal])] == ["frugal", "even"]
 
 
 def test_equal_clients_keep_their_order():

@@ -679,7 +679,7 @@ class Reconciler:
         now = world.view()
         judge = Judge(self.seen, TIGHT, self.memory, CODECS_IN_USE)
         answer = Executor(Hands(world), judge).act(entry)
-        assert "defect" not in answer.detail
+        assert "unexpected error" not in answer.detail
         if answer.outcome is ActionOutcome.DONE:
             assert not unsafe, unsafe
             if isinstance(action, Evict):

@@ -132,12 +132,12 @@ def test_a_unit_in_doubt_is_logged_once_whichever_nodes_have_it(make, caplog):
             page = numbers.render().body(Format.TEXT).decode()
             assert f'vgpu_reconcile_unit_unconfirmed_nodes{{scheme="volcano"}} {nodes}\n' in page
             assert 'vgpu_reconcile_unit_unconfirmed_nodes{scheme="gpushare"} 0\n' in page
-    notes = [record.getMessage() for record in caplog.records if "unit" in record.getMessage()]
+    notes = [vars(each).get("reason", each.msg) for each in caplog.records if "unit" in each.msg]
     begun = (
-        "note: unit unconfirmed on gpu-1: a share has 8 MiB with --volcano.memory-factor 1;"
+        "unit unconfirmed on gpu-1: a share has 8 MiB with --volcano.memory-factor 1;"
         " 8 or more would fit"
     )
-    assert notes == [begun, "note: the unit of volcano is confirmed again", begun]
+    assert notes == [begun, "a unit of memory is confirmed again", begun]
 
 
 def test_what_could_not_be_seen_is_logged_when_it_begins(make, caplog):
@@ -153,7 +153,8 @@ def test_what_could_not_be_seen_is_logged_when_it_begins(make, caplog):
     while plans:
         caplog.clear()
         loop.cycle()
-        told.append(sum("folders are not judged" in each.message for each in caplog.records))
+        reasons = [vars(each).get("reason", "") for each in caplog.records]
+        told.append(sum("folders are not judged" in reason for reason in reasons))
     assert told == [1, 0, 0, 1]
     assert b"vgpu_reconcile_notes 1" in numbers.render().body(Format.TEXT)
 

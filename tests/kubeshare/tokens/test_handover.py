@@ -314,7 +314,7 @@ def test_the_next_process_serves_before_the_last_one_ends(programs, tmp_path, is
         if is_ended_early:  # it serves on until the next one has taken over
             last.send_signal(signal.SIGTERM)
         next_one, log = programs()
-        wait_until(lambda: "took over 2 ports" in log.read_text(), "it took over")
+        wait_until(lambda: "ports=2" in log.read_text(), "it took over")
         wait_until(lambda: "only waits for its end" in last_log.read_text(), "the last one waits")
         assert waiting.answer() == "quota 300.000"
         assert client.ask("allocate 5") == "allocate 1"
