@@ -182,7 +182,7 @@ def _notes(result: ActionResult, pod: Pod | None) -> Iterator[EventNote]:
         uid=object_ref.uid,
         reason=reason,
         message=f"{outcome}: {why}",
-        at=result.ended_at,
+        happened_at=result.ended_at,
         component=COMPONENT,
         type=type_,
     )

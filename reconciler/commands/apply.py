@@ -9,7 +9,6 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from kubeshare.tokens.takeover import hand_over
 from reconciler.apply.audit import STANDARD
 from reconciler.apply.records import AuditError
 from reconciler.commands.basics import (
@@ -45,7 +44,7 @@ from reconciler.report.table import show_outcomes, show_plan, show_result
 from reconciler.session import session
 from vgpu.model.document_text import json_text
 from vgpu.program.flags import composed, log_flags
-from vgpu.program.output import is_confirmed, say_text, yes_flag
+from vgpu.program.output import is_confirmed, say_document, say_text, yes_flag
 from vgpu.program.terminal import BOLD, DIM, standard_output, write
 
 FRESH_SECONDS: Final = 60.0
@@ -146,7 +145,7 @@ def apply(
         if output == JSON:
             say_text(json_text(plan_document(prepared.plan, cycle.results)) + "\n")
         elif output == PROMETHEUS:
-            hand_over(numbers)
+            say_document(numbers)
     refuse_blindness(prepared)
     if cycle.error:
         raise click.ClickException(cycle.error)

@@ -138,7 +138,7 @@ def _drift(
 
 def _seen_from_afar(cluster_index: ClusterIndex, policy: Policy) -> Iterator[Finding]:
     """Findings from the API server alone; pods whose claims are marked as assigned are not read."""
-    reservation_keys, kept = registry().promised_keys, registry().kept_marks
+    reservation_keys, allocated = registry().reservation_keys, registry().allocated_marks
     for pod in cluster_index.snapshot.pods:
         if pod.phase != RUNNING or not pod.node or reservation_keys.isdisjoint(pod.annotations):
             continue
