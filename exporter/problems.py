@@ -5,8 +5,9 @@ from enum import IntEnum
 
 import msgspec
 
-from exporter.view import ContainerRow, ExporterView, Orphan, ShareRow
+from exporter.view import ExporterView
 from vgpu.ledger import Conflict, ConflictKind, Statement
+from vgpu.ledger.container_usage import ContainerUsage, LeftoverRegion, ShareUsage
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu
 from vgpu.model.names import PodRef, Source
@@ -98,13 +99,13 @@ def collector_problems(view: ExporterView) -> Iterator[Problem]:
 
 def device_problems(view: ExporterView) -> Iterator[Problem]:
     """Missing GPUs and XIDs."""
-    names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
-    for row in view.attribution.gpus:
+    names = {row.gpu.uuid: gpu_name(row.gpu) for row in view.gpus}
+    for row in view.gpus:
         if not row.answers:
             yield Problem(ProblemSeverity.ERROR, f"{names[row.gpu.uuid]} no longer answers.")
-    known = sum(not row.gpu.parent for row in view.attribution.gpus)
+    known = sum(not row.gpu.parent for row in view.gpus)
     expected = view.gpus_expected
-    if view.attribution.driver is not None and expected is not None and expected > known:
+    if view.driver is not None and expected is not None and expected > known:
         count = f"{expected - known} of {expected} expected GPUs"
         yield Problem(ProblemSeverity.ERROR, f"{count} cannot be identified or are not there.")
     for xid in view.xids:
@@ -124,7 +125,7 @@ def gpu_name(gpu: Gpu) -> str:
 
 def share_problems(view: ExporterView) -> Iterator[Problem]:
     """Containers over their limit, with phantom memory, or held back."""
-    for share in view.attribution.shares:
+    for share in view.usage.shares:
         name = who(share)
         limit, used, accounted = share.limit_bytes, share.used_bytes, share.accounted
         if limit and used and share.is_over_limit:
@@ -136,7 +137,7 @@ def share_problems(view: ExporterView) -> Iterator[Problem]:
                 f"{name}: dead processes still claim {short_size(accounted.phantom)} in its region."
             )
             yield Problem(ProblemSeverity.WARNING, text)
-    for row in view.attribution.containers:
+    for row in view.usage.containers:
         if row.blocked:
             yield Problem(
                 ProblemSeverity.WARNING, f"{who(row)} is held back for a higher priority."
@@ -149,8 +150,8 @@ def conflict_problems(view: ExporterView) -> Iterator[Problem]:
         return
     ledger = view.allocations.ledger
     names = {holding.pod.uid: holding.pod for holding in ledger.holdings}
-    gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.attribution.gpus}
-    orphaned = {orphan.path for orphan in view.attribution.orphans or ()}
+    gpus = {row.gpu.uuid: gpu_name(row.gpu) for row in view.gpus}
+    orphaned = {orphan.path for orphan in view.usage.orphans or ()}
     for conflict in ledger.conflicts:
         paths = {statement.where for statement in conflict.statements}
         if not paths or not paths <= orphaned:
@@ -217,22 +218,22 @@ def _share(share: Share, device: str, gpus: Mapping[str, str]) -> str:
 
 def leftovers(view: ExporterView) -> Iterator[Problem]:
     """Failed pods and regions without an owner."""
-    for status in view.attribution.statuses or ():
+    for status in view.statuses or ():
         if status.wants_gpu and status.phase == "Failed":
             name = f"{status.ref.namespace}/{status.ref.name}"
             yield Problem(
                 ProblemSeverity.ERROR, f"Pod {name} is Failed: {status.reason or 'no reason'}."
             )
-    for orphan in view.attribution.orphans or ():
-        text = f"Orphaned region: no pod {orphan.pod_uid} on this node ({orphan.path})."
+    for orphan in view.usage.orphans or ():
+        text = f"Orphaned region: no pod {orphan.pod.uid} on this node ({orphan.path})."
         yield Problem(ProblemSeverity.WARNING, text)
-    for orphan in view.attribution.released or ():
+    for orphan in view.usage.released or ():
         yield Problem(ProblemSeverity.NOTE, f"{who(orphan)} has ended; its region is still there.")
 
 
-def who(row: ShareRow | ContainerRow | Orphan) -> str:
+def who(row: ShareUsage | ContainerUsage | LeftoverRegion) -> str:
     """namespace/pod/container, or the names that are known."""
-    return named(PodRef(row.pod_uid, row.namespace, row.pod), row.container)
+    return named(row.pod, row.container)
 
 
 def named(pod: PodRef, container: str) -> str:

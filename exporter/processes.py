@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from exporter.view import ExporterView
+from vgpu.ledger.container_usage import NO_POD
 
 
 class ProcessRow(msgspec.Struct, frozen=True, gc=False):
@@ -41,22 +42,21 @@ def process_list(view: ExporterView) -> ProcessList:
 
 
 def _rows(view: ExporterView) -> Iterator[ProcessRow]:
-    attribution = view.attribution
-    sample = attribution.driver
+    sample = view.driver
     if sample is None:
         return
-    places = {(pid, usage.device): usage for usage in attribution.usages for pid in usage.pids}
-    pods = {row.pod_uid: (row.namespace, row.pod) for row in attribution.containers}
+    places = {(pid, usage.device): usage for usage in view.usage.processes for pid in usage.pids}
+    pods = {each.pod.uid: each.pod for each in view.usage.containers}
     for process in (*sample.processes, *sample.unplaced):
         at = process.pid, process.device
         usage = places.get(at)
         uid, container = (usage.pod_uid, usage.container) if usage else ("", "")
-        namespace, pod = pods.get(uid, ("", "")) if uid else ("", "")
+        pod = pods.get(uid, NO_POD) if uid else NO_POD
         idle = 0.0 if process.device in sample.utilization_known else None
         yield ProcessRow(
             *at,
-            namespace,
-            pod,
+            pod.namespace,
+            pod.name,
             container,
             uid,
             process.used_bytes,

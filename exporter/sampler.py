@@ -8,21 +8,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from exporter import compat as compatibility
 from exporter.allocations import AllocationTotals, allocation_totals
-from exporter.attribution import Attributor
 from exporter.families import Detail, process_tables
 from exporter.rhythm import SamplePlan
 from exporter.units import UnitRow, unit_rows
-from exporter.view import Attribution, ExporterView
+from exporter.view import ExporterView, gpu_rows
 from vgpu.ledger import Ledger
 from vgpu.ledger.container_usage import NodeUsage
+from vgpu.ledger.token_use import token_uses
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.model.facts import GpuSource
+from vgpu.model.names import Source
 from vgpu.model.objects import Node
 from vgpu.model.reasons import Rejection
 from vgpu.schemes.codec import SchemeCodec
@@ -34,6 +35,13 @@ from vgpu.sources.samples import CollectorRow, NodeSample, Observation
 log = logging.getLogger(__name__)
 
 _Made = TypeVar("_Made")
+
+COLLECTORS: Final[Mapping[Source, str]] = {
+    Source.SHIM: "shim",
+    Source.LIMIT_FILE: "limits",
+    Source.OWN_CHECKPOINT: "plugin",
+}
+"""The collectors of the sources whose data the ledger can refuse."""
 
 STALE_INTERVALS = 3
 """Number of intervals for which a collector that does not answer keeps its last data."""
@@ -118,7 +126,6 @@ class Sampler:
         """Keep nothing of earlier samples: what was interrupted may have kept a half."""
         self._renderer = Renderer(self._tables, values=True)
         self._ledger_builder = LedgerBuilder(self._schemes, self._settings.node)
-        self._attributor = Attributor()
         self._units_of: tuple[Ledger, Node | None] | None = None
         self._units: tuple[UnitRow, ...] = ()
         self._summed: tuple[AllocationTotals, frozenset[tuple[str, str]]] | None = None
@@ -160,7 +167,7 @@ class Sampler:
         Until the first sample, the page has only the process's own metrics, so that a driver that
         hangs from the start cannot fail a scrape.
         """
-        self._page = self._render(time.time(), Attribution())
+        self._page = self._render(time.time(), Observation(), NodeUsage())
 
         def loop() -> None:
             while not self._stop.is_set():
@@ -249,10 +256,9 @@ class Sampler:
             self.fatal = str(nvml.fatal)
         ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
         totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
-        attribution = self._guarded("the join", lambda: self._attribution(ledger, seen))
+        usage = self._guarded("the join", lambda: self._usage(ledger, seen))
         units = self._guarded("the units", lambda: self._unit_rows(ledger, seen))
-        heard_at = seen.pods.heard_at if seen.pods else None
-        page = self._render(now, attribution or Attribution(), totals, heard_at, units or ())
+        page = self._render(now, seen, usage, totals, units or ())
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
                 page.exposition.body(*form)
@@ -272,7 +278,7 @@ class Sampler:
         page = None
         try:
             self._forget()
-            page = self._render(time.time(), Attribution(), is_withdrawn=True)
+            page = self._render(time.time(), Observation(), NodeUsage(), is_withdrawn=True)
         except Exception:
             log.exception("no page can be rendered: scrapes fail until the next sample")
         self._page = page
@@ -299,10 +305,9 @@ class Sampler:
             self._units_of = ledger, node
         return self._units
 
-    def _attribution(self, ledger: Ledger | None, seen: Observation) -> Attribution:
-        """The rows of this pass; without a ledger, those of the GPUs only."""
-        usage = self._ledger_builder.usage(seen) if ledger else NodeUsage()
-        return self._attributor.rows(seen, usage)
+    def _usage(self, ledger: Ledger | None, seen: Observation) -> NodeUsage:
+        """What containers have and use by this pass; nothing without a ledger."""
+        return self._ledger_builder.usage(seen) if ledger else NodeUsage()
 
     def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
         """The result of ``make``; None if that fails.
@@ -319,16 +324,21 @@ class Sampler:
     def _render(
         self,
         now: float,
-        attribution: Attribution,
+        seen: Observation,
+        usage: NodeUsage | None,
         totals: AllocationTotals | None = None,
-        heard_at: float | None = None,
         units: tuple[UnitRow, ...] = (),
         *,
         is_withdrawn: bool = False,
     ) -> MetricsPage:
+        """The page; without a usage, it has nothing of the node but the ledger's sums."""
         settings, driver = self._settings, self._driver
-        answering = sum(row.answers and not row.gpu.parent for row in attribution.gpus)
-        counted = attribution.driver.counted if attribution.driver else 0
+        heard_at = seen.pods.heard_at if seen.pods else None
+        if usage is None:
+            seen, usage = Observation(), NodeUsage()
+        gpus = tuple(gpu_rows(seen.gpu, usage)) if seen.gpu else ()
+        answering = sum(row.answers and not row.gpu.parent for row in gpus)
+        counted = seen.gpu.counted if seen.gpu else 0
         self._most_gpus = max(self._most_gpus, counted, answering)
         expected = settings.expected_gpus
         if expected is None:
@@ -337,8 +347,12 @@ class Sampler:
             timestamp=now,
             node=settings.node,
             interval=settings.interval,
-            attribution=attribution,
-            collectors=tuple(self._health(attribution.rejected)),
+            usage=usage,
+            driver=seen.gpu,
+            gpus=gpus,
+            statuses=seen.pods.statuses if seen.pods else None,
+            tokens=token_uses(seen.tokens, usage.shares) if seen.tokens else (),
+            collectors=tuple(self._health(usage.refused)),
             calls=driver.calls() if driver else {},
             xids=driver.xids() if driver else (),
             xids_watched=driver.xids_watched() if driver else frozenset(),
@@ -349,7 +363,7 @@ class Sampler:
                 "vgpu_join_failures_total": self._defects,
                 "vgpu_dropped_series": self._dropped,
             },
-            skipped_series=compatibility.nameless(attribution, settings.compat),
+            skipped_series=compatibility.nameless(usage, settings.compat),
             gpus_expected=expected,
             allocations=totals,
             volcano_unit_bytes=settings.volcano_unit_bytes,
@@ -360,10 +374,11 @@ class Sampler:
         self._dropped = exposition.dropped
         return MetricsPage(view, exposition)
 
-    def _health(self, rejected: Iterable[tuple[str, Rejection]]) -> Iterable[CollectorRow]:
-        """The collectors' health, with the parts of their data that the join refused."""
+    def _health(self, refused: Iterable[tuple[Source, Rejection]]) -> Iterable[CollectorRow]:
+        """The collectors' health, with the parts of their data that the ledger refused."""
+        named = [(COLLECTORS[source], rejection) for source, rejection in refused]
         for collector in self._collectors.all():
-            yield collector.health(tuple(r for name, r in rejected if name == collector.name))
+            yield collector.health(tuple(r for name, r in named if name == collector.name))
 
 
 def codecs(

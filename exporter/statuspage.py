@@ -14,8 +14,9 @@ import msgspec
 
 from exporter.allocations import Allocated
 from exporter.problems import Problem, ProblemSeverity, problems, short_size, who
-from exporter.view import ExporterView, GpuRow, ShareRow
+from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import Holding
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.model.names import Phase
 from vgpu.model.units import count, percent
 
@@ -41,7 +42,7 @@ class DeviceShare(msgspec.Struct, frozen=True):
     ``waiting`` is the ledger's holding where no source on the node reports a limit or a use yet.
     """
 
-    row: ShareRow
+    row: ShareUsage
     colour: str
     waiting: Holding | None = None
 
@@ -75,7 +76,7 @@ def render(view: ExporterView, now: float, metrics_path: str) -> bytes:
 
 def no_gpu_section(view: ExporterView) -> str:
     """In place of the GPUs, where there is none to show."""
-    known = view.attribution.driver is not None
+    known = view.driver is not None
     return f"<section>{'No GPU answers.' if known else 'No data of the GPUs.'}</section>"
 
 
@@ -92,39 +93,31 @@ def problem_list(problems_found: list[Problem]) -> str:
 
 def device_shares(view: ExporterView) -> Mapping[str, list[DeviceShare]]:
     """The containers on each device, by name; a container has one colour on all its devices."""
-    reported = [(row, None) for row in view.attribution.shares]
+    reported = [(row, None) for row in view.usage.shares]
     rows = sorted([*reported, *waiting_shares(view)], key=lambda pair: who(pair[0]))
     numbers = colour_numbers([row for row, _ in rows])
     by_device: dict[str, list[DeviceShare]] = defaultdict(list)
     for row, waiting in rows:
-        number = numbers[row.pod_uid, row.container]
+        number = numbers[row.pod.uid, row.container]
         by_device[row.device].append(DeviceShare(row, hue(number), waiting))
     return by_device
 
 
-def waiting_shares(view: ExporterView) -> Iterator[tuple[ShareRow, Holding]]:
+def waiting_shares(view: ExporterView) -> Iterator[tuple[ShareUsage, Holding]]:
     """Shares of the ledger of which no source on the node reports a limit or a use yet."""
-    reported = {(row.pod_uid, row.container, row.device) for row in view.attribution.shares}
+    reported = {(row.pod.uid, row.container, row.device) for row in view.usage.shares}
     reported |= {(uid, "", device) for uid, _, device in reported}
     for holding in view.allocations.holdings if view.allocations else ():
         pod, device = holding.pod, holding.share.device
         if (pod.uid, holding.container, device) not in reported:
-            row = ShareRow(
-                pod_uid=pod.uid,
-                container=holding.container,
-                device=device,
-                namespace=pod.namespace,
-                pod=pod.name,
-                scheme=holding.scheme,
-            )
-            yield row, holding
+            yield ShareUsage(device, pod, holding.container, holding.scheme), holding
 
 
-def colour_numbers(rows: Iterable[ShareRow]) -> Mapping[tuple[str, str], int]:
+def colour_numbers(rows: Iterable[ShareUsage]) -> Mapping[tuple[str, str], int]:
     """A number for each container (pod UID, name), the lowest that no neighbour on a device has."""
     devices: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in rows:
-        devices[row.pod_uid, row.container].add(row.device)
+        devices[row.pod.uid, row.container].add(row.device)
     taken: dict[str, set[int]] = defaultdict(set)
     numbers = {}
     for container, names in devices.items():
@@ -143,7 +136,7 @@ def gpu_sections(view: ExporterView) -> Iterator[str]:
         if view.allocations
         else {}
     )
-    for row in view.attribution.gpus:
+    for row in view.gpus:
         yield gpu_section(row, by_device.pop(row.gpu.uuid, []), allocated.get(row.gpu.uuid))
     for uuid, shares in by_device.items():
         note = '<span class="dim">known from its containers only</span>'
@@ -179,7 +172,9 @@ def bars(row: GpuRow, shares: list[DeviceShare], total: float) -> str:
     """Three bars to one scale: the containers' limits, their used and their accounted memory."""
     limits = [piece_of(share, limit_of(share)) for share in shares]
     used = [piece_of(share, share.row.used_bytes) for share in shares]
-    used.append((row.unattributed_bytes or 0, "var(--other)", "in no container", ""))
+    used.append(
+        (row.use.unattributed_bytes if row.use else 0, "var(--other)", "in no container", "")
+    )
     accounted = [
         piece_of(share, share.row.accounted.total if share.row.accounted else None)
         for share in shares
@@ -226,8 +221,8 @@ def facts(row: GpuRow, read: dict[str, float], allocated: Allocated | None) -> I
         memory = known(allocated.memory_bytes)
         cores = percent(allocated.cores_milli)
         yield f"allocated {memory} and {cores} % of the cores in {count(allocated.shares, 'share')}"
-    if row.unattributed_bytes is not None:
-        yield f"of it {short_size(row.unattributed_bytes)} in no container"
+    if row.use is not None:
+        yield f"of it {short_size(row.use.unattributed_bytes)} in no container"
     if "utilization_ratio" in read:
         yield f"busy {read['utilization_ratio']:.0%}"
     if "temperature_celsius" in read:

@@ -1,60 +1,23 @@
-"""One snapshot as rows for the family tables and the status page. Values only."""
+"""One sample as a value, for the family tables and the status page.
 
-from collections.abc import Mapping
+What containers hold and use are the ledger's own values: nothing is copied or joined here.
+"""
+
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from exporter.allocations import AllocationTotals
 from exporter.units import UnitRow
-from vgpu.ledger.container_usage import ShareUsage
-from vgpu.ledger.usage import Usage, is_over
-from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, TokenClient, XidCount
-from vgpu.model.names import Phase, Scheme, Source
-from vgpu.model.reasons import Rejection
+from vgpu.ledger.container_usage import NodeUsage
+from vgpu.ledger.token_use import TokenUse
+from vgpu.ledger.usage import DeviceUsage
+from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, XidCount
 from vgpu.sources.samples import CollectorRow
 
 
-class ShareRow(ShareUsage, gc=False, kw_only=True):
-    """One container on one device: its limits and use there, and what labels need beside them.
-
-    ``namespace`` and ``pod`` are "" where the pod's name is unknown; ``container`` is "" where
-    only the pod is known. ``last_kernel_time`` is that of the container's region.
-    """
-
-    pod_uid: str
-    container: str
-    namespace: str = ""
-    pod: str = ""
-    scheme: Scheme = Scheme.NONE
-    device_index: int | None = None
-    last_kernel_time: int | None = None
-    mig: Mapping[str, str] | None = None
-
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether the container exceeds its limit, by the tolerance of :func:`is_over`."""
-        used, limit = self.used_bytes, self.limit_bytes
-        return bool(used and limit and is_over(used, limit))
-
-
-class ContainerRow(msgspec.Struct, gc=False):
-    """One container, with the source that reports it."""
-
-    pod_uid: str
-    container: str
-    namespace: str = ""
-    pod: str = ""
-    scheme: Scheme = Scheme.NONE
-    source: Source = Source.PROCESS
-    layout: str = ""
-    phase: Phase = Phase.ASSIGNED
-    blocked: bool | None = None
-    priority: int | None = None
-    last_kernel_time: int | None = None
-
-
 class GpuRow(msgspec.Struct, frozen=True):
-    """One device; ``unattributed_bytes`` is the memory that is used on it outside all containers.
+    """One device; ``use`` is None where it is not known of all processes on it.
 
     ``replicas`` are those that NVIDIA's device plugin has registered, None if it has none.
 
@@ -64,72 +27,57 @@ class GpuRow(msgspec.Struct, frozen=True):
 
     gpu: Gpu
     answers: bool = True
-    unattributed_bytes: int | None = None
-    unattributed_processes: int | None = None
-    attributed_bytes: int | None = None
+    use: DeviceUsage | None = None
     replicas: int | None = None
 
 
-class TokenRow(msgspec.Struct, frozen=True, gc=False):
-    """A pod that shares the time of a GPU by tokens; all its containers have one token.
-
-    ``container`` is the only one that has a share of the GPU, "" if several have.
-    """
-
-    pod_uid: str
-    container: str
-    tenant: TokenClient
-
-
-class Orphan(msgspec.Struct, frozen=True, gc=False):
-    """A region whose pod has no container on this node; ``pod`` is "" if its name is unknown."""
-
-    path: str
-    pod_uid: str
-    container: str
-    namespace: str
-    pod: str
-
-
-class Attribution(msgspec.Struct, frozen=True):
-    """The join of all sources: which container holds and uses what.
-
-    ``orphans`` and ``released`` are None where the live pods, or the pods' names, are unknown.
-    ``rejected`` are the refusals by the join, each with the collector that read the data.
-    ``driver`` has the processes, ``usages`` the container of each that is in one. ``tokens`` are
-    the pods of the token daemon that have a share.
-    """
-
-    gpus: tuple[GpuRow, ...] = ()
-    containers: tuple[ContainerRow, ...] = ()
-    shares: tuple[ShareRow, ...] = ()
-    orphans: tuple[Orphan, ...] | None = None
-    released: tuple[Orphan, ...] | None = None
-    statuses: tuple[PodSummary, ...] | None = None
-    rejected: tuple[tuple[str, Rejection], ...] = ()
-    driver: GpuSample | None = None
-    usages: tuple[Usage, ...] = ()
-    tokens: tuple[TokenRow, ...] = ()
+def gpu_rows(gpu: GpuSample, usage: NodeUsage) -> Iterator[GpuRow]:
+    """A row for each device that answers, and then for each that is lost."""
+    for device in gpu.gpus:
+        uuid = device.uuid
+        yield GpuRow(device, use=usage.devices.get(uuid), replicas=usage.replicas.get(uuid))
+    for uuid in gpu.lost:
+        yield GpuRow(Gpu(uuid, -1, {}, {}), answers=False)
 
 
 class ExporterView(msgspec.Struct, frozen=True):
     """The data of one rendered page.
 
-    ``own`` are metrics of this process, by the name of their family. ``allocations`` is None before
-    the first sample. ``units`` are the units of memory that are set. ``volcano_unit_bytes`` is the
-    size of a unit of volcano.sh/vgpu-memory, None if unknown. ``is_withdrawn`` is whether the
-    sample has failed: then there is no data of the node.
+    Attributes:
+        timestamp: the time of the sample, in unix seconds.
+        node: the node's name.
+        interval: the time between two samples, in seconds.
+        usage: what each container has and uses.
+        collectors: their health.
+        calls: the driver's calls by name.
+        xids: those that the driver has reported, of the devices in ``xids_watched``.
+        build: the version of this program.
+        own: metrics of this process, by the name of their family.
+        driver: the sample of the driver; None if there is none.
+        gpus: the node's devices.
+        statuses: the pods' phases; None if they are unknown.
+        tokens: the pods of the token daemon that have a share.
+        skipped_series: number of series without a pod's name that a compatible set leaves out.
+        gpus_expected: number of GPUs that should be there; None if unknown.
+        allocations: the sums of the ledger; None before the first sample.
+        volcano_unit_bytes: the size of a unit of volcano.sh/vgpu-memory; None if unknown.
+        units: the units of memory that are set.
+        is_withdrawn: whether the sample has failed: then there is no data of the node.
     """
 
     timestamp: float
     node: str
     interval: float
-    attribution: Attribution
+    usage: NodeUsage
     collectors: tuple[CollectorRow, ...]
     calls: Mapping[str, CallCost]
     xids: tuple[XidCount, ...]
     build: Mapping[str, str]
     own: Mapping[str, float]
+    driver: GpuSample | None = None
+    gpus: tuple[GpuRow, ...] = ()
+    statuses: tuple[PodSummary, ...] | None = None
+    tokens: tuple[TokenUse, ...] = ()
     xids_watched: frozenset[str] = frozenset()
     skipped_series: int = 0
     gpus_expected: int | None = None

@@ -16,7 +16,7 @@ from exporter.compat.gaia import gaia
 from exporter.compat.hami import hami
 from exporter.compat.legacy import hami_legacy, volcano
 from exporter.compat.scheduler import volcano_scheduler
-from exporter.view import Attribution
+from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.family import FamilyTable
 from vgpu.model.names import Scheme
 
@@ -51,12 +51,12 @@ def tables(sets: Iterable[Compat], breakdown: bool = False) -> tuple[FamilyTable
     return tuple(t for name, make in SETS.items() if name in chosen for t in make(breakdown))
 
 
-def nameless(attribution: Attribution, sets: Iterable[Compat]) -> int:
+def nameless(usage: NodeUsage, sets: Iterable[Compat]) -> int:
     """Number of rows that the chosen sets leave out because the pod's name is unknown."""
     chosen = set(sets)
     count = 0
     if chosen & {Compat.VOLCANO, Compat.HAMI_LEGACY, Compat.HAMI}:
-        count += sum(s.accounted is not None and not s.pod for s in attribution.shares)
+        count += sum(s.accounted is not None and not s.pod.name for s in usage.shares)
     if Compat.GAIA in chosen:
-        count += sum(c.scheme is Scheme.GAIA and not c.pod for c in attribution.containers)
+        count += sum(c.scheme is Scheme.GAIA and not c.pod.name for c in usage.containers)
     return count

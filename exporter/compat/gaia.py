@@ -5,54 +5,51 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from exporter.compat.rows import GAUGE
-from exporter.view import ContainerRow, ExporterView, ShareRow
+from exporter.view import ExporterView
+from vgpu.ledger.container_usage import ContainerUsage, ShareUsage
 from vgpu.metrics.family import Family, FamilyTable, Labelled, Number, Value
 from vgpu.model.names import Scheme
 from vgpu.model.units import MIB
 
 
 class GaiaRow(msgspec.Struct, frozen=True, gc=False):
-    """A container of the gpu-manager scheme with its shares."""
+    """A container of the gpu-manager scheme; ``indexes`` are its GPUs' numbers, by share."""
 
-    container: ContainerRow
-    shares: tuple[ShareRow, ...]
+    container: ContainerUsage
     gpu_bytes: Number | None
+    indexes: tuple[int | None, ...]
     node: str
 
 
 def gaia_rows(view: ExporterView) -> Iterator[GaiaRow]:
     """Containers of the gpu-manager scheme, idle ones included."""
-    shares: dict[tuple[str, str], list[ShareRow]] = {}
-    for share in view.attribution.shares:
-        shares.setdefault((share.pod_uid, share.container), []).append(share)
-    memory = {
-        row.gpu.uuid: row.gpu.readings.get(("memory_total_bytes",)) for row in view.attribution.gpus
-    }
-    for row in view.attribution.containers:
-        if row.scheme is Scheme.GAIA and row.pod:
-            own = tuple(shares.get((row.pod_uid, row.container), ()))
-            sizes = [memory.get(share.device) for share in own]
+    gpus = {row.gpu.uuid: row.gpu for row in view.gpus if row.answers}
+    for container in view.usage.containers:
+        if container.scheme is Scheme.GAIA and container.pod.name:
+            own = [gpus.get(device) for device in container.shares]
+            sizes = [gpu.readings.get(("memory_total_bytes",)) if gpu else None for gpu in own]
             known = [size for size in sizes if size is not None]
             total = sum(known) if len(known) == len(sizes) else None
-            yield GaiaRow(row, own, total, view.node)
+            indexes = tuple(gpu.index if gpu else None for gpu in own)
+            yield GaiaRow(container, total, indexes, view.node)
 
 
 def gaia_key(row: GaiaRow) -> tuple[str, ...]:
     """(pod_name, namespace, node, container_name)."""
     container = row.container
-    return (container.pod, container.namespace, row.node, container.container)
+    return (container.pod.name, container.pod.namespace, row.node, container.container)
 
 
-def by_gpu(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
+def by_gpu(pick: Callable[[ShareUsage], Value]) -> Callable[[GaiaRow], Labelled]:
     """One number for each GPU under ``gpu<index>``, and their ``total``."""
 
     def values(row: GaiaRow) -> Labelled:
         numbers: dict[tuple[str, ...], Number] = {}
-        for share in row.shares:
+        for share, index in zip(row.container.shares.values(), row.indexes, strict=True):
             value = pick(share)
-            if value is None or share.device_index is None:
+            if value is None or index is None:
                 return {}
-            numbers[(f"gpu{share.device_index}",)] = value
+            numbers[(f"gpu{index}",)] = value
         return {**numbers, ("total",): sum(numbers.values())} if numbers else {}
 
     return values
@@ -60,15 +57,16 @@ def by_gpu(pick: Callable[[ShareRow], Value]) -> Callable[[GaiaRow], Labelled]:
 
 def gaia_request_cores(row: GaiaRow) -> Labelled:
     """The requested fraction of a GPU, summed."""
-    cores = [share.core_request_percent for share in row.shares]
+    cores = [share.core_request_percent for share in row.container.shares.values()]
     known = [core for core in cores if core is not None]
     return {("total",): sum(known) / 100} if known and len(known) == len(cores) else {}
 
 
 def gaia_request_memory(row: GaiaRow) -> Labelled:
     """The requested memory in MiB; no request means the whole GPU, as the original has it."""
-    asked = sum(share.limit_bytes or 0 for share in row.shares) or row.gpu_bytes
-    return {("total",): int(asked) // MIB} if row.shares and asked else {}
+    shares = row.container.shares
+    asked = sum(share.limit_bytes or 0 for share in shares.values()) or row.gpu_bytes
+    return {("total",): int(asked) // MIB} if shares and asked else {}
 
 
 def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  # one shape for all sets
@@ -113,5 +111,5 @@ def gaia(breakdown: bool = False) -> tuple[FamilyTable, ...]:  # noqa: ARG001  #
     )
 
 
-def _sm_percent(share: ShareRow) -> Value:
+def _sm_percent(share: ShareUsage) -> Value:
     return None if share.sm_utilization is None else round(share.sm_utilization * 100, 6)

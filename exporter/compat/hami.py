@@ -24,7 +24,7 @@ HAMI_VDEVICE_LABELS = ("namespace", "pod", "container", "vdevice_index", "device
 
 
 def _mig_labels(row: VDeviceRow) -> Labelled:
-    info = row.share.mig or {}
+    info = row.mig or {}
     names = ("mig_profile", "gpu_instance_id", "compute_instance_id")
     return {(row.share.device, *(info.get(name, "") for name in names)): 1}
 

@@ -122,7 +122,7 @@ def hami_legacy(breakdown: bool = False) -> tuple[FamilyTable, ...]:
         title="MIG instances",
         rows=mig_vdevices,
         labels=(*LEGACY_VDEVICE_LABELS, "instanceid"),
-        key=lambda row: (*vdevice_key(row), (row.share.mig or {}).get("gpu_instance_id", "")),
+        key=lambda row: (*vdevice_key(row), (row.mig or {}).get("gpu_instance_id", "")),
         families=(Family("MigInfo", GAUGE, "Always 1; a MIG instance in a container.", one),),
     )
     return (

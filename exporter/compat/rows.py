@@ -1,10 +1,11 @@
 """The common rows and numbers of the original monitors' metric sets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from exporter.view import ExporterView, GpuRow, ShareRow
+from exporter.view import ExporterView, GpuRow
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.metrics.family import Labelled, MetricType, Value
 
 GAUGE = MetricType.GAUGE
@@ -26,29 +27,36 @@ class HostRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class VDeviceRow(msgspec.Struct, frozen=True, gc=False):
-    """A device of a region whose pod is known by name; ``now`` is 0 where no time is needed."""
+    """A device of a region whose pod is known by name; ``now`` is 0 where no time is needed.
 
-    share: ShareRow
+    ``last_kernel_time`` is its container's, ``mig`` what the driver reports of a MIG instance.
+    """
+
+    share: ShareUsage
+    last_kernel_time: int | None = None
     now: float = 0.0
+    mig: Mapping[str, str] | None = None
 
 
 def hosts(view: ExporterView) -> Iterator[HostRow]:
     """GPUs that answer, without MIG instances."""
-    for row in view.attribution.gpus:
+    for row in view.gpus:
         if row.answers and not row.gpu.parent:
             yield HostRow(row, view.node)
 
 
 def vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
     """Devices of regions: the original monitors know containers only by their regions."""
-    for share in view.attribution.shares:
-        if share.accounted is not None and share.pod:
-            yield VDeviceRow(share)
+    for container in view.usage.containers:
+        if container.pod.name:
+            for share in container.shares.values():
+                if share.accounted is not None:
+                    yield VDeviceRow(share, container.last_kernel_time)
 
 
 def timed_vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
     """The same with the time: their numbers change although nothing happens."""
-    return (VDeviceRow(row.share, view.timestamp) for row in vdevices(view))
+    return (VDeviceRow(row.share, row.last_kernel_time, view.timestamp) for row in vdevices(view))
 
 
 def host_key(row: HostRow) -> tuple[str, ...]:
@@ -61,7 +69,7 @@ def vdevice_key(row: VDeviceRow) -> tuple[str, ...]:
     """The labels of every container family, and the zone."""
     share = row.share
     index = str(share.vdevice)
-    return (share.namespace, share.pod, share.container, index, share.device, ZONE)
+    return (share.pod.namespace, share.pod.name, share.container, index, share.device, ZONE)
 
 
 def host_used(row: HostRow) -> Value:
@@ -105,7 +113,7 @@ def utilization(row: VDeviceRow) -> Value:
 
 def last_kernel(row: VDeviceRow) -> Value:
     """Seconds since the container last launched a kernel."""
-    then = row.share.last_kernel_time
+    then = row.last_kernel_time
     return max(0, int(row.now) - then) if then else None
 
 
@@ -119,7 +127,10 @@ def offset_breakdown(row: VDeviceRow) -> Labelled:
 
 def mig_vdevices(view: ExporterView) -> Iterator[VDeviceRow]:
     """The vdevices that are MIG instances."""
-    return (row for row in vdevices(view) if row.share.mig)
+    mig = {row.gpu.uuid: row.gpu.info for row in view.gpus if row.gpu.parent}
+    for row in vdevices(view):
+        if mig.get(row.share.device):
+            yield msgspec.structs.replace(row, mig=mig[row.share.device])
 
 
 def one(_: object) -> Value:

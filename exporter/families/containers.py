@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from exporter.families.details import Detail
-from exporter.view import ShareRow
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.metrics.family import Family, FamilyTable, Labelled, MetricType, Value
 
 GAUGE = MetricType.GAUGE
 
 
-def accounted(field: str) -> Callable[[ShareRow], Value]:
+def accounted(field: str) -> Callable[[ShareUsage], Value]:
     """A field of the shim's accounted memory."""
 
-    def pick(row: ShareRow) -> Value:
+    def pick(row: ShareUsage) -> Value:
         if row.accounted is None:
             return None
         value: Value = getattr(row.accounted, field)
@@ -21,7 +21,7 @@ def accounted(field: str) -> Callable[[ShareRow], Value]:
     return pick
 
 
-def breakdown(row: ShareRow) -> Labelled:
+def breakdown(row: ShareUsage) -> Labelled:
     """The shim's accounted memory by kind, where known; all kinds add up to the total."""
     accounted = row.accounted
     if accounted is None:
@@ -37,6 +37,13 @@ def breakdown(row: ShareRow) -> Labelled:
 
 CONTAINER_LABELS = ("namespace", "pod", "container", "pod_uid")
 
+
+def share_labels(row: ShareUsage) -> tuple[str, ...]:
+    """The values of ``CONTAINER_LABELS`` and ``uuid``."""
+    pod = row.pod
+    return pod.namespace, pod.name, row.container, pod.uid, row.device
+
+
 SHARES = FamilyTable(
     title="Shares: a container on a device",
     note=(
@@ -44,9 +51,9 @@ SHARES = FamilyTable(
         " reported by the sharing library. A container that holds a share and runs nothing has an"
         " explicit 0."
     ),
-    rows=lambda view: view.attribution.shares,
+    rows=lambda view: view.usage.shares,
     labels=(*CONTAINER_LABELS, "uuid"),
-    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid, row.device),
+    key=share_labels,
     families=(
         Family(
             "vgpu_container_memory_limit_bytes",
@@ -146,9 +153,9 @@ def _ratio(percent: int | None) -> Value:
 
 CONTAINERS = FamilyTable(
     title="Containers",
-    rows=lambda view: view.attribution.containers,
+    rows=lambda view: view.usage.containers,
     labels=CONTAINER_LABELS,
-    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid),
+    key=lambda row: (row.pod.namespace, row.pod.name, row.container, row.pod.uid),
     families=(
         Family(
             "vgpu_container_info",

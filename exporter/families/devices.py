@@ -87,7 +87,7 @@ GPUS = FamilyTable(
         " events are read for each page. All other readings are up to four samples old, temperature"
         " thresholds and highest clocks up to forty."
     ),
-    rows=lambda view: view.attribution.gpus,
+    rows=lambda view: view.gpus,
     labels=("uuid",),
     key=lambda row: (row.gpu.uuid,),
     families=(
@@ -128,7 +128,7 @@ GPUS = FamilyTable(
             GAUGE,
             "Memory used by processes whose container is known (NVML process lists joined"
             " through /proc/<pid>/cgroup).",
-            lambda row: row.attributed_bytes,
+            lambda row: row.use.attributed_bytes if row.use else None,
             unit="bytes",
         ),
         Family(
@@ -137,14 +137,14 @@ GPUS = FamilyTable(
             "The attribution gap: memory used on the device beyond all containers, such as host"
             " processes and driver contexts. Below 0 if memory was freed between the two readings;"
             " absent where a part of the sum is unknown.",
-            lambda row: row.unattributed_bytes,
+            lambda row: row.use.unattributed_bytes if row.use else None,
             unit="bytes",
         ),
         Family(
             "vgpu_gpu_unattributed_processes",
             GAUGE,
             "Processes on the device that belong to no container (NVML, /proc/<pid>/cgroup).",
-            lambda row: row.unattributed_processes,
+            lambda row: row.use.unattributed_processes if row.use else None,
         ),
         _gpu(
             "bar1_used_bytes",
@@ -296,7 +296,7 @@ DETAIL_READINGS: Final = frozenset(
 XID_WATCH = FamilyTable(
     title="Recording of XID errors",
     note="No XID series means that no XID error happened only while this is 1.",
-    rows=lambda view: ((row.gpu, view.xids_watched) for row in view.attribution.gpus),
+    rows=lambda view: ((row.gpu, view.xids_watched) for row in view.gpus),
     labels=("uuid",),
     key=lambda pair: (pair[0].uuid,),
     families=(

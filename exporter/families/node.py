@@ -11,9 +11,9 @@ GAUGE = MetricType.GAUGE
 
 def gpus_that_answer(view: ExporterView) -> Value:
     """Number of GPUs that answer; None if there is no data of the driver."""
-    if view.attribution.driver is None or not has_worked(view, "nvml"):
+    if view.driver is None or not has_worked(view, "nvml"):
         return None
-    return sum(row.answers and not row.gpu.parent for row in view.attribution.gpus)
+    return sum(row.answers and not row.gpu.parent for row in view.gpus)
 
 
 def length(rows: Sized | None) -> Value:
@@ -29,7 +29,7 @@ def has_worked(view: ExporterView, collector: str) -> bool:
 def pods_by_phase(view: ExporterView) -> Labelled:
     """Number of GPU pods by phase and reason."""
     counts: dict[tuple[str, ...], Number] = {}
-    for status in view.attribution.statuses or ():
+    for status in view.statuses or ():
         if status.wants_gpu:
             key = (status.phase, status.reason)
             counts[key] = counts.get(key, 0) + 1
@@ -66,14 +66,14 @@ NODE = FamilyTable(
             "vgpu_orphaned_regions",
             GAUGE,
             "Shim regions whose pod is gone from this node (cgroups and log folders).",
-            lambda view: length(view.attribution.orphans),
+            lambda view: length(view.usage.orphans),
         ),
         Family(
             "vgpu_released_regions",
             GAUGE,
             "Shim regions of pods that have ended but still exist, and of init containers that are"
             " known to be done; their series are withdrawn.",
-            lambda view: length(view.attribution.released),
+            lambda view: length(view.usage.released),
         ),
         Family(
             "vgpu_pods",

@@ -1,13 +1,13 @@
 """Families of NVIDIA's own sharing: replicas, and how a container shares its device."""
 
-from exporter.families.containers import CONTAINER_LABELS
+from exporter.families.containers import CONTAINER_LABELS, share_labels
 from vgpu.metrics.family import Family, FamilyTable, MetricType, Value
 
 GAUGE = MetricType.GAUGE
 
 REPLICAS = FamilyTable(
     title="Replicas of NVIDIA's device plugin",
-    rows=lambda view: tuple(row for row in view.attribution.gpus if row.replicas),
+    rows=lambda view: tuple(row for row in view.gpus if row.replicas),
     labels=("uuid",),
     key=lambda row: (row.gpu.uuid,),
     families=(
@@ -29,9 +29,9 @@ SHARING = FamilyTable(
         " no amount of memory: `vgpu_container_shares_allocated` has their number, and no limit"
         " is exported that was not read."
     ),
-    rows=lambda view: tuple(row for row in view.attribution.shares if row.sharing),
+    rows=lambda view: tuple(row for row in view.usage.shares if row.sharing),
     labels=(*CONTAINER_LABELS, "uuid"),
-    key=lambda row: (row.namespace, row.pod, row.container, row.pod_uid, row.device),
+    key=share_labels,
     families=(
         Family(
             "vgpu_container_sharing_info",

@@ -12,7 +12,7 @@ TOKENS = FamilyTable(
         " all its containers: `container` is empty if several of them have a share of the GPU. What"
         " the driver reports of them is `vgpu_container_sm_utilization_ratio`."
     ),
-    rows=lambda view: view.attribution.tokens,
+    rows=lambda view: view.tokens,
     labels=(*CONTAINER_LABELS, "uuid"),
     key=lambda row: (
         row.tenant.namespace,

@@ -18,13 +18,13 @@ from click.testing import CliRunner
 from google.protobuf.empty_pb2 import Empty
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import Attributor
 from exporter.sampler import codecs
-from exporter.view import Attribution, ExporterView, ShareRow
+from exporter.view import ExporterView
 from tests.support.live import parse
 from tests.support.nvml_fake import Device, FakeDriver, Fault, Link, Process, uuid
 from tests.support.waiting import WAIT_SECONDS, wait_until
 from vgpu.ledger import Evidence, Statement, merge
+from vgpu.ledger.container_usage import NodeUsage, ShareUsage
 from vgpu.ledger.from_node import devices_of
 from vgpu.model.allocation import Share
 from vgpu.model.facts import (
@@ -94,9 +94,7 @@ def given(pod, device, memory=None, cores=None, *, container="main", scheme=Sche
 
 def used(pod, device, container="main", **known):
     """What the container uses of the device."""
-    return ShareRow(
-        pod_uid=f"uid-{pod}", container=container, device=device, namespace="ml", pod=pod, **known
-    )
+    return ShareUsage(device, PodRef(f"uid-{pod}", "ml", pod), container, **known)
 
 
 def view(*statements, uses=(), gpu=None, collectors=()):
@@ -108,7 +106,7 @@ def view(*statements, uses=(), gpu=None, collectors=()):
             live_pods=frozenset(statement.pod.uid for statement in statements),
         )
     )
-    seen = Attribution(shares=tuple(uses))
+    seen = NodeUsage(shares=tuple(uses))
     return ExporterView(
         0.0, NODE, 15.0, seen, collectors, {}, (), {}, {}, allocations=allocation_totals(ledger)
     )
@@ -155,11 +153,9 @@ def test_a_share_known_only_by_its_pods_annotation_is_drawn():
     seen = Observation(gpu=TWO, pods=pod_sample([waiting], complete=True))
     builder = LedgerBuilder(codecs(None, GIB), NODE)
     ledger = builder.ledger(seen)
-    attribution = Attributor().rows(seen, builder.usage(seen))
-    assert not attribution.shares  # nothing on the node knows of it yet
-    promised = msgspec.structs.replace(
-        view(), attribution=attribution, allocations=allocation_totals(ledger)
-    )
+    usage = builder.usage(seen)
+    assert not usage.shares  # nothing on the node knows of it yet
+    promised = msgspec.structs.replace(view(), usage=usage, allocations=allocation_totals(ledger))
     text = drawn(promised)
     assert text.startswith("ROOT:1\n")
     assert gpu_line(text, 1)["allocatableCores"] == 70

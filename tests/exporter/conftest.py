@@ -35,7 +35,7 @@ class Bench:
 
     def share(self, view, pod):
         """The largest share of the pod whose name begins so."""
-        found = [s for s in view.attribution.shares if s.pod.startswith(pod)]
+        found = [s for s in view.usage.shares if s.pod.name.startswith(pod)]
         return max(found, key=lambda s: s.used_bytes or 0)
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.attribution import Attributor
-from exporter.sampler import codecs
+from exporter.sampler import COLLECTORS, codecs
+from exporter.view import gpu_rows
 from vgpu.ledger import Statement
 from vgpu.ledger.from_node import bus_id
 from vgpu.model.allocation import Share
@@ -114,21 +114,21 @@ def shim(*slots, pod=POD, container="main", devices=((A, 3 * GIB, 30),), **chang
 
 def share(result, container="main", device=A, pod=POD):
     found = [
-        s for s in result.shares if (s.pod_uid, s.container, s.device) == (pod, container, device)
+        s for s in result.shares if (s.pod.uid, s.container, s.device) == (pod, container, device)
     ]
     assert len(found) == 1, result.shares
     return found[0]
 
 
 def reasons(result):
-    return [(collector, rejection.reason) for collector, rejection in result.rejected]
+    return [(COLLECTORS[source], rejection.reason) for source, rejection in result.refused]
 
 
 def rows(seen, gpushare_unit_bytes=None):
-    """The rows of one observation, of which a ledger is made first."""
+    """The usage by one observation, of which a ledger is made first."""
     builder = LedgerBuilder(codecs(gpushare_unit_bytes, None), "n")
     builder.ledger(seen)
-    return Attributor().rows(seen, builder.usage(seen))
+    return builder.usage(seen)
 
 
 def node(**parts):
@@ -143,7 +143,7 @@ def test_used_is_the_drivers_and_accounted_is_the_shims():
         kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
     )
     row = share(result)
-    assert (row.namespace, row.pod, row.limit_bytes) == ("ml", "train", 3 * GIB)
+    assert (row.pod.namespace, row.pod.name, row.limit_bytes) == ("ml", "train", 3 * GIB)
     assert (row.used_bytes, row.processes, row.sm_utilization) == (2 * GIB, 1, 0.5)
     told = row.accounted
     assert (told.total, told.context, told.module, told.data) == (GIB, 100, 50, 800)
@@ -158,9 +158,9 @@ def test_the_gap_is_what_the_device_uses_beyond_all_containers():
         process=kernel([(100, "c1", POD), (7, "", "")]),
         kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
     )
-    assert result.gpus[0].unattributed_bytes == 3 * GIB
-    assert result.gpus[0].unattributed_processes == 1
-    assert result.gpus[0].attributed_bytes == GIB
+    assert result.devices[A].unattributed_bytes == 3 * GIB
+    assert result.devices[A].unattributed_processes == 1
+    assert result.devices[A].attributed_bytes == GIB
 
 
 def test_an_idle_container_uses_zero_but_an_unknown_one_uses_nothing_that_we_know():
@@ -206,7 +206,7 @@ def test_the_gap_is_unknown_where_the_use_of_a_container_is():
         kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
     )
     assert share(result).used_bytes is None
-    assert result.gpus[0].attributed_bytes is result.gpus[0].unattributed_bytes is None
+    assert not result.devices
 
 
 def test_a_display_server_of_the_host_is_in_the_gap_and_one_in_a_pod_is_the_pods():
@@ -217,8 +217,8 @@ def test_a_display_server_of_the_host_is_in_the_gap_and_one_in_a_pod_is_the_pods
         kubelet=kubelet(containers=[("c1", "train", "main", POD)]),
     )
     assert share(result).used_bytes == GIB
-    assert result.gpus[0].unattributed_bytes == 3 * GIB
-    assert result.gpus[0].unattributed_processes == 1
+    assert result.devices[A].unattributed_bytes == 3 * GIB
+    assert result.devices[A].unattributed_processes == 1
 
 
 def test_one_process_of_unknown_size_makes_the_sum_unknown_and_the_gap_too():
@@ -229,7 +229,7 @@ def test_one_process_of_unknown_size_makes_the_sum_unknown_and_the_gap_too():
     )
     assert share(result).used_bytes is None
     assert share(result).processes == 2
-    assert result.gpus[0].unattributed_bytes is None
+    assert not result.devices
 
 
 def test_dead_and_killed_slots_are_phantom_and_not_accounted():
@@ -303,7 +303,7 @@ def test_one_wrapped_counter_is_absent_and_the_others_are_added_up():
     assert (told.total, told.context, told.module) == (2 * GIB, 200, 100)
     assert (told.data, told.other) == (None, None)
     assert reasons(result) == [("shim", Reason.IMPLAUSIBLE)]
-    assert "data of pid 1" in result.rejected[0][1].detail
+    assert "data of pid 1" in result.refused[0][1].detail
 
 
 def test_a_region_with_an_impossible_limit_keeps_everything_else():
@@ -334,7 +334,7 @@ def test_without_the_hosts_pids_nothing_is_called_gone_and_nothing_is_attributed
     assert share(result).accounted.total is None
     assert share(result).accounted.phantom is None
     assert share(result).used_bytes is None
-    assert result.gpus[0].unattributed_bytes is None
+    assert not result.devices
 
 
 def test_an_unlimited_container_is_told_so():
@@ -345,12 +345,12 @@ def test_an_unlimited_container_is_told_so():
 def test_a_region_of_a_pod_without_a_cgroup_is_released_or_orphaned_and_not_exported():
     result = node(gpu=driver(), shim=shim(slot(use(MIB))), process=kernel(live=(POD2,)))
     assert result.shares == ()
-    assert [o.pod for o in result.released] == ["train"]
+    assert [o.pod.name for o in result.released] == ["train"]
     assert [c.phase for c in result.containers] == [Phase.RELEASED]
     stranger = "33333333-3333-3333-3333-333333333333"
     result = node(gpu=driver(), shim=shim(slot(use(MIB)), pod=stranger), process=kernel())
     assert result.shares == ()
-    assert [o.pod_uid for o in result.orphans] == [stranger]
+    assert [o.pod.uid for o in result.orphans] == [stranger]
 
 
 def test_the_api_servers_names_join_and_go_before_those_that_the_kubelet_left():
@@ -397,7 +397,7 @@ def test_another_tenants_device_is_refused_where_the_kubelet_knows_what_was_give
         kubelet=kubelet(grants=grants),
     )
     assert reasons(result) == [("shim", Reason.DEVICE_NOT_ALLOCATED)]
-    assert result.rejected[0][1].detail == B
+    assert result.refused[0][1].detail == B
     assert [s.device for s in result.shares] == [A]
 
 
@@ -408,15 +408,16 @@ def test_a_second_region_of_one_container_is_refused():
     result = node(gpu=driver(), shim=ShimSample((*one.files, other)), process=owners)
     assert share(result).accounted.total == MIB
     assert reasons(result) == [("shim", Reason.AMBIGUOUS)]
-    assert result.rejected[0][1].object_name == "/other/x.cache"
+    assert result.refused[0][1].object_name == "/other/x.cache"
 
 
 def test_a_lost_device_keeps_its_containers_and_is_told_as_not_answering():
     owners = kernel([(100, "c1", POD)])
-    result = node(gpu=driver(gpus=(), lost=(A,)), shim=shim(slot(use(MIB))), process=owners)
+    seen = driver(gpus=(), lost=(A,))
+    result = node(gpu=seen, shim=shim(slot(use(MIB))), process=owners)
     assert share(result).accounted.total == MIB
     assert share(result).used_bytes is None
-    assert [(row.gpu.uuid, row.answers) for row in result.gpus] == [(A, False)]
+    assert [(row.gpu.uuid, row.answers) for row in gpu_rows(seen, result)] == [(A, False)]
 
 
 def test_an_allocated_container_without_a_region_is_known_from_the_checkpoint():
@@ -500,7 +501,7 @@ def test_kubeshares_line_finds_its_pod_by_name_or_key(name):
             kubelet(containers=[("c2", name, "web", POD2)]), pods={POD2: PodRef(POD2, "ml", name)}
         ),
     )
-    assert share(result, "web", A, POD2).pod == name
+    assert share(result, "web", A, POD2).pod.name == name
     assert share(result, "web", A, POD2).limit_bytes == GIB
 
 
@@ -513,7 +514,7 @@ def test_two_pods_of_one_name_stay_two_rows():
             kubelet=KubeletSample(pods=pods, containers={}),
         )
     )
-    assert sorted((s.pod_uid, s.used_bytes) for s in result.shares) == [(POD, MIB), (POD2, GIB)]
+    assert sorted((s.pod.uid, s.used_bytes) for s in result.shares) == [(POD, MIB), (POD2, GIB)]
 
 
 def test_a_process_whose_container_has_no_name_is_told_of_its_pod_and_no_more():
@@ -542,9 +543,8 @@ def test_a_mig_instance_is_a_device_of_its_own_and_its_gpu_tells_no_gap():
         gpu=driver((100, MIG, GIB), gpus=(whole_gpu, instance)),
         process=kernel([(100, "c1", POD)]),
     )
-    rows = {row.gpu.uuid: row for row in result.gpus}
-    assert rows[MIG].unattributed_bytes == GIB
-    assert rows[A].unattributed_bytes is None
+    assert result.devices[MIG].unattributed_bytes == GIB
+    assert A not in result.devices
 
 
 @given(st.permutations(range(6)))
@@ -579,7 +579,7 @@ def test_a_process_of_an_unnamed_container_makes_its_pods_zeros_unknown():
     assert share(result, "").used_bytes == GIB
     assert share(result, "main").used_bytes is None
     assert share(result, "main").sm_utilization is None
-    assert result.gpus[0].unattributed_bytes == 3 * GIB
+    assert result.devices[A].unattributed_bytes == 3 * GIB
 
 
 def test_a_pid_that_two_regions_claim_is_nobodys_and_told():
@@ -596,8 +596,7 @@ def test_a_pid_that_two_regions_claim_is_nobodys_and_told():
 
 def test_a_process_that_ended_meanwhile_leaves_the_gap_unknown_for_once():
     result = node(gpu=driver((100, A, GIB)), process=kernel())
-    assert result.gpus[0].unattributed_bytes is None
-    assert result.gpus[0].unattributed_processes is None
+    assert not result.devices
 
 
 def test_an_idle_region_tells_a_utilisation_of_zero_where_its_layout_has_one():
@@ -613,7 +612,7 @@ def test_a_driver_that_missed_a_gpu_cannot_call_a_device_unknown():
     partial = msgspec.structs.replace(driver(), complete=False)
     result = node(gpu=partial, shim=shim(slot(), devices=((B, 1, 1),)), process=kernel())
     assert share(result, device=B).limit_bytes == 1
-    assert result.rejected == ()
+    assert result.refused == ()
 
 
 def limit_file(**fields):
@@ -624,7 +623,7 @@ def limit_file(**fields):
 def test_without_the_driver_a_limit_by_bus_id_is_not_called_unknown():
     limits = limit_file(device="", pci_bus_id="0000:01:00.0", pod_uid=POD, container="main")
     result = node(process=kernel(), limits=limits)
-    assert (result.shares, result.rejected) == ((), ())
+    assert (result.shares, result.refused) == ((), ())
 
 
 def test_a_bus_id_that_says_nothing_finds_no_gpu():
@@ -649,7 +648,7 @@ def test_kubeshares_line_goes_to_the_pod_of_that_name_that_lives(order):
     limits = limit_file(scheme=Scheme.KUBESHARE, namespace="ml", pod="db-0")
     seen = {"limits": limits, "kubelet": KubeletSample(pods=pods, containers={})}
     result = rows(Observation(**seen, process=kernel(live=(POD2,))))
-    assert [s.pod_uid for s in result.shares] == [POD2]
+    assert [s.pod.uid for s in result.shares] == [POD2]
     both = rows(Observation(**seen, process=kernel(live=order)))
     assert (both.shares, reasons(both)) == ((), [("limits", Reason.AMBIGUOUS)])
 
@@ -661,7 +660,7 @@ def test_orphans_are_unknown_where_the_names_of_pods_could_not_be_read():
     assert (result.orphans, result.released) == (None, None)
     ended = pod_sample([Pod(PodRef(POD, "ml", "train"), phase="Failed")], complete=True)
     told = node(kubelet=with_names(blind, ended), pods=ended, shim=shim(), process=kernel(live=()))
-    assert (told.orphans, [one.pod for one in told.released]) == ((), ["train"])
+    assert (told.orphans, [one.pod.name for one in told.released]) == ((), ["train"])
 
 
 def test_orphans_are_unknown_where_nothing_tells_which_pods_live():

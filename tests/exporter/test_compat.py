@@ -7,8 +7,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from exporter import compat
 from exporter.allocations import allocation_totals
 from exporter.compat import Compat
-from exporter.view import Attribution, ContainerRow, ExporterView, GpuRow, ShareRow
+from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of
 from vgpu.ledger.slots import Accounted
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.allocation import Device, Share
@@ -144,7 +145,14 @@ def accounted(**changes):
     return Accounted(**(fields | {"phantom": 0, "processes": 1, "sm_utilization": 1.37} | changes))
 
 
-def view(*extra_shares, kept=None):
+def container(share, source, **reported):
+    shares = {share.device: share}
+    return ContainerUsage(
+        share.pod, share.container, share.scheme, source, shares=shares, **reported
+    )
+
+
+def view(*extra_shares, kept=None, instances=()):
     readings = {
         ("memory_used_bytes",): 4.5 * GIB,
         ("memory_reserved_bytes",): 0.5 * GIB,
@@ -152,50 +160,42 @@ def view(*extra_shares, kept=None):
         ("utilization_ratio",): 0.42,
         ("memory_utilization_ratio",): 0.07,
     }
-    hami = ShareRow(
-        pod_uid="u1",
-        container="main",
-        device=UUID,
-        namespace="ml",
-        pod="train",
-        scheme=Scheme.VOLCANO,
+    hami = ShareUsage(
+        UUID,
+        PodRef("u1", "ml", "train"),
+        "main",
+        Scheme.VOLCANO,
         vdevice=0,
-        device_index=0,
         limit_bytes=3 * GIB,
         used_bytes=9 * GIB,
         accounted=accounted(),
-        last_kernel_time=940,
     )
-    gaia = ShareRow(
-        pod_uid="u2",
-        container="web",
-        device=UUID,
-        namespace="ml",
-        pod="old",
-        scheme=Scheme.GAIA,
-        device_index=0,
+    gaia = ShareUsage(
+        UUID,
+        PodRef("u2", "ml", "old"),
+        "web",
+        Scheme.GAIA,
         limit_bytes=7680 * MIB,
         core_request_percent=50,
         used_bytes=1000 * MIB,
         sm_utilization=0.3,
     )
+    containers = (
+        container(hami, Source.SHIM, last_kernel_time=940),
+        container(gaia, Source.LIMIT_FILE),
+        *(container(share, Source.SHIM) for share in extra_shares),
+    )
     return ExporterView(
         timestamp=1000.0,
         node="node-1",
         interval=15.0,
-        attribution=Attribution(
-            gpus=(GpuRow(Gpu(UUID, 0, {"name": "NVIDIA A10"}, readings)),),
-            containers=(
-                ContainerRow("u1", "main", "ml", "train", Scheme.VOLCANO, Source.SHIM),
-                ContainerRow("u2", "web", "ml", "old", Scheme.GAIA, Source.LIMIT_FILE),
-            ),
-            shares=(hami, gaia, *extra_shares),
-        ),
+        usage=NodeUsage(containers, tuple(shares_of(containers))),
         collectors=(),
         calls={},
         xids=(),
         build={"version": "1.2.3", "python_version": "3.11.2", "platform": "linux/x86_64"},
         own={},
+        gpus=(GpuRow(Gpu(UUID, 0, {"name": "NVIDIA A10"}, readings)), *instances),
         allocations=kept or five_pods(),
         volcano_unit_bytes=10 * MIB,
     )
@@ -221,12 +221,10 @@ def test_the_breakdown_comes_back_as_labels_when_asked_for():
 
 
 def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
-    nameless = ShareRow(
-        pod_uid="u3", container="main", device=UUID, accounted=accounted(), vdevice=0
-    )
+    nameless = ShareUsage(UUID, PodRef("u3", "", ""), "main", accounted=accounted(), vdevice=0)
     assert served(Compat.VOLCANO, seen=view(nameless))[1] == ROWS[Compat.VOLCANO]
-    assert compat.nameless(view(nameless).attribution, [Compat.VOLCANO]) == 1
-    assert compat.nameless(view(nameless).attribution, [Compat.NONE]) == 0
+    assert compat.nameless(view(nameless).usage, [Compat.VOLCANO]) == 1
+    assert compat.nameless(view(nameless).usage, [Compat.NONE]) == 0
 
 
 @pytest.mark.parametrize(
@@ -239,12 +237,10 @@ def test_a_container_whose_pod_has_no_name_is_left_out_and_counted():
 )
 @pytest.mark.parametrize(("unlimited", "told"), [(True, [0]), (False, [])])
 def test_a_limit_that_is_not_known_is_not_told_to_be_none(name, family, unlimited, told):
-    refused = ShareRow(
-        pod_uid="u3",
-        container="main",
-        device=UUID,
-        namespace="ml",
-        pod="liar",
+    refused = ShareUsage(
+        UUID,
+        PodRef("u3", "ml", "liar"),
+        "main",
         vdevice=0,
         unlimited=unlimited,
     )
@@ -312,18 +308,15 @@ def test_what_is_held_of_a_mig_instance_is_held_of_its_gpu():
 
 def test_a_mig_instance_in_a_container_has_its_info_metric():
     info = {"mig_profile": "1g.10gb", "gpu_instance_id": "7", "compute_instance_id": "0"}
-    share = ShareRow(
-        pod_uid="u4",
-        container="main",
-        device=MIG,
-        namespace="ml",
-        pod="mig",
+    share = ShareUsage(
+        MIG,
+        PodRef("u4", "ml", "mig"),
+        "main",
         accounted=accounted(),
         vdevice=0,
-        device_index=0,
-        mig=info,
     )
-    _, rows = served(Compat.HAMI, seen=view(share))
+    instances = (GpuRow(Gpu(MIG, 0, info, {}, parent=UUID)),)
+    _, rows = served(Compat.HAMI, seen=view(share, instances=instances))
     told = [labels for name, labels, _ in rows if name == "hami_mig_device_info"]
     assert told == [
         {
@@ -336,18 +329,16 @@ def test_a_mig_instance_in_a_container_has_its_info_metric():
             "compute_instance_id": "0",
         }
     ]
-    _, rows = served(Compat.HAMI_LEGACY, seen=view(share))
+    _, rows = served(Compat.HAMI_LEGACY, seen=view(share, instances=instances))
     told = [labels for name, labels, _ in rows if name == "MigInfo"]
     assert told == [{**LEGACY, "podname": "mig", "deviceuuid": MIG, "instanceid": "7"}]
 
 
 def test_layouts_without_utilisation_or_kernel_times_leave_those_series_out():
-    share = ShareRow(
-        pod_uid="u5",
-        container="main",
-        device=UUID,
-        namespace="ml",
-        pod="p0",
+    share = ShareUsage(
+        UUID,
+        PodRef("u5", "ml", "p0"),
+        "main",
         accounted=accounted(sm_utilization=None),
         vdevice=0,
     )

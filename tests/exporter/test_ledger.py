@@ -4,17 +4,17 @@ import msgspec
 import pytest
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import Attributor
 from exporter.families import OWN_TABLES
 from exporter.problems import conflict_problems
 from exporter.sampler import codecs
 from exporter.statuspage import render
-from exporter.view import Attribution, ExporterView
+from exporter.view import ExporterView, gpu_rows
 from tests.support.live import parse
 from tests.support.registers import HAMI as HAMI_REGISTER
 from tests.support.registers import hami_text
 from vgpu.ledger import ConflictKind
 from vgpu.ledger.conflicts import OF_RESOURCE_CLAIMS
+from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import (
     ContainerName,
@@ -115,16 +115,18 @@ def view(seen):
     """What is published of an observation."""
     builder = keeper()
     book = builder.ledger(seen)
+    usage = builder.usage(seen)
     return ExporterView(
         timestamp=1000.0,
         node=NODE,
         interval=15.0,
-        attribution=Attributor().rows(seen, builder.usage(seen)),
+        usage=usage,
         collectors=(),
         calls={},
         xids=(),
         build={},
         own={},
+        gpus=tuple(gpu_rows(seen.gpu, usage)) if seen.gpu else (),
         allocations=allocation_totals(book, seen.pods.finished if seen.pods else frozenset()),
     )
 
@@ -207,7 +209,7 @@ def test_a_share_of_unknown_size_makes_the_devices_sum_absent():
 
 
 def test_before_the_first_sample_nothing_is_said_of_allocations():
-    first = ExporterView(1000.0, NODE, 15.0, Attribution(), (), {}, (), {}, {})
+    first = ExporterView(1000.0, NODE, 15.0, NodeUsage(), (), {}, (), {}, {})
     text = Renderer(OWN_TABLES).render(first).body(Format.TEXT).decode()
     assert "alloc" not in "".join(line for line in text.splitlines() if line[:1] != "#")
     assert not list(conflict_problems(first))
@@ -424,7 +426,7 @@ def test_a_ledger_does_not_depend_on_what_was_kept_before():
 
 def test_released_is_never_taken_back_by_a_word():
     seen = observation([with_init("Completed")], **INIT)
-    rows = view(seen).attribution.containers
+    rows = view(seen).usage.containers
     assert {row.container: row.phase for row in rows}["fetch"] is Phase.RELEASED
 
 
@@ -434,7 +436,7 @@ def test_an_orphaned_region_is_told_once():
     )
     shown = view(seen)
     assert conflicts(series(seen)) == {"held_by_nobody_alive": 1}
-    assert len(shown.attribution.orphans) == 1
+    assert len(shown.usage.orphans) == 1
     assert not list(conflict_problems(shown))
 
 

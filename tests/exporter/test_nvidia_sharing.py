@@ -6,12 +6,11 @@ import msgspec
 import pytest
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import Attributor
 from exporter.families import OWN_TABLES
 from exporter.families.allocations import RESOURCE_CLAIMS
 from exporter.families.sharing import REPLICAS, SHARING
 from exporter.sampler import codecs
-from exporter.view import Attribution, ExporterView
+from exporter.view import ExporterView, gpu_rows
 from tests.support import sample_cluster as sample
 from tests.support.waiting import WAIT_SECONDS
 from vgpu.kube.kinds import PODS
@@ -101,10 +100,10 @@ class Page:
     def __init__(self, seen):
         builder = LedgerBuilder(codecs(None, None), "n")
         self.ledger = builder.ledger(seen)
-        self.rows = Attributor().rows(seen, builder.usage(seen))
+        self.seen, self.usage = seen, builder.usage(seen)
 
     def share(self, uid, device=G0):
-        (row,) = [row for row in self.rows.shares if (row.pod_uid, row.device) == (uid, device)]
+        (row,) = [row for row in self.usage.shares if (row.pod.uid, row.device) == (uid, device)]
         return row
 
     def slots(self):
@@ -114,10 +113,25 @@ class Page:
         return [conflict.kind for conflict in self.ledger.conflicts]
 
 
-def text(rows):
-    view = ExporterView(0.0, "n", 15.0, rows, (), {}, (), {}, {})
-    page = Renderer((REPLICAS, SHARING)).render(view)
-    return page.body(Format.TEXT).decode()
+def view_of(seen, usage, totals=None):
+    return ExporterView(
+        timestamp=seen.at,
+        node="n",
+        interval=15.0,
+        usage=usage,
+        collectors=(),
+        calls={},
+        xids=(),
+        build={},
+        own={},
+        gpus=tuple(gpu_rows(seen.gpu, usage)) if seen.gpu else (),
+        allocations=totals,
+    )
+
+
+def text(page):
+    rendered = Renderer((REPLICAS, SHARING)).render(view_of(page.seen, page.usage))
+    return rendered.body(Format.TEXT).decode()
 
 
 def test_each_holder_of_a_time_sliced_gpu_has_its_own_use_and_no_limit():
@@ -139,7 +153,7 @@ def test_each_holder_of_a_time_sliced_gpu_has_its_own_use_and_no_limit():
     assert page.slots() == [("a", G0, 1), ("b", G0, 2)]
     assert page.kinds() == []
     assert page.ledger.devices[0].held.memory_bytes == 0
-    lines = text(page.rows).splitlines()
+    lines = text(page).splitlines()
     labels = f'namespace="ml",pod="a",container="main",pod_uid="a",uuid="{G0}"'
     assert f'vgpu_container_sharing_info{{{labels},sharing="time-slicing"}} 1' in lines
     assert f"vgpu_container_memory_fair_share_bytes{{{labels}}} {20 * GIB}" in lines
@@ -189,7 +203,7 @@ def test_mps_limits_each_process_as_the_daemon_of_its_resource_has_it():
     ]
     assert {row.limit_bytes for row in rows} == {None}
     labels = f'namespace="ml",pod="b",container="main",pod_uid="b",uuid="{G1}"'
-    lines = text(page.rows).splitlines()
+    lines = text(page).splitlines()
     assert f"vgpu_container_process_memory_limit_bytes{{{labels}}} {10 * GIB}" in lines
     assert f"vgpu_container_process_core_limit_ratio{{{labels}}} 0.25" in lines
 
@@ -250,7 +264,7 @@ def test_a_whole_gpu_is_held_by_one_container():
     page = Page(observation(replica("a", G0)))
     assert page.share("a").sharing == "exclusive"
     assert page.ledger.devices[0].held.memory_bytes == 80 * GIB
-    assert text(page.rows).count("sharing_info") == 3  # HELP, TYPE, one series
+    assert text(page).count("sharing_info") == 3  # HELP, TYPE, one series
 
 
 def test_two_ids_of_one_gpu_are_both_counted_whichever_the_answer_repeats():
@@ -407,8 +421,8 @@ def test_a_pod_that_requests_a_renamed_resource_is_in_the_list_of_the_api_server
 
 def test_only_a_node_with_nvidias_plugin_has_its_series():
     seen = observation(Grant("b", "main", "nvidia.com/gpu", (f"{G0}-4",), HAMI))
-    assert text(Page(seen).rows) == ""
-    assert text(Attribution()) == ""
+    assert text(Page(seen)) == ""
+    assert text(Page(Observation())) == ""
 
 
 def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkeypatch):
@@ -419,8 +433,7 @@ def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkey
     def page(tables):
         builder = LedgerBuilder(codecs(GIB, GIB), "n")
         ledger = builder.ledger(seen)
-        rows, totals = Attributor().rows(seen, builder.usage(seen)), allocation_totals(ledger)
-        view = ExporterView(seen.at, "n", 15.0, rows, (), {}, (), {}, {}, allocations=totals)
+        view = view_of(seen, builder.usage(seen), allocation_totals(ledger))
         return Renderer(tables).render(view).body(Format.TEXT)
 
     new = (REPLICAS, SHARING, RESOURCE_CLAIMS)

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.allocations import allocation_totals, is_allocation
-from exporter.attribution import Attributor
 from exporter.families import OWN_TABLES
 from exporter.sampler import codecs
-from exporter.view import ExporterView
+from exporter.view import ExporterView, gpu_rows
 from tests.support.any_node import NODE, NODES, numbers
 from tests.support.live import parse
 from vgpu.ledger.owners import container_name
@@ -33,16 +32,18 @@ class Page:
         builder = LedgerBuilder(codecs(GIB, MIB), NODE)
         self.ledger = builder.ledger(seen)
         self.finished = seen.pods.finished if seen.pods else frozenset()
+        usage = builder.usage(seen)
         self.view = ExporterView(
             timestamp=seen.at,
             node=NODE,
             interval=15.0,
-            attribution=Attributor().rows(seen, builder.usage(seen)),
+            usage=usage,
             collectors=(),
             calls={},
             xids=(),
             build={},
             own={},
+            gpus=tuple(gpu_rows(seen.gpu, usage)) if seen.gpu else (),
             allocations=allocation_totals(self.ledger, self.finished),
         )
         exposition = Renderer(OWN_TABLES).render(self.view)
@@ -130,7 +131,7 @@ def test_what_the_reconciler_judges_by_is_what_is_published(number):
 @given(numbers)
 def test_no_limit_is_published_that_nobody_can_have(number):
     page = page_of(number)
-    for share in page.view.attribution.shares:
+    for share in page.view.usage.shares:
         assert not page.ledger.bounds.limit_error(share.device, share.limit_bytes)
         if share.accounted is not None and share.accounted.total is not None:
             assert not page.ledger.bounds.use_error(share.device, share.accounted.total)

@@ -12,8 +12,10 @@ from msgspec import structs
 from exporter import statuspage
 from exporter.pages import routes
 from exporter.problems import problems, short_size
-from exporter.view import Attribution, ExporterView, ShareRow
+from exporter.view import ExporterView
+from vgpu.ledger.container_usage import NodeUsage, ShareUsage
 from vgpu.metrics.render import Format
+from vgpu.model.names import PodRef
 from vgpu.model.units import GIB
 from vgpu.web.message import HttpRequest
 from vgpu.web.metrics import wanted_format
@@ -123,8 +125,8 @@ def test_the_format_is_negotiated(accept, fmt):
 def test_the_page_for_people_shows_gpus_containers_and_troubles_in_words(bench):
     page = bench.sampler.sample()
     text = html.unescape(statuspage.render(page.view, page.view.timestamp + 2, "/metrics").decode())
-    for share in page.view.attribution.shares:
-        assert f"{share.namespace}/{share.pod}/{share.container}" in text
+    for share in page.view.usage.shares:
+        assert f"{share.pod.namespace}/{share.pod.name}/{share.container}" in text
     for gpu in bench.node.scenario.gpus:
         assert gpu.name in text
         assert gpu.uuid in text
@@ -140,19 +142,13 @@ def test_the_page_loads_nothing_and_runs_nothing(bench):
 
 
 def test_hostile_names_stay_text():
-    share = ShareRow(
-        pod_uid='"><script>',
-        container="<box>",
-        device="GPU-<id>",
-        namespace="<ns>",
-        pod="<pod>",
-        used_bytes=1,
-    )
+    pod = PodRef('"><script>', "<ns>", "<pod>")
+    share = ShareUsage("GPU-<id>", pod, "<box>", used_bytes=1)
     view = ExporterView(
         timestamp=0.0,
         node="<node>",
         interval=15.0,
-        attribution=Attribution(shares=(share,)),
+        usage=NodeUsage(shares=(share,)),
         collectors=(),
         calls={},
         xids=(),
@@ -185,7 +181,7 @@ def test_no_text_that_was_read_is_markup(bench, monkeypatch):
     view = marked(bench.sampler.sample().view)
     found = marked(tuple(problems(view)))
     assert found
-    assert view.attribution.gpus
+    assert view.gpus
     monkeypatch.setattr(statuspage, "problems", lambda _: list(found))
     text = statuspage.render(view, 0.0, "/metrics<mark>").decode()
     assert "<mark>" not in text
@@ -194,14 +190,14 @@ def test_no_text_that_was_read_is_markup(bench, monkeypatch):
 
 @pytest.mark.parametrize(("used", "over"), [(100, False), (105, False), (106, True)])
 def test_a_container_is_over_its_limit_beyond_the_tolerance_of_rule_and_alert(used, over):
-    share = ShareRow(
-        pod_uid="u1", container="main", device="GPU-1", used_bytes=used * GIB, limit_bytes=100 * GIB
+    share = ShareUsage(
+        "GPU-1", PodRef("u1", "", ""), "main", used_bytes=used * GIB, limit_bytes=100 * GIB
     )
     view = ExporterView(
         timestamp=0.0,
         node="n",
         interval=15.0,
-        attribution=Attribution(shares=(share,)),
+        usage=NodeUsage(shares=(share,)),
         collectors=(),
         calls={},
         xids=(),

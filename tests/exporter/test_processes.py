@@ -5,7 +5,6 @@ from collections import Counter
 import msgspec
 
 from exporter.processes import ProcessList, process_list
-from exporter.view import Attribution
 
 
 def test_the_processes_of_a_container_use_what_the_container_uses(bench):
@@ -15,9 +14,9 @@ def test_the_processes_of_a_container_use_what_the_container_uses(bench):
     for row in rows:
         used[row.pod_uid, row.container, row.uuid] += row.used_bytes or 0
         count[row.pod_uid, row.container, row.uuid] += 1
-    for share in view.attribution.shares:
+    for share in view.usage.shares:
         if share.processes is not None:
-            place = share.pod_uid, share.container, share.device
+            place = share.pod.uid, share.container, share.device
             assert (used[place], count[place]) == (share.used_bytes, share.processes)
     (stranger,) = (row for row in rows if not row.pod_uid)
     assert (stranger.namespace, stranger.pod, stranger.container) == ("", "", "")
@@ -27,7 +26,7 @@ def test_the_processes_of_a_container_use_what_the_container_uses(bench):
 
 def test_without_the_driver_there_are_none(bench):
     view = bench.sampler.sample().view
-    without = msgspec.structs.replace(view, attribution=Attribution())
+    without = msgspec.structs.replace(view, driver=None)
     assert process_list(without) == ProcessList(view.timestamp)
 
 
@@ -40,13 +39,12 @@ def test_without_the_kernels_processes_their_containers_are_unknown(make_bench):
 
 def test_a_device_that_hides_the_use_of_processes_has_none_of_it(bench):
     view = bench.sampler.sample().view
-    sample = view.attribution.driver
+    sample = view.driver
     hidden = tuple(
         msgspec.structs.replace(process, used_bytes=None) for process in sample.processes
     )
     blind = msgspec.structs.replace(
         sample, processes=hidden, utilization={}, utilization_known=frozenset()
     )
-    attribution = msgspec.structs.replace(view.attribution, driver=blind)
-    rows = process_list(msgspec.structs.replace(view, attribution=attribution)).processes
+    rows = process_list(msgspec.structs.replace(view, driver=blind)).processes
     assert {(row.used_bytes, row.sm_utilization_ratio) for row in rows} == {(None, None)}

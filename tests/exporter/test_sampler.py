@@ -65,10 +65,10 @@ def first_page(bench):
 
 def test_all_four_schemes_are_attributed_with_their_limits(bench):
     view = bench.sampler.sample().view
-    schemes = {c.scheme for c in view.attribution.containers}
+    schemes = {c.scheme for c in view.usage.containers}
     assert schemes >= {Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA, Scheme.KUBESHARE}
     for scheme in (Scheme.VOLCANO, Scheme.GPUSHARE, Scheme.GAIA, Scheme.KUBESHARE):
-        shares = [s for s in view.attribution.shares if s.scheme is scheme]
+        shares = [s for s in view.usage.shares if s.scheme is scheme]
         assert all(s.limit_bytes or s.unlimited for s in shares), scheme
         assert all(s.used_bytes is not None for s in shares), scheme
     assert all(row.success for row in view.collectors)
@@ -77,13 +77,13 @@ def test_all_four_schemes_are_attributed_with_their_limits(bench):
 def test_used_is_exactly_what_the_scenario_says_and_the_gap_is_the_rest(bench):
     view = bench.sampler.sample().view
     driver = bench.driver.sample(0.0)
-    for row in view.attribution.gpus:
+    for row in view.gpus:
         told = sum(p.used_bytes for p in driver.processes if p.device == row.gpu.uuid)
-        attributed = sum(s.used_bytes for s in view.attribution.shares if s.device == row.gpu.uuid)
+        attributed = sum(s.used_bytes for s in view.usage.shares if s.device == row.gpu.uuid)
         used = row.gpu.readings[("memory_used_bytes",)]
-        assert row.attributed_bytes == attributed <= told
-        assert row.unattributed_bytes == used - attributed
-    assert sum(row.unattributed_processes for row in view.attribution.gpus) == 1
+        assert row.use.attributed_bytes == attributed <= told
+        assert row.use.unattributed_bytes == used - attributed
+    assert sum(row.use.unattributed_processes for row in view.gpus) == 1
 
 
 def test_the_demos_troubles_are_all_told(bench):
@@ -92,9 +92,9 @@ def test_the_demos_troubles_are_all_told(bench):
     assert over.used_bytes > over.limit_bytes
     assert over.accounted.total <= over.limit_bytes
     assert bench.share(view, "notebook-bao").accounted.phantom > 0
-    assert any(c.blocked for c in view.attribution.containers)
-    assert len(view.attribution.orphans) == 1
-    assert len(view.attribution.released) == 1
+    assert any(c.blocked for c in view.usage.containers)
+    assert len(view.usage.orphans) == 1
+    assert len(view.usage.released) == 1
     page = bench.sampler.sample()
     assert 'vgpu_pods{phase="Failed",reason="UnexpectedAdmissionError"} 1' in page_text(page)
 
@@ -311,7 +311,7 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
         p.pid
         for pod, container in bench.node.scenario.containers()
         for p in container.processes
-        if pod.ref.name == plain.pod
+        if pod.ref.name == plain.pod.name
     )
     cache = Path(bench.node.paths.procfs, str(process), "root/tmp/cudevshr.cache")
     cache.parent.mkdir(parents=True)
@@ -329,7 +329,7 @@ def test_regions_inside_containers_are_read_when_asked_for(make_bench):
 
 def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch):
     bench.sampler.sample()
-    monkeypatch.setattr(sampler_module.Attributor, "rows", lambda *_: 1 // 0)
+    monkeypatch.setattr(sampler_module.LedgerBuilder, "usage", lambda *_: 1 // 0)
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert found['vgpu_collector_success{collector="nvml"}'] == 1
@@ -364,7 +364,7 @@ def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
     chat = bench.share(view, "chat")
     assert chat.used_bytes is None
     assert (chat.accounted.total, chat.accounted.phantom) == (None, None)
-    assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
+    assert all(row.use is None for row in view.gpus)
 
 
 def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
@@ -373,9 +373,9 @@ def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
     bench.hurry(0.2)
     bench.driver.hang(HANG_SECONDS)
     view = bench.sampler.sample().view
-    assert view.attribution.gpus  # not stale yet
+    assert view.gpus  # not stale yet
     assert bench.share(view, "chat").used_bytes is None
-    assert all(row.unattributed_bytes is None for row in view.attribution.gpus)
+    assert all(row.use is None for row in view.gpus)
 
 
 def fail_rendering(monkeypatch, times):
@@ -546,9 +546,9 @@ def test_a_sample_that_is_due_later_than_it_was_is_not_taken_early(make_bench, m
 
 
 def test_a_change_makes_new_rows_of_the_containers_that_it_concerns(bench):
-    before = {id(row): row for row in bench.sampler.sample().view.attribution.shares}
+    before = {id(row): row for row in bench.sampler.sample().view.usage.shares}
     bench.move(6.0)
-    rows = bench.sampler.sample().view.attribution.shares
+    rows = bench.sampler.sample().view.usage.shares
     kept = [row for row in rows if id(row) in before]
     assert 0 < len(kept) < len(rows)
     equal = [row for row in rows if row in before.values()]

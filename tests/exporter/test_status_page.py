@@ -9,9 +9,10 @@ from msgspec import structs
 from exporter import statuspage
 from exporter.allocations import AllocationTotals
 from exporter.problems import Problem, ProblemSeverity, conflict_text, problems
-from exporter.view import Attribution, ExporterView, GpuRow, ShareRow
+from exporter.view import ExporterView, GpuRow
 from tests.support.long_conflicts import LONGEST_TEXT, long_conflicts
 from vgpu.ledger import ConflictKind, Holding, Ledger
+from vgpu.ledger.container_usage import NodeUsage, ShareUsage
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu, XidCount
 from vgpu.model.names import Phase, PodRef, Scheme, Source
@@ -31,7 +32,7 @@ NOTHING = ExporterView(
     timestamp=0.0,
     node="n",
     interval=15.0,
-    attribution=Attribution(),
+    usage=NodeUsage(),
     collectors=(),
     calls={},
     xids=(),
@@ -41,14 +42,7 @@ NOTHING = ExporterView(
 
 
 def share_row(pod, device):
-    return ShareRow(
-        pod_uid=f"uid-{pod}",
-        container="main",
-        device=device,
-        namespace="team",
-        pod=pod,
-        limit_bytes=GIB,
-    )
+    return ShareUsage(device, PodRef(f"uid-{pod}", "team", pod), "main", limit_bytes=GIB)
 
 
 def view_of(shares, *holdings):
@@ -58,9 +52,7 @@ def view_of(shares, *holdings):
     )
     rows = tuple(share_row(*share) for share in shares)
     totals = AllocationTotals(Ledger("n", ()), holdings=holdings)
-    return structs.replace(
-        NOTHING, attribution=Attribution(gpus=gpus, shares=rows), allocations=totals
-    )
+    return structs.replace(NOTHING, gpus=gpus, usage=NodeUsage(shares=rows), allocations=totals)
 
 
 def reserved(pod, device, phase=Phase.ASSUMED, container="main"):

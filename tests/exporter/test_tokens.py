@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from exporter.allocations import allocation_totals
-from exporter.attribution import Attributor
 from exporter.families import OWN_TABLES
 from exporter.families.tokens import TOKENS
 from exporter.sampler import codecs
-from exporter.view import Attribution, ExporterView
+from exporter.view import ExporterView, gpu_rows
 from kubeshare.tokens.metrics import TABLES
 from tests.grafana.pretended_scheduler import PretendedScheduler
 from tests.grafana.pretended_tokens import UUID, sharing
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, hashed
-from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of
+from vgpu.ledger.token_use import token_uses
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.names import PodRef, Scheme, Source
@@ -31,7 +31,6 @@ from vgpu.sources import token_page
 from vgpu.sources.http_access import BadOption, ClientOptions
 from vgpu.sources.ledger_builder import LedgerBuilder
 from vgpu.sources.observation import observe
-from vgpu.sources.samples import Observation
 from vgpu.sources.token_page import FIELDS, MAX_CLIENTS, TokenPage, parse_token_page
 from vgpu.web.config import WebConfigFile
 from vgpu.web.metrics import LiveMetrics, metrics_page
@@ -300,22 +299,21 @@ def test_credentials_that_are_of_no_use_are_refused_at_the_start(url, access, co
 
 def container(name, uid="u1", scheme=Scheme.KUBESHARE):
     pod = PodRef(uid, "ml", "train-0")
-    return ContainerUsage(
-        pod, name, scheme, Source.LIMIT_FILE, shares={UUID: ShareUsage(UUID, sm_utilization=0.3)}
-    )
+    share = ShareUsage(UUID, pod, name, scheme, sm_utilization=0.3)
+    return ContainerUsage(pod, name, scheme, Source.LIMIT_FILE, shares={UUID: share})
 
 
-def attribution(*containers, tokens=TENANTS):
-    return Attributor().rows(Observation(tokens=tokens), NodeUsage(tuple(containers)))
+def tokens_of(*containers):
+    return token_uses(TENANTS, shares_of(containers))
 
 
-def text(shown):
-    view = ExporterView(0.0, "n", 15.0, shown, (), {}, (), {}, {})
+def text(tokens):
+    view = ExporterView(0.0, "n", 15.0, NodeUsage(), (), {}, (), {}, {}, tokens=tokens)
     return Renderer((TOKENS,)).render(view).body(Format.TEXT).decode()
 
 
 def test_a_pod_with_a_share_has_its_token_beside_what_the_driver_reports():
-    lines = text(attribution(container("main"))).splitlines()
+    lines = text(tokens_of(container("main"))).splitlines()
     labels = f'{{namespace="ml",pod="train-0",container="main",pod_uid="u1",uuid="{UUID}"}}'
     assert [line for line in lines if not line.startswith("#")] == [
         f"vgpu_container_token_request_ratio{labels} 0.5",
@@ -326,7 +324,7 @@ def test_a_pod_with_a_share_has_its_token_beside_what_the_driver_reports():
 
 
 def test_the_containers_of_a_pod_have_one_token():
-    (row,) = attribution(container("main"), container("side")).tokens
+    (row,) = tokens_of(container("main"), container("side"))
     assert (row.pod_uid, row.container) == ("u1", "")
 
 
@@ -339,12 +337,11 @@ def test_the_containers_of_a_pod_have_one_token():
     ],
 )
 def test_a_pod_that_is_not_known_for_certain_has_none(containers):
-    assert attribution(*containers).tokens == ()
+    assert tokens_of(*containers) == ()
 
 
 def test_without_tokens_a_page_has_no_line_of_them():
-    assert text(Attribution()) == ""
-    assert text(attribution(container("main"), tokens=None)) == ""
+    assert text(()) == ""
 
 
 def test_the_collector_adds_its_lines_and_changes_no_other(make_bench):
@@ -354,11 +351,24 @@ def test_the_collector_adds_its_lines_and_changes_no_other(make_bench):
     assert seen.tokens is None
     builder = LedgerBuilder(codecs(GIB, GIB), "n")
     usage, totals = builder.usage(seen), allocation_totals(builder.ledger(seen))
-    usage = NodeUsage((*usage.containers, container("main")))
+    containers = (*usage.containers, container("main"))
+    usage = NodeUsage(containers, tuple(shares_of(containers)))
 
     def page(tables, tokens=None):
-        rows = Attributor().rows(structs.replace(seen, tokens=tokens), usage)
-        view = ExporterView(seen.at, "n", 15.0, rows, (), {}, (), {}, {}, allocations=totals)
+        view = ExporterView(
+            timestamp=seen.at,
+            node="n",
+            interval=15.0,
+            usage=usage,
+            collectors=(),
+            calls={},
+            xids=(),
+            build={},
+            own={},
+            gpus=tuple(gpu_rows(seen.gpu, usage)),
+            tokens=token_uses(tokens, usage.shares) if tokens else (),
+            allocations=totals,
+        )
         return Renderer(tables).render(view).body(Format.TEXT).splitlines()
 
     before = page([table for table in OWN_TABLES if table is not TOKENS])

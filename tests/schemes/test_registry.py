@@ -152,7 +152,6 @@ OF_ONE_ORIGINAL = {
     "vgpu/quota/": "reads and counts what each original's quota limits",
     "vgpucli/quota/": "writes the quotas of each original",
     "exporter/compat/": "has each original's metrics",
-    "exporter/attribution.py": "joins what the ledger does not yet: regions and limit files",
     "vgpu/ledger/": "reads regions, environments and virtual GPUs as their systems write them",
     "vgpu/sources/regions.py": "reads the regions of one library, HAMi-core",
     "vgpu/sources/kubelet_checkpoint.py": "counts the replicas that NVIDIA's plugin registers",

@@ -13,9 +13,10 @@ class Page:
         series = 1
 
     class view:  # noqa: N801
-        class attribution:  # noqa: N801
+        class usage:  # noqa: N801
             shares = ()
-            tokens = ()
+
+        tokens = ()
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

@@ -1,7 +1,8 @@
 """Limits and use of containers on their devices: the values, and how they are built. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 import msgspec
 
@@ -10,9 +11,12 @@ from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.owners import Place
 from vgpu.ledger.slots import Accounted
-from vgpu.ledger.usage import DeviceUsage, Usage
+from vgpu.ledger.usage import DeviceUsage, Usage, is_over
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.reasons import Reason, Rejection
+
+NO_POD: Final = PodRef("", "", "")
+"""In place of a pod that is not known."""
 
 
 class ShareUsage(msgspec.Struct, gc=False):
@@ -20,6 +24,7 @@ class ShareUsage(msgspec.Struct, gc=False):
 
     Attributes:
         device: its UUID.
+        pod, container, scheme: those of its :class:`ContainerUsage`.
         vdevice: its position in the container's region; None without one.
         limit_bytes: None with ``unlimited`` False means that the limit is unknown.
         unlimited: nothing limits the memory.
@@ -34,6 +39,9 @@ class ShareUsage(msgspec.Struct, gc=False):
     """
 
     device: str
+    pod: PodRef = NO_POD
+    container: str = ""
+    scheme: Scheme = Scheme.NONE
     vdevice: int | None = None
     limit_bytes: int | None = None
     unlimited: bool = False
@@ -47,6 +55,12 @@ class ShareUsage(msgspec.Struct, gc=False):
     fair_share_bytes: int | None = None
     process_limit_bytes: int | None = None
     process_core_limit_percent: int | None = None
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the container exceeds its limit, by the tolerance of :func:`is_over`."""
+        used, limit = self.used_bytes, self.limit_bytes
+        return bool(used and limit and is_over(used, limit))
 
 
 class ContainerUsage(msgspec.Struct, gc=False):
@@ -72,7 +86,8 @@ class ContainerUsage(msgspec.Struct, gc=False):
         """The container's share of the device, created if there is none."""
         share = self.shares.get(device)
         if share is None:
-            share = self.shares[device] = ShareUsage(device)
+            share = ShareUsage(device, self.pod, self.container, self.scheme)
+            self.shares[device] = share
         return share
 
 
@@ -89,6 +104,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
     Attributes:
         containers: in the order of the sources' trust.
+        shares: those of all containers, in the same order.
         devices: the attribution gap by UUID, where it is known.
         orphans, released: regions of unknown pods, and of known containers that have ended; None
             where no source reports which pods live, or their names.
@@ -98,12 +114,18 @@ class NodeUsage(msgspec.Struct, frozen=True):
     """
 
     containers: tuple[ContainerUsage, ...] = ()
+    shares: tuple[ShareUsage, ...] = ()
     devices: Mapping[str, DeviceUsage] = {}
     orphans: tuple[LeftoverRegion, ...] | None = None
     released: tuple[LeftoverRegion, ...] | None = None
     refused: tuple[tuple[Source, Rejection], ...] = ()
     processes: tuple[Usage, ...] = ()
     replicas: Mapping[str, int] = {}
+
+
+def shares_of(containers: Iterable[ContainerUsage]) -> Iterator[ShareUsage]:
+    """All shares of the containers."""
+    return (share for container in containers for share in container.shares.values())
 
 
 class UsageBuilder:
@@ -167,15 +189,15 @@ class UsageBuilder:
                 usage.phase = holding.phase
                 usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
             self.containers[place] = usage
-        elif usage.scheme is Scheme.NONE:
+        elif usage.scheme is Scheme.NONE is not scheme:
             usage.scheme = scheme
+            for share in usage.shares.values():
+                share.scheme = scheme
         return usage
 
     def shares(self) -> Iterator[ShareUsage]:
         """All shares of all containers."""
-        return (
-            share for container in self.containers.values() for share in container.shares.values()
-        )
+        return shares_of(self.containers.values())
 
     def add_promised(self) -> None:
         """Add the holders in the ledger that no source on the node reports yet."""

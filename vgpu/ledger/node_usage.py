@@ -95,6 +95,7 @@ def node_usage(
     has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
     return NodeUsage(
         tuple(builder.containers.values()),
+        tuple(builder.shares()),
         devices,
         tuple(regions.orphans) if has_names else None,
         tuple(regions.released) if has_names else None,

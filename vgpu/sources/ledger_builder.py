@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from vgpu.ledger import Evidence, Ledger, Malformed, merge
-from vgpu.ledger.container_usage import NodeUsage
+from vgpu.ledger.container_usage import NodeUsage, shares_of
 from vgpu.ledger.from_api import registered
 from vgpu.ledger.from_kubelet import GrantContext
 from vgpu.ledger.from_node import devices_of
@@ -171,7 +171,9 @@ def _kept(before: NodeUsage, usage: NodeUsage) -> NodeUsage:
         same if (same := known.get((one.pod.uid, one.container))) == one else one
         for one in usage.containers
     )
-    return msgspec.structs.replace(usage, containers=containers)
+    return msgspec.structs.replace(
+        usage, containers=containers, shares=tuple(shares_of(containers))
+    )
 
 
 def possibly_running(sample: PodSample, process: ProcessSample | None) -> tuple[Pod, ...]:

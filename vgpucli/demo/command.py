@@ -23,12 +23,12 @@ from exporter.flags import all_flags, options_from
 from exporter.main import run
 from exporter.problems import problems, short_size, who
 from exporter.sampler import MetricsPage
-from exporter.view import TokenRow
 from simulator.apiserver import ApiServer
 from simulator.cluster import SimulatedCluster
 from simulator.demo import demo
 from simulator.demo_cluster import demo_cluster
 from simulator.node import SimulatedNode
+from vgpu.ledger.token_use import TokenUse
 from vgpu.program import logs, termination
 from vgpu.program.flags import field, is_typed
 from vgpu.program.output import say, say_text
@@ -56,11 +56,11 @@ def first_summary(url: str, page: MetricsPage) -> str:
         "",
         f"  {'container':<44}{'scheme':<11}{'used':>10}{'limit':>11}",
     ]
-    for share in page.view.attribution.shares:
+    for share in page.view.usage.shares:
         used = "–" if share.used_bytes is None else short_size(share.used_bytes)
         limit = "–" if share.limit_bytes is None else short_size(share.limit_bytes)
         lines.append(f"  {who(share):<44}{share.scheme.value:<11}{used:>10}{limit:>11}")
-    lines += token_lines(page.view.attribution.tokens)
+    lines += token_lines(page.view.tokens)
     lines += ["", "  Problems on this node:"]
     width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size().columns))
     for problem in problems(page.view):
@@ -71,7 +71,7 @@ def first_summary(url: str, page: MetricsPage) -> str:
     return "\n".join([*lines, ""])
 
 
-def token_lines(tokens: Iterable[TokenRow]) -> list[str]:
+def token_lines(tokens: Iterable[TokenUse]) -> list[str]:
     """The lines about pods that share the time of a GPU; none without such pods."""
     lines = [
         f"  {f'{tenant.namespace}/{tenant.pod}':<44}"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from exporter.allocations import AllocationTotals
-from exporter.view import ExporterView, ShareRow
+from exporter.view import ExporterView
 from vgpu import __version__
+from vgpu.ledger.container_usage import ShareUsage
 from vgpu.ledger.from_node import minor_number
 from vgpu.ledger.owners import container_name
 from vgpu.model.allocation import Share
 from vgpu.model.facts import Gpu, GpuSample, KubeletSample, ProcessSample
-from vgpu.model.names import PodRef
 from vgpu.model.reasons import Reason, SourceError
 from vgpu.model.topology import LEVELS, PCIE, LinkLevel, TopologyGpu, TopologyTree, grow
 from vgpu.model.units import WHOLE_DEVICE_MILLI, count
@@ -224,8 +224,8 @@ def _pids(
     return pids
 
 
-def _uses(view: ExporterView) -> dict[_Place, ShareRow]:
-    return {(row.pod_uid, row.container, row.device): row for row in view.attribution.shares}
+def _uses(view: ExporterView) -> dict[_Place, ShareUsage]:
+    return {(row.pod.uid, row.container, row.device): row for row in view.usage.shares}
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -233,7 +233,7 @@ class _Part(msgspec.Struct, frozen=True):
 
     gpu: TopologyGpu
     share: Share | None
-    use: ShareRow | None
+    use: ShareUsage | None
     pids: tuple[int, ...]
 
 
@@ -249,7 +249,7 @@ def _pods(
         (holding.pod.uid, holding.container, holding.share.device): holding
         for holding in totals.holdings
     }
-    refs = {row.pod_uid: PodRef(row.pod_uid, row.namespace, row.pod) for row in uses.values()}
+    refs = {row.pod.uid: row.pod for row in uses.values()}
     refs |= {holding.pod.uid: holding.pod for holding in held.values()}
     pods: dict[str, dict[str, list[_Part]]] = {}
     for place in dict.fromkeys((*held, *uses)):
