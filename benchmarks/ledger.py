@@ -34,7 +34,7 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from vgpu.ledger import Statement, merge  # noqa: E402
 from vgpu.ledger.cluster import cluster  # noqa: E402
 from vgpu.ledger.index import LedgerIndex  # noqa: E402
-from vgpu.ledger.node import NodeSamples, node_evidence  # noqa: E402
+from vgpu.ledger.node import NodeSamples, read_samples  # noqa: E402
 from vgpu.ledger.node_usage import node_usage  # noqa: E402
 from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
 from vgpu.model.allocation import Share  # noqa: E402
@@ -215,7 +215,7 @@ def gaia_container(number, gpu):
 
 
 def full_node():
-    """All samples of the node, as ``node_evidence`` takes them."""
+    """All samples of the node, as ``read_samples`` takes them."""
     made = []
     for number in range(CONTAINERS):
         gpu_index = number % GPUS
@@ -357,14 +357,14 @@ def main():
 
     report = LedgerReport()
     sampled = full_node()
-    taken, evidence = cpu_seconds(
-        lambda: node_evidence(CODECS, NodeSamples(**sampled)), options.runs
+    taken, (evidence, files) = cpu_seconds(
+        lambda: read_samples(CODECS, NodeSamples(**sampled)), options.runs
     )
     report.line(f"node: samples to {len(evidence.statements)} statements", taken)
     memory, changing = StatementCache(), again(sampled)
-    node_evidence(CODECS, NodeSamples(**sampled), memory=memory)
+    read_samples(CODECS, NodeSamples(**sampled), memory=memory)
     taken, _ = cpu_seconds(
-        lambda: node_evidence(CODECS, NodeSamples(**next(changing)), memory=memory), options.runs
+        lambda: read_samples(CODECS, NodeSamples(**next(changing)), memory=memory), options.runs
     )
     report.line("node: the same, one pod of them changed", taken)
     taken, ledger = cpu_seconds(lambda: merge(evidence), options.runs)
@@ -374,7 +374,7 @@ def main():
 
     index = LedgerIndex(evidence, ledger)
     samples = {name: sampled[name] for name in ("gpu", "process", "shim", "kubelet", "limits")}
-    taken, usage = cpu_seconds(lambda: node_usage(index, **samples), options.runs)
+    taken, usage = cpu_seconds(lambda: node_usage(index, files, **samples), options.runs)
     report.line("node: what its containers may use and use", taken)
     assert len(usage.containers) == CONTAINERS, len(usage.containers)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from exporter.sampler import COLLECTORS, codecs
 from exporter.view import gpu_rows
 from vgpu.ledger import Statement
-from vgpu.ledger.from_node import bus_id
+from vgpu.ledger.limit_files import bus_id
 from vgpu.model.allocation import Share
 from vgpu.model.facts import (
     ContainerName,

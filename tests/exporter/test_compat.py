@@ -10,7 +10,7 @@ from exporter.compat import Compat
 from exporter.view import ExporterView, GpuRow
 from vgpu.ledger import DeviceEntry, Holding, HoldingSum, Ledger
 from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of
-from vgpu.ledger.slots import Accounted
+from vgpu.ledger.regions import Accounted
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import Gpu

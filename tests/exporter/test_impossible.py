@@ -233,6 +233,26 @@ def test_a_limit_file_with_more_memory_than_there_is_limits_nothing(scheme):
     assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
 
 
+def test_a_limit_file_that_names_its_gpu_by_bus_id_has_the_bound_of_that_gpu():
+    limit = LimitFile(
+        Scheme.GAIA,
+        "/vm/x",
+        pod_uid=WEB.uid,
+        container="main",
+        pci_bus_id="0000:01:00.0",
+        memory_bytes=31 * GIB,
+    )
+    gpu = driver()
+    first, *others = gpu.gpus
+    info = {**first.info, "pci_bus_id": "00000000:01:00.0"}
+    gpu = msgspec.structs.replace(gpu, gpus=(msgspec.structs.replace(first, info=info), *others))
+    result, ledger = joined([], oversold(30), gpu=gpu, limits=LimitSample((limit,)))
+    assert result.shares == ()
+    assert refusals(result) == [("limits", "/vm/x", Reason.IMPLAUSIBLE)]
+    assert A in result.refused[0][1].detail
+    assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]
+
+
 def test_a_claim_of_more_memory_than_any_device_has_is_malformed_and_in_no_sum():
     _, ledger = joined([pod(mib=2**31 - 1)])
     assert [holding.share.memory_bytes for holding in ledger.holdings] == [None]

@@ -3,14 +3,11 @@
 import msgspec
 
 from tests.ledger.ledger_values import A, B
-from vgpu.ledger.from_node import (
-    bus_id,
-    devices_of,
-    limit_statements,
-    process_statements,
-    region_statements,
-)
-from vgpu.ledger.slots import Slots
+from vgpu.ledger.bounds import UNREGISTERED
+from vgpu.ledger.from_node import devices_of, process_statements
+from vgpu.ledger.limit_files import bus_id, limit_readings
+from vgpu.ledger.regions import Slots, region_reading
+from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import (
     ContainerName,
@@ -99,15 +96,15 @@ def region(*slots, memory=2 * GIB, cores=30):
 
 
 def test_a_region_is_a_statement_of_its_limits():
-    (statement,) = region_statements([region()], UNREAD)
+    statement = region_reading(region(), UNREAD, UNREGISTERED).statement
     assert statement.source is Source.SHIM
     assert (statement.pod.uid, statement.container) == ("u1", "main")
     assert statement.shares == (Share(A, 2 * GIB, 300),)
     assert statement.scheme is Scheme.VOLCANO
     assert statement.where == "/regions/u1_main/x.cache"
-    (unlimited,) = region_statements([region(memory=0, cores=100)], UNREAD)
+    unlimited = region_reading(region(memory=0, cores=100), UNREAD, UNREGISTERED).statement
     assert unlimited.shares == (Share(A),)
-    (bare,) = region_statements([region(cores=0)], UNREAD)
+    bare = region_reading(region(cores=0), UNREAD, UNREGISTERED).statement
     assert bare.shares == (Share(A, 2 * GIB),)
 
 
@@ -116,8 +113,8 @@ def test_a_region_is_alive_if_the_kernel_knows_one_of_its_processes_as_its_pods(
         pids = {"u1": PodPids({})}
         live = frozenset({"u1"})
         process = None if owners is None else ProcessSample(owners, True, live, pod_pids=pids)
-        (statement,) = region_statements([region(*slots)], Slots(process, NAMES))
-        return statement.alive
+        slots_of = Slots(process, NAMES)
+        return region_reading(region(*slots), slots_of, UNREGISTERED).statement.alive
 
     other = ProcessOwner(CID, "u2", "containerd")
     assert alive([(9, 1), (5, 1)], {5: OWNER})
@@ -158,6 +155,12 @@ def gemini(**changes):
         cores_request_percent=50,
     )
     return msgspec.structs.replace(limit, **changes)
+
+
+def limit_statements(limits, pods, names):
+    stated = [each.stated for each in limit_readings(limits, pods, names, UNREGISTERED)]
+    statements = [each for each in stated if isinstance(each, Statement)]
+    return statements, [each for each in stated if isinstance(each, Malformed)]
 
 
 def test_of_cores_a_limit_file_says_what_was_asked_for():

@@ -9,7 +9,7 @@ from simulator.scheme_objects import claims
 from tests.ledger.ledger_values import GPUS, NODE, A, B, kinds, pod, ref, where
 from tests.support.fleet_node import fleet_node
 from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence, read_samples
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import DRA_SOURCES
 from vgpu.model.allocation import Device, Share
@@ -182,7 +182,7 @@ def test_what_is_remembered_makes_no_difference(samples):
     memory = StatementCache()
     for missing in ("", "pods", "", "kubelet", "held", ""):
         given = samples | ({missing: None} if missing else {})
-        remembering = node_evidence(CODECS, NodeSamples(**given), memory=memory)
+        remembering, _ = read_samples(CODECS, NodeSamples(**given), memory=memory)
         assert remembering == node_evidence(CODECS, NodeSamples(**given))
 
 

@@ -9,7 +9,7 @@ from tests.ledger.ledger_values import A, B, entry, evidence, kinds
 from vgpu.ledger import ConflictKind, Statement, merge
 from vgpu.ledger.device_ids import most_at_once
 from vgpu.ledger.index import LedgerIndex
-from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.node import NodeSamples, node_evidence, read_samples
 from vgpu.ledger.node_usage import node_usage
 from vgpu.model.allocation import Share
 from vgpu.model.effective_shares import effective
@@ -177,9 +177,10 @@ def test_a_running_container_without_a_name_may_be_any_of_its_pod():
 
 def test_an_ended_init_container_has_no_row_of_its_own():
     samples = seen(*SITUATIONS["a slice of HAMi's"][0])
-    known = node_evidence(CODECS, samples)
+    known, files = read_samples(CODECS, samples)
     usage = node_usage(
         LedgerIndex(known, merge(known)),
+        files,
         gpu=samples.gpu,
         process=samples.process,
         shim=None,

@@ -16,12 +16,17 @@ from vgpu.model.units import MOST_DEVICE_MEMORY, exact_size
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """``memory`` is in bytes, by UUID; other devices have ``MOST_DEVICE_MEMORY`` as bound."""
+    """``memory`` is in bytes, by UUID; other devices have ``MOST_DEVICE_MEMORY`` as bound.
+
+    ``uuids`` has the UUIDs of these devices by their other names.
+    """
 
     memory: Mapping[str, int] = {}
+    uuids: Mapping[str, str] = {}
 
     def limit_error(self, device: str, limit: int | None) -> str:
         """Why no container can have so many bytes of the device, as text; "" if one can."""
+        device = self.uuids.get(device) or device
         most = self._most(device)
         if limit is None or limit <= most:
             return ""
@@ -50,8 +55,11 @@ def bounds(devices: Iterable[Device], registered: Iterable[Device]) -> Bounds:
         if device.uuid and device.memory_bytes
     }
     memory = dict(registered_memory)
+    uuids: dict[str, str] = {}
     for device in devices:
         most = registered_memory.get(device.uuid) or registered_memory.get(device.parent)
         if most:
             memory[device.uuid] = max(most, device.memory_bytes or 0)
-    return Bounds(memory)
+        for name in device.names[1:]:  # a name of two devices names neither
+            uuids[name] = device.uuid if name not in uuids else ""
+    return Bounds(memory, uuids)

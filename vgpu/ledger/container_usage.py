@@ -1,19 +1,14 @@
-"""Limits and use of containers on their devices: the values, and how they are built. Pure."""
+"""Limits and use of the containers of a node on their devices. Values only."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
 
-from vgpu.ledger.credibility import Credibility
-from vgpu.ledger.index import LedgerIndex
-from vgpu.ledger.liveness import Presence
-from vgpu.ledger.owners import Place
-from vgpu.ledger.slots import Accounted
+from vgpu.ledger.regions import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage, is_over
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
-from vgpu.model.reasons import Reason, Rejection
+from vgpu.model.reasons import Rejection
 
 NO_POD: Final = PodRef("", "", "")
 """In place of a pod that is not known."""
@@ -126,87 +121,3 @@ class NodeUsage(msgspec.Struct, frozen=True):
 def shares_of(containers: Iterable[ContainerUsage]) -> Iterator[ShareUsage]:
     """All shares of the containers."""
     return (share for container in containers for share in container.shares.values())
-
-
-class UsageBuilder:
-    """The containers of one node under construction, source by source in the order of their trust.
-
-    Attributes:
-        registry: the node's devices.
-        presence: which pods have containers on the node.
-        credible: which values of a tenant are possible.
-        containers: the containers that are known so far.
-    """
-
-    def __init__(
-        self,
-        index: LedgerIndex,
-        *,
-        presence: Presence,
-        pods: Mapping[str, PodRef],
-        finished: AbstractSet[Place],
-        at: float,
-    ) -> None:
-        """``pods`` are the names by UID, ``finished`` the init containers that have succeeded."""
-        self.registry = index.registry
-        self.presence = presence
-        self.credible = Credibility(index.placements, index.ledger.bounds, at, self.reject)
-        self.containers: dict[Place, ContainerUsage] = {}
-        self.refused: list[tuple[Source, Rejection]] = []
-        self._holdings = index.holdings
-        self._pods = pods
-        self._finished = finished
-
-    def reject(self, source: Source, object_name: str, reason: Reason, detail: str) -> None:
-        """Refuse what ``source`` reports in a file or about a pod."""
-        self.refused.append((source, Rejection(object_name, reason, detail)))
-
-    def has_ended(self, place: Place) -> bool:
-        """Whether the container's pod, or the init container itself, has ended."""
-        return self.presence.of(place[0]) is False or place in self._finished
-
-    def is_there(self, place: Place) -> bool:
-        """Whether the pod is known to live, and the container is no succeeded init container."""
-        return bool(self.presence.of(place[0])) and place not in self._finished
-
-    def is_missing(self, device: str) -> bool:
-        """Whether the node lacks the device; False while the driver's list is incomplete."""
-        return self.registry.complete and device not in self.registry.devices
-
-    def pod(self, uid: str) -> PodRef | None:
-        """The pod, if it has a name here."""
-        return self._pods.get(uid)
-
-    def container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
-        """The container; its ``source`` is the first source that reports it."""
-        usage = self.containers.get(place)
-        if usage is None:
-            uid, name = place
-            of_pod = self._holdings.get(uid, {})
-            holding = of_pod.get(name) or of_pod.get("")
-            usage = ContainerUsage(self.pod(uid) or PodRef(uid, "", ""), name, scheme, source)
-            if holding is not None:
-                usage.phase = holding.phase
-                usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
-            self.containers[place] = usage
-        elif usage.scheme is Scheme.NONE is not scheme:
-            usage.scheme = scheme
-            for share in usage.shares.values():
-                share.scheme = scheme
-        return usage
-
-    def shares(self) -> Iterator[ShareUsage]:
-        """All shares of all containers."""
-        return shares_of(self.containers.values())
-
-    def add_promised(self) -> None:
-        """Add the holders in the ledger that no source on the node reports yet."""
-        names_by_pod: dict[str, set[str]] = {}
-        for uid, name in self.containers:
-            names_by_pod.setdefault(uid, set()).add(name)
-        for uid, held in self._holdings.items():
-            names = names_by_pod.get(uid, set())
-            for name, holding in held.items():
-                absent = name not in names if name else not names
-                if absent and (uid, name) not in self._finished:
-                    self.container((uid, name), holding.scheme, holding.source).pod = holding.pod

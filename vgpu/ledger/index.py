@@ -1,13 +1,17 @@
-"""A ledger with its evidence, to be looked up by container. Pure."""
+"""A ledger with its evidence, to be looked up by container. Pure.
+
+A tenant can write its region and gpu-manager's limit file. What the kubelet or our own plugin
+allocated is known where their checkpoints can be read; else the ledger has what the driver,
+pod-resources and the annotations report.
+"""
 
 from collections.abc import Iterable
 
-from vgpu.ledger.credibility import Placements
 from vgpu.ledger.entries import Holding, Ledger
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.owners import Place
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import Evidence, Statement
+from vgpu.ledger.statements import LIMITS, PARTIAL, Evidence, Statement
 from vgpu.model.names import Source
 
 StatementDevices = tuple[Statement, tuple[str, ...]]
@@ -21,8 +25,7 @@ class LedgerIndex:
         ledger: the ledger of the index.
         names: the node's pods, by UID.
         registry: the node's devices.
-        placements: where the ledger has each container.
-        holdings: UID -> container -> its first holding, whose scheme and phase are the container's.
+        holdings: UID -> container -> device -> holding.
         ended: (pod UID, container) of init containers that have ended, as others of the pod show.
         grants, own: what the checkpoints of the kubelet and of our own plugin report of the others.
         resource_claims: what the kubelet reports of ResourceClaims.
@@ -33,10 +36,15 @@ class LedgerIndex:
         self.ledger = ledger
         self.names = evidence.names
         self.registry = Registry(evidence)
-        self.placements = Placements(ledger)
-        self.holdings: dict[str, dict[str, Holding]] = {}
+        self.holdings: dict[str, dict[str, dict[str, Holding]]] = {}
         for holding in ledger.holdings:
-            self.holdings.setdefault(holding.pod.uid, {}).setdefault(holding.container, holding)
+            of_pod = self.holdings.setdefault(holding.pod.uid, {})
+            of_pod.setdefault(holding.container, {}).setdefault(holding.share.device, holding)
+        self._elsewhere: dict[Place, list[Statement]] = {}
+        for entry in ledger.devices:
+            for statement in entry.disputed:
+                place = statement.pod.uid, statement.container
+                self._elsewhere.setdefault(place, []).append(statement)
         specified = set(map(node_uid, evidence.pods))
         self.ended = frozenset(
             (statement.pod.uid, statement.container)
@@ -62,6 +70,24 @@ class LedgerIndex:
             and (statement.pod.uid, statement.container) not in self.ended
         ]
 
+    def contradiction(self, place: Place, device: str) -> str:
+        """Which sources report the container on other devices only, and on which; "" if none."""
+        of_pod = self.holdings.get(place[0], {})
+        holdings = of_pod.get(place[1], {})
+        here = holdings.get(device)
+        if here is None:  # more trusted sources have decided against this device
+            return _placed(at for at in holdings.values() if at.source not in LIMITS)
+        if not LIMITS.issuperset(here.sources):
+            return ""
+        for statement in self._elsewhere.get(place, ()):
+            if statement.source not in PARTIAL:
+                devices = ", ".join(share.device for share in statement.shares)
+                return f"{statement.source} reports {devices}"
+        if of_pod.keys() != {"", place[1]}:
+            return ""
+        # Processes of an unnamed container, which is this one: the pod has no other.
+        return _placed(at for at in of_pod[""].values() if at.sources == (Source.PROCESS,))
+
 
 def _by_place(statements: Iterable[StatementDevices]) -> dict[Place, set[str]]:
     """The devices by container, without statements that name no device."""
@@ -72,3 +98,8 @@ def _by_place(statements: Iterable[StatementDevices]) -> dict[Place, set[str]]:
                 filter(None, named)
             )
     return devices
+
+
+def _placed(holdings: Iterable[Holding]) -> str:
+    reports = (f"{at.source} reports {at.share.device}" for at in holdings if at.share.device)
+    return "; ".join(reports)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from vgpu.ledger.bounds import bounds
+from vgpu.ledger.bounds import Bounds, bounds
 from vgpu.ledger.device_ids import pods_with_reused_ids
 from vgpu.ledger.from_api import node_ref
 from vgpu.ledger.from_dra import (
@@ -14,22 +14,12 @@ from vgpu.ledger.from_dra import (
     resource_claim_statements,
 )
 from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
-from vgpu.ledger.from_node import (
-    devices_of,
-    limit_statements,
-    process_statements,
-    region_statements,
-)
-from vgpu.ledger.owners import (
-    pods_with_cgroups,
-    regions_inside,
-    regions_on_node,
-    running_containers,
-    started_containers,
-)
-from vgpu.ledger.slots import Slots
+from vgpu.ledger.from_node import devices_of, process_statements
+from vgpu.ledger.limit_files import LimitReading, limit_readings
+from vgpu.ledger.owners import pods_with_cgroups, running_containers, started_containers
+from vgpu.ledger.regions import RegionReadings, region_readings
 from vgpu.ledger.statement_cache import StatementCache
-from vgpu.ledger.statements import Evidence, Statement
+from vgpu.ledger.statements import Evidence, Malformed, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
 from vgpu.model.allocation import Device
 from vgpu.model.facts import (
@@ -81,10 +71,25 @@ class NodeSamples(msgspec.Struct, frozen=True):
     context: GrantContext = NO_CONTEXT
 
 
-def node_evidence(
+class NodeFiles(msgspec.Struct, frozen=True):
+    """What the sharing libraries enforce and account, read once; the evidence has its statements.
+
+    It changes with every kernel, and the evidence does not.
+    """
+
+    regions: RegionReadings = RegionReadings()
+    limits: tuple[LimitReading, ...] = ()
+
+
+def node_evidence(codecs: Iterable[SchemeCodec], samples: NodeSamples) -> Evidence:
+    """The evidence in the samples."""
+    return read_samples(codecs, samples)[0]
+
+
+def read_samples(
     codecs: Iterable[SchemeCodec], samples: NodeSamples, memory: StatementCache | None = None
-) -> Evidence:
-    """The evidence in the samples.
+) -> tuple[Evidence, NodeFiles]:
+    """The evidence in the samples, and the files of the sharing libraries.
 
     ``memory`` caches what has not changed since its last use with the same codecs.
     """
@@ -145,19 +150,16 @@ def node_evidence(
             if found.device in gpu.processes_known and found.pid not in servers
         )
         by_source[Source.PROCESS] = process_statements(known, owners, names)
+    files = _read_files(samples, refs.values(), bounded)
     if shim or (process and process.bare):
-        on_node = regions_on_node(shim)
-        files = (*on_node.values(), *regions_inside(process, names, on_node))
-        by_source[Source.SHIM] = region_statements(files, Slots(process, names), bounded)
+        by_source[Source.SHIM] = files.regions.statements
     if limits:
-        living = pods_with_cgroups(refs.values(), process.live_pods if process else None)
-        by_source[Source.LIMIT_FILE], refused = limit_statements(
-            limits.limits, living, names, bounded
-        )
-        malformed += refused
+        stated = [reading.stated for reading in files.limits]
+        by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
+        malformed += (each for each in stated if isinstance(each, Malformed))
     statements = tuple(statement for given in by_source.values() for statement in given)
     reusing = pods_with_reused_ids(statements)
-    return Evidence(
+    evidence = Evidence(
         node=samples.node,
         devices=with_handles(_devices(gpu, registered), uuids),
         devices_complete=gpu is not None and gpu.complete,
@@ -179,6 +181,17 @@ def node_evidence(
         missing_specs=tuple(missing_specs(kubelet, details)) if kubelet else (),
         running=None if owners is None else running_containers(reusing, owners.values(), names),
         started=started_containers(reusing, refs, names),
+    )
+    return evidence, files
+
+
+def _read_files(samples: NodeSamples, pods: Iterable[PodRef], bounded: Bounds) -> NodeFiles:
+    process, limits = samples.process, samples.limits
+    names = samples.kubelet.containers if samples.kubelet else {}
+    living = pods_with_cgroups(pods, process.live_pods if process else None) if limits else ()
+    return NodeFiles(
+        region_readings(samples.shim, process, names, bounded),
+        tuple(limit_readings(limits.limits, living, names, bounded)) if limits else (),
     )
 
 

@@ -1,29 +1,33 @@
 """Limits and use of each container on each device, beside what it holds by the ledger. Pure.
 
-The ledger decides who holds what, of which scheme and in which phase. This module has what is
+The ledger decides who holds what, of which scheme and in which phase. This module adds what is
 enforced and counted: the limit, what the shim's region accounts, and what the driver reports of the
-processes. An unknown value is absent; nothing is distributed by size or order.
+processes. An unknown value is absent; nothing is distributed by size or order. What a tenant has
+written counts only on devices for which no other source contradicts it.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import repeat
+from typing import Final
 
-from vgpu.ledger.container_usage import NodeUsage, UsageBuilder
-from vgpu.ledger.from_node import bus_id
-from vgpu.ledger.index import LedgerIndex, StatementDevices
-from vgpu.ledger.liveness import Presence
-from vgpu.ledger.owners import (
-    OwnedLimit,
-    Place,
-    owned_limits,
-    pods_with_cgroups,
-    regions_inside,
-    regions_on_node,
+import msgspec
+
+from vgpu.ledger.container_usage import (
+    ContainerUsage,
+    LeftoverRegion,
+    NodeUsage,
+    shares_of,
 )
-from vgpu.ledger.region_usage import RegionUsage
-from vgpu.ledger.statements import Statement, tenant_writes
+from vgpu.ledger.index import LedgerIndex, StatementDevices
+from vgpu.ledger.limit_files import LimitReading
+from vgpu.ledger.liveness import Presence
+from vgpu.ledger.node import NodeFiles
+from vgpu.ledger.nvidia_sharing import add_sharing, lower_to_clients, registered_replicas
+from vgpu.ledger.owners import Place, container_name
+from vgpu.ledger.regions import Accounted, RegionReading, account, unreadable
+from vgpu.ledger.statements import tenant_writes
 from vgpu.ledger.usage import (
     DeviceUsage,
     UnclearUse,
@@ -36,18 +40,26 @@ from vgpu.model.facts import (
     GpuSample,
     KubeletSample,
     LimitSample,
-    MpsClientLimits,
-    MpsLimits,
     ProcessOwner,
     ProcessSample,
+    RegionFile,
     ShimSample,
 )
-from vgpu.model.names import REPLICATED_SHARING, UNLIMITED_SHARING, Scheme, Sharing, Source
-from vgpu.model.reasons import Reason
+from vgpu.model.names import (
+    Phase,
+    PodRef,
+    Scheme,
+    Source,
+)
+from vgpu.model.reasons import Reason, Rejection
+
+CLOCK_SLACK_SECONDS: Final = 86_400
+"""Maximum lead of the library's time over ours, in seconds: a clock may have been set."""
 
 
 def node_usage(
     index: LedgerIndex,
+    files: NodeFiles,
     *,
     gpu: GpuSample | None = None,
     process: ProcessSample | None = None,
@@ -60,263 +72,314 @@ def node_usage(
 ) -> NodeUsage:
     """The use by the samples of which the ledger was made; None for one off, failed or stale.
 
-    ``phases`` are the pods' by UID, ``finished`` the init containers that have succeeded, ``at`` is
-    now in unix seconds.
+    ``files`` are those of the ledger's evidence, ``phases`` the pods' by UID, ``finished`` the init
+    containers that have succeeded, ``at`` is now in unix seconds.
     """
     presence = Presence(process.live_pods if process else None, phases)
     owners = process.owners if process and process.sees_host else None
-    names = kubelet.containers if kubelet else {}
-    pods = kubelet.pods if kubelet else {}
-    builder = UsageBuilder(index, presence=presence, pods=pods, finished=finished, at=at)
-    regions = RegionUsage(builder, process, names, index.allocated)
-    on_node = regions_on_node(shim)
-    for file in shim.files if shim else ():
-        regions.add_on_node(file, on_node[file.pod_uid, file.container])
-    replicas = _replicas(builder, kubelet.replicas if kubelet else {})
-    _add_grants(builder, index.grants)
-    _add_resource_claims(builder, index.resource_claims)
-    _add_sharing(builder, index.grants, replicas)
-    _add_mps(builder, index.grants, limits.mps if limits else ())
-    _add_own(builder, index.own)
-    living = pods_with_cgroups(index.names.values(), presence.live_pods)
-    for owned in owned_limits(limits.limits if limits else (), living, names):
-        _add_limit(builder, owned)
-    for file in regions_inside(process, names, on_node):
-        regions.add(file)
+    usage = _UsageBuilder(index, presence, kubelet or KubeletSample({}, {}), finished, at)
+    for reading in files.regions.on_node:
+        usage.add_region_on_node(reading)
+    replicas = registered_replicas(kubelet.replicas if kubelet else {}, index.registry)
+    for pairs in (index.grants, index.resource_claims):
+        usage.add_allocations(pairs)
+    add_sharing(usage.containers, index, replicas, limits.mps if limits else ())
+    usage.add_allocations(index.own)
+    for limit in files.limits:
+        usage.add_limit(limit)
+    for reading in files.regions.inside:
+        usage.add_region(reading)
     devices: Mapping[str, DeviceUsage] = {}
     process_usages: tuple[Usage, ...] = ()
     if gpu is not None and process is not None and owners is not None:
-        process_usages = usages(gpu, owners, regions.container_of)
-        _add_mps_clients(builder, index.grants, process_usages, process.mps_clients)
+        process_usages = usages(gpu, owners, usage.container_of)
+        if process.mps_clients:
+            lower_to_clients(usage.containers, index, process_usages, process.mps_clients)
         unclear = unclear_use(gpu, process, process_usages)
-        _add_processes(builder, gpu, process_usages, unclear)
+        usage.add_processes(gpu, process_usages, unclear)
         devices = _device_usages(gpu, owners, process_usages, unclear)
-    builder.add_promised()
+    usage.add_reserved()
     has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
+    containers = tuple(usage.containers.values())
     return NodeUsage(
-        tuple(builder.containers.values()),
-        tuple(builder.shares()),
+        containers,
+        tuple(shares_of(containers)),
         devices,
-        tuple(regions.orphans) if has_names else None,
-        tuple(regions.released) if has_names else None,
-        tuple(builder.refused),
+        tuple(usage.orphans) if has_names else None,
+        tuple(usage.released) if has_names else None,
+        tuple(usage.refused),
         process_usages,
         replicas,
     )
 
 
-# ---------------------------------------------------------------- allocations
+class _UsageBuilder:
+    """The containers of one node under construction, source by source in the order of their trust.
 
-
-def _add_grants(builder: UsageBuilder, grants: Iterable[StatementDevices]) -> None:
-    """Add what the kubelet's checkpoint has; it proves no liveness: dead entries are normal."""
-    for statement, devices in grants:
-        if builder.is_there((statement.pod.uid, statement.container)):
-            for device, limit in zip(devices, statement.limits or repeat(None), strict=False):
-                if device:
-                    _set_limit(builder, statement, device, limit)
-
-
-def _replicas(builder: UsageBuilder, registered: Mapping[str, int]) -> dict[str, int]:
-    """The registered replicas by the UUID of the device."""
-    by_uuid = ((builder.registry.uuid(device), count) for device, count in registered.items())
-    return {uuid: count for uuid, count in by_uuid if uuid}
-
-
-def _add_sharing(
-    builder: UsageBuilder, grants: Iterable[StatementDevices], replicas: Mapping[str, int]
-) -> None:
-    """Set how NVIDIA's own plugin shares each device, and what that limits.
-
-    Only a MIG instance has a limit of its own: its memory.
+    Attributes:
+        containers: the containers that are known so far.
+        refused: what was refused so far.
+        orphans, released: regions of unknown pods, and of known containers that have ended.
     """
-    for statement, devices in grants:
-        place = statement.pod.uid, statement.container
-        usage = builder.containers.get(place)
-        if not statement.sharing or usage is None:
-            continue
-        held = Counter(devices)
-        for device, sharing in zip(devices, statement.sharing, strict=True):
-            share = usage.shares.get(device)
-            if share is None:
+
+    def __init__(
+        self,
+        index: LedgerIndex,
+        presence: Presence,
+        kubelet: KubeletSample,
+        finished: AbstractSet[Place],
+        at: float,
+    ) -> None:
+        self.containers: dict[Place, ContainerUsage] = {}
+        self.refused: list[tuple[Source, Rejection]] = []
+        self.orphans: list[LeftoverRegion] = []
+        self.released: list[LeftoverRegion] = []
+        self._index = index
+        self._registry = index.registry
+        self._presence = presence
+        self._kubelet = kubelet
+        self._finished = finished
+        self._at = at
+        self._claims: dict[tuple[str, int], set[str]] = {}  # (pod UID, host pid) -> containers
+
+    # ------------------------------------------------------------ containers
+
+    def _container(self, place: Place, scheme: Scheme, source: Source) -> ContainerUsage:
+        """The container; its ``source`` is the first source that reports it."""
+        usage = self.containers.get(place)
+        if usage is None:
+            uid, name = place
+            of_pod = self._index.holdings.get(uid, {})
+            pod = self._kubelet.pods.get(uid) or PodRef(uid, "", "")
+            usage = self.containers[place] = ContainerUsage(pod, name, scheme, source)
+            for holding in (of_pod.get(name) or of_pod.get("") or {}).values():
+                usage.phase = holding.phase
+                usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
+                break  # the first one is the container's
+        elif usage.scheme is Scheme.NONE is not scheme:
+            usage.scheme = scheme
+            for share in usage.shares.values():
+                share.scheme = scheme
+        return usage
+
+    def _has_ended(self, place: Place) -> bool:
+        """Whether the container's pod, or the init container itself, has ended."""
+        return self._presence.of(place[0]) is False or place in self._finished
+
+    def _is_missing(self, device: str) -> bool:
+        """Whether the node lacks the device; False while the driver's list is incomplete."""
+        return self._registry.complete and device not in self._registry.devices
+
+    def _reject(self, source: Source, object_name: str, reason: Reason, detail: str) -> None:
+        """Refuse what ``source`` reports in a file or about a pod, if there is a ``detail``."""
+        if detail:
+            self.refused.append((source, Rejection(object_name, reason, detail)))
+
+    def _is_forged(self, source: Source, path: str, place: Place, device: str) -> bool:
+        """Whether the file names a device for which other sources contradict it."""
+        contradiction = self._index.contradiction(place, device)
+        if contradiction:
+            self._reject(source, path, Reason.FORGED, f"{device}, but {contradiction}")
+        return bool(contradiction)
+
+    def add_reserved(self) -> None:
+        """Add the holders in the ledger that no source on the node reports yet."""
+        names_by_pod: dict[str, set[str]] = {}
+        for uid, name in self.containers:
+            names_by_pod.setdefault(uid, set()).add(name)
+        for uid, held in self._index.holdings.items():
+            names = names_by_pod.get(uid, set())
+            for name, by_device in held.items():
+                absent = name not in names if name else not names
+                if absent and (uid, name) not in self._finished:
+                    holding = next(iter(by_device.values()))
+                    container = self._container((uid, name), holding.scheme, holding.source)
+                    container.pod = holding.pod
+
+    # ------------------------------------------------------------ allocations
+
+    def add_allocations(self, pairs: Iterable[StatementDevices]) -> None:
+        """Add what a checkpoint or a ResourceClaim has, with the limits that follow from it.
+
+        It proves no liveness, since dead entries are normal. Kubernetes limits nothing of
+        ResourceClaims; our own plugin limits each share to its memory. A limit in a region counts
+        before it.
+        """
+        for statement, devices in pairs:
+            place = statement.pod.uid, statement.container
+            if not self._presence.of(place[0]) or place in self._finished:
                 continue
-            known = builder.registry.devices.get(device)
-            memory = known.memory_bytes if known else None
-            share.sharing = sharing
-            if sharing in UNLIMITED_SHARING:
-                share.unlimited = share.limit_bytes is None
-            elif sharing is Sharing.MIG:
-                share.limit_bytes = memory
-            if sharing in REPLICATED_SHARING and memory is not None and replicas.get(device):
-                share.fair_share_bytes = (
-                    memory * held[device] // max(replicas[device], held[device])
-                )
+            is_own = statement.source is Source.OWN_CHECKPOINT
+            memory = (share.memory_bytes for share in statement.shares)
+            limits = memory if is_own else statement.limits or repeat(None)
+            for device, limit in zip(devices, limits, strict=False):
+                if is_own and self._is_missing(device):
+                    where = statement.where
+                    self._reject(statement.source, where, Reason.UNKNOWN_DEVICE, device)
+                elif device:
+                    container = self._container(place, statement.scheme, statement.source)
+                    share = container.share(device)
+                    if share.limit_bytes is None and not share.unlimited:
+                        share.limit_bytes = limit
 
+    # ------------------------------------------------------------ files of the sharing libraries
 
-def _add_mps(
-    builder: UsageBuilder, grants: Iterable[StatementDevices], configured: Iterable[MpsLimits]
-) -> None:
-    """Set what MPS lets each process have; the daemon of the allocated resource decides."""
-    by_resource = {limits.resource: limits for limits in configured}
-    for statement, devices in grants if by_resource else ():
-        usage = builder.containers.get((statement.pod.uid, statement.container))
-        daemons = [by_resource.get(resource) for resource, _ in statement.slices]
-        if usage is None or len(daemons) != 1 or daemons[0] is None:
-            continue
-        limits = daemons[0]
-        for device, sharing in zip(devices, statement.sharing, strict=False):
-            share, known = usage.shares.get(device), builder.registry.devices.get(device)
-            if sharing is Sharing.MPS and share is not None and known is not None:
-                index = -1 if known.index is None else known.index
-                share.process_limit_bytes = limits.memory_bytes.get(index)
-                share.process_core_limit_percent = limits.thread_percent
+    def add_limit(self, reading: LimitReading) -> None:
+        """Add a limit file, if it can be true."""
+        limit, place = reading.limit, (reading.pod_uid, reading.container)
+        path, is_named = limit.path, bool(reading.pod_uid)
+        source = Source.LIMIT_FILE
+        if is_named and self._presence.of(reading.pod_uid) is False:
+            return
+        device = self._registry.uuid(reading.device)
+        if is_named and self._is_missing(device):
+            self._reject(source, path, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
+        elif reading.reason is not None and (device or not is_named):
+            self._reject(source, path, reading.reason, reading.error)
+        elif device and not self._has_ended(place):
+            tenants = tenant_writes(source, limit.scheme)
+            if tenants and self._is_forged(source, path, place, device):
+                return
+            if reading.limit_error:
+                self._reject(source, path, Reason.IMPLAUSIBLE, reading.limit_error)
+                return
+            share = self._container(place, limit.scheme, source).share(device)
+            share.limit_bytes = limit.memory_bytes
+            share.unlimited = limit.memory_bytes is None
+            share.core_limit_percent = limit.cores_percent
+            share.core_request_percent = limit.cores_request_percent
 
+    def add_region_on_node(self, reading: RegionReading) -> None:
+        """Add a region that the plugin created."""
+        file = reading.file
+        if self._has_ended((file.pod_uid, file.container)):
+            self._add_leftover(file)
+        elif reading.first:
+            detail = f"this container already has {reading.first}"
+            self._reject(Source.SHIM, file.path, Reason.AMBIGUOUS, detail)
+        else:
+            self.add_region(reading)
 
-def _add_mps_clients(
-    builder: UsageBuilder,
-    grants: Iterable[StatementDevices],
-    process_usages: Iterable[Usage],
-    clients: Mapping[int, MpsClientLimits],
-) -> None:
-    """Lower what MPS lets each process have to what all of the container's processes have set.
+    def _add_leftover(self, file: RegionFile) -> None:
+        uid = file.pod_uid
+        pod = self._kubelet.pods.get(uid)
+        leftover = LeftoverRegion(file.path, pod or PodRef(uid, "", ""), file.container)
+        if pod is None and uid not in (self._presence.phases or {}):
+            self.orphans.append(leftover)
+            return
+        self.released.append(leftover)
+        container = self._container((uid, file.container), Scheme.VOLCANO, Source.SHIM)
+        container.layout, container.phase = file.region.layout, Phase.RELEASED
 
-    A process can lower its limit and not raise it. The largest limit of the processes counts, and
-    none if the limit of one of them is unknown. The environment has no UUIDs, so it counts only for
-    containers with one device of the plugin, which is number 0 there.
-    """
-    if not clients:
-        return
-    single = {
-        (statement.pod.uid, statement.container): set(devices).pop()
-        for statement, devices in grants
-        if len(set(devices)) == 1 and Sharing.MPS in statement.sharing
-    }
-    for usage in process_usages:
-        place = usage.pod_uid, usage.container
-        container = builder.containers.get(place)
-        if container is None or single.get(place) != usage.device:
-            continue
-        share = container.shares.get(usage.device)
-        if share is None or not all(pid in clients for pid in usage.pids):
-            continue
-        own = [clients[pid] for pid in usage.pids]
-        memory = [_lower(share.process_limit_bytes, each.memory_bytes.get(0)) for each in own]
-        share.process_limit_bytes = _largest(memory)
-        threads = [_lower(share.process_core_limit_percent, each.thread_percent) for each in own]
-        share.process_core_limit_percent = _largest(threads)
+    def add_region(self, reading: RegionReading) -> None:
+        """Add a region of a container that has not ended."""
+        file, statement, region = reading.file, reading.statement, reading.file.region
+        container = self._container((file.pod_uid, file.container), Scheme.VOLCANO, Source.SHIM)
+        if container.layout or statement is None:  # of another container without a name
+            return
+        container.layout = region.layout
+        container.blocked = region.recent_kernel < 0
+        # The library accepts any priority, HAMi's monitor none below 0.
+        if region.priority >= 0:
+            container.priority = region.priority
+        else:
+            self._reject_numbers(file, f"priority {region.priority}")
+        last = region.last_kernel_time
+        if last is not None and last > self._at + CLOCK_SLACK_SECONDS:
+            self._reject_numbers(file, f"a last kernel at {last}, unix time")
+        else:
+            container.last_kernel_time = last
+        for host_pid in filter(None, reading.host_pids):
+            self._claims.setdefault((file.pod_uid, host_pid), set()).add(file.container)
+        for position, (device, stated) in enumerate(
+            zip(region.devices, statement.shares, strict=True)
+        ):
+            if self._may_have(file, device.uuid):
+                share = container.share(device.uuid)
+                share.vdevice = position
+                share.unlimited = device.memory_limit_bytes == 0
+                share.limit_bytes = stated.memory_bytes
+                share.core_limit_percent = device.core_limit_percent or None
+                self._reject_numbers(file, reading.limit_errors[position])
+                share.accounted = self._possible(file, device.uuid, account(reading, position))
+                self._reject_numbers(file, unreadable(file, position))
 
+    def _reject_numbers(self, file: RegionFile, detail: str) -> None:
+        self._reject(Source.SHIM, file.path, Reason.IMPLAUSIBLE, detail)
 
-def _lower(configured: int | None, own: int | None) -> int | None:
-    """The lower limit of those that are known."""
-    return min((limit for limit in (configured, own) if limit is not None), default=None)
-
-
-def _largest(limits: Iterable[int | None]) -> int | None:
-    """The largest limit; None if one is unknown."""
-    known: list[int] = []
-    for limit in limits:
-        if limit is None:
+    def _possible(self, file: RegionFile, device: str, accounted: Accounted) -> Accounted | None:
+        """The accounted amounts, without impossible ones."""
+        bounds = self._index.ledger.bounds
+        error = bounds.use_error(device, accounted.total or 0)
+        if error:
+            self._reject_numbers(file, error)
             return None
-        known.append(limit)
-    return max(known, default=None)
+        error = bounds.use_error(device, accounted.phantom) if accounted.phantom else ""
+        if error:
+            self._reject_numbers(file, f"dead processes have {error}")
+            return msgspec.structs.replace(accounted, phantom=None)
+        return accounted
 
-
-def _add_resource_claims(builder: UsageBuilder, pairs: Iterable[StatementDevices]) -> None:
-    """Add the containers that use ResourceClaims; Kubernetes limits nothing of them."""
-    for statement, devices in pairs:
-        if builder.is_there((statement.pod.uid, statement.container)):
-            for device in filter(None, devices):
-                _set_limit(builder, statement, device, None)
-
-
-def _add_own(builder: UsageBuilder, own: Iterable[StatementDevices]) -> None:
-    """Add what our own checkpoint has: with CDI the kubelet's does not name the device."""
-    for statement, _ in own:
-        if not builder.is_there((statement.pod.uid, statement.container)):
-            continue
-        origin = statement.source, statement.where
-        for share in statement.shares:
-            if builder.is_missing(share.device):
-                builder.reject(*origin, Reason.UNKNOWN_DEVICE, share.device)
-            else:
-                _set_limit(builder, statement, share.device, share.memory_bytes)
-
-
-def _set_limit(builder: UsageBuilder, statement: Statement, device: str, limit: int | None) -> None:
-    """Set the limit of a share, unless the container's region has set one."""
-    place = statement.pod.uid, statement.container
-    share = builder.container(place, statement.scheme, statement.source).share(device)
-    if share.limit_bytes is None and not share.unlimited:
-        share.limit_bytes = limit
-
-
-# ---------------------------------------------------------------- limit files
-
-
-def _add_limit(builder: UsageBuilder, owned: OwnedLimit) -> None:
-    limit, place = owned.limit, (owned.pod_uid, owned.container)
-    file, named = (Source.LIMIT_FILE, limit.path), bool(owned.pod_uid)
-    if named and builder.presence.of(owned.pod_uid) is False:
-        return
-    device = builder.registry.uuid(limit.device) or builder.registry.find(bus_id(limit.pci_bus_id))
-    if named and builder.is_missing(device):
-        builder.reject(*file, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
-    elif owned.reason is not None and (device or not named):
-        builder.reject(*file, owned.reason, owned.error)
-    elif device and not builder.has_ended(place) and _may_limit(builder, owned, device):
-        share = builder.container(place, limit.scheme, Source.LIMIT_FILE).share(device)
-        share.limit_bytes = limit.memory_bytes
-        share.unlimited = limit.memory_bytes is None
-        share.core_limit_percent = limit.cores_percent
-        share.core_request_percent = limit.cores_request_percent
-
-
-def _may_limit(builder: UsageBuilder, owned: OwnedLimit, device: str) -> bool:
-    """Whether the limit in the file is possible."""
-    limit, place = owned.limit, (owned.pod_uid, owned.container)
-    source, memory = Source.LIMIT_FILE, limit.memory_bytes
-    file, credible = (source, limit.path), builder.credible
-    if tenant_writes(source, limit.scheme) and credible.is_forged(file, place, device):
+    def _may_have(self, file: RegionFile, device: str) -> bool:
+        """Whether nothing contradicts that the region's container has the device."""
+        place = file.pod_uid, file.container
+        allocated = self._index.allocated.get(place)
+        if self._is_missing(device):
+            self._reject(Source.SHIM, file.path, Reason.UNKNOWN_DEVICE, device)
+        elif allocated is None:
+            return not self._is_forged(Source.SHIM, file.path, place, device)
+        elif device not in allocated:
+            self._reject(Source.SHIM, file.path, Reason.DEVICE_NOT_ALLOCATED, device)
+        else:
+            return True
         return False
-    return not memory or credible.limit(file, device, memory) is not None
 
+    def container_of(self, owner: ProcessOwner, pid: int) -> str:
+        """The container of a process; a region that claims it names an unnamed one in a pod.
 
-# ---------------------------------------------------------------- the driver's processes
+        Several regions that claim the same process are no evidence.
+        """
+        name = container_name(owner, self._kubelet.containers)
+        if name or not owner.pod_uid:
+            return name
+        containers = sorted(self._claims.get((owner.pod_uid, pid), ()))
+        if len(containers) > 1:
+            detail = f"pid {pid} is claimed by {', '.join(containers)}"
+            self._reject(Source.SHIM, owner.pod_uid, Reason.FORGED, detail)
+        return containers[0] if len(containers) == 1 else ""
 
+    # ------------------------------------------------------------ the driver's processes
 
-def _add_processes(
-    builder: UsageBuilder,
-    gpu: GpuSample,
-    process_usages: tuple[Usage, ...],
-    unclear: UnclearUse,
-) -> None:
-    """Set the use; it is 0 without processes, unknown if one may be the container's.
+    def add_processes(
+        self, gpu: GpuSample, process_usages: tuple[Usage, ...], unclear: UnclearUse
+    ) -> None:
+        """Set the use; it is 0 without processes, unknown if one may be the container's.
 
-    The utilisation of a container is that of its processes, so it is known only where they are.
-    """
-    for share in builder.shares():
-        if share.device in gpu.processes_known:
-            share.used_bytes = share.processes = 0
-            if share.device in gpu.utilization_known:
-                share.sm_utilization = 0.0
-    for usage in process_usages:
-        place = usage.pod_uid, usage.container
-        share = builder.container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
-        share.used_bytes, share.processes = usage.used_bytes, len(usage.pids)
-        if usage.device in gpu.utilization_known:
-            busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
-            share.sm_utilization = sum(busy)
-    of_named = {(usage.pod_uid, usage.device) for usage in process_usages if usage.container}
-    doubtful = unclear != UnclearUse()
-    for (uid, name), container in builder.containers.items():
-        for share in container.shares.values() if doubtful or not name else ():
-            if name:
-                is_unclear = unclear.has(uid, share.device)
-            else:  # a holder that may be any of its pod's containers
-                idle = not share.processes and (uid, share.device) in of_named
-                is_unclear = idle or share.device in unclear.devices
-            if is_unclear:
-                share.used_bytes = share.processes = share.sm_utilization = None
+        The utilisation of a container is that of its processes, so it is known only where they are.
+        """
+        for share in shares_of(self.containers.values()):
+            if share.device in gpu.processes_known:
+                share.used_bytes = share.processes = 0
+                if share.device in gpu.utilization_known:
+                    share.sm_utilization = 0.0
+        for usage in process_usages:
+            place = usage.pod_uid, usage.container
+            share = self._container(place, Scheme.NONE, Source.PROCESS).share(usage.device)
+            share.used_bytes, share.processes = usage.used_bytes, len(usage.pids)
+            if usage.device in gpu.utilization_known:
+                busy = (gpu.utilization.get((pid, usage.device), 0.0) for pid in usage.pids)
+                share.sm_utilization = sum(busy)
+        of_named = {(usage.pod_uid, usage.device) for usage in process_usages if usage.container}
+        doubtful = unclear != UnclearUse()
+        for (uid, name), container in self.containers.items():
+            for share in container.shares.values() if doubtful or not name else ():
+                if name:
+                    is_unclear = unclear.has(uid, share.device)
+                else:  # a holder that may be any of its pod's containers
+                    idle = not share.processes and (uid, share.device) in of_named
+                    is_unclear = idle or share.device in unclear.devices
+                if is_unclear:
+                    share.used_bytes = share.processes = share.sm_utilization = None
 
 
 def _device_usages(

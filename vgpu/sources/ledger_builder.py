@@ -17,7 +17,7 @@ from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.merge import ResolutionCache
-from vgpu.ledger.node import NodeSamples, node_evidence
+from vgpu.ledger.node import NodeFiles, NodeSamples, read_samples
 from vgpu.ledger.node_usage import node_usage
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.usage import MEMORY_USED
@@ -45,7 +45,7 @@ class LedgerBuilder:
         self._ledger_inputs: Any = None
         self._usage_inputs: Any = None
         self._usage = NodeUsage()
-        self._evidence = Evidence()
+        self._evidence, self._files = Evidence(), NodeFiles()
         self._ledger = merge(self._evidence)
         self._index = LedgerIndex(self._evidence, self._ledger)
 
@@ -54,7 +54,7 @@ class LedgerBuilder:
         inputs = _ledger_inputs(observation)
         if inputs != self._ledger_inputs:
             self._ledger_inputs = None
-            evidence = self._gather(observation)
+            evidence, self._files = self._gather(observation)
             if evidence != self._evidence:
                 self._evidence, self._ledger = evidence, merge(evidence, self._resolutions)
             self._ledger_inputs = inputs
@@ -79,6 +79,7 @@ class LedgerBuilder:
         pods = observation.pods
         return node_usage(
             self._index,
+            self._files,
             gpu=observation.gpu,
             process=observation.process,
             shim=observation.shim,
@@ -89,11 +90,11 @@ class LedgerBuilder:
             at=observation.at,
         )
 
-    def _gather(self, observation: Observation) -> Evidence:
+    def _gather(self, observation: Observation) -> tuple[Evidence, NodeFiles]:
         kubelet, pods = observation.kubelet, observation.pods
         node = pods.node if isinstance(pods, NodeSample) else None
         gpus, illegible = self._registered(node)
-        evidence = node_evidence(
+        evidence, files = read_samples(
             self._codecs,
             NodeSamples(
                 node=self._node,
@@ -114,7 +115,7 @@ class LedgerBuilder:
             memory=self._memory,
         )
         malformed = (*evidence.malformed, *illegible)
-        return msgspec.structs.replace(evidence, malformed=malformed)
+        return msgspec.structs.replace(evidence, malformed=malformed), files
 
     def _registered(self, node: Node | None) -> Gpus:
         """The GPUs that the node's plugins registered at the API server, and what is unreadable."""
