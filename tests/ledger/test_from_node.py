@@ -5,8 +5,8 @@ import msgspec
 from tests.ledger.ledger_values import A, B
 from vgpu.ledger.bounds import UNREGISTERED
 from vgpu.ledger.from_node import devices_of, process_statements
-from vgpu.ledger.limit_files import bus_id, limit_readings
-from vgpu.ledger.regions import Slots, region_reading
+from vgpu.ledger.limit_files import bus_id, limit_reports
+from vgpu.ledger.regions import Slots, region_report
 from vgpu.ledger.statements import Malformed, Statement
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import (
@@ -96,15 +96,15 @@ def region(*slots, memory=2 * GIB, cores=30):
 
 
 def test_a_region_is_a_statement_of_its_limits():
-    statement = region_reading(region(), UNREAD, UNREGISTERED).statement
+    statement = region_report(region(), UNREAD, UNREGISTERED).statement
     assert statement.source is Source.SHIM
     assert (statement.pod.uid, statement.container) == ("u1", "main")
     assert statement.shares == (Share(A, 2 * GIB, 300),)
     assert statement.scheme is Scheme.VOLCANO
     assert statement.where == "/regions/u1_main/x.cache"
-    unlimited = region_reading(region(memory=0, cores=100), UNREAD, UNREGISTERED).statement
+    unlimited = region_report(region(memory=0, cores=100), UNREAD, UNREGISTERED).statement
     assert unlimited.shares == (Share(A),)
-    bare = region_reading(region(cores=0), UNREAD, UNREGISTERED).statement
+    bare = region_report(region(cores=0), UNREAD, UNREGISTERED).statement
     assert bare.shares == (Share(A, 2 * GIB),)
 
 
@@ -114,7 +114,7 @@ def test_a_region_is_alive_if_the_kernel_knows_one_of_its_processes_as_its_pods(
         live = frozenset({"u1"})
         process = None if owners is None else ProcessSample(owners, True, live, pod_pids=pids)
         slots_of = Slots(process, NAMES)
-        return region_reading(region(*slots), slots_of, UNREGISTERED).statement.alive
+        return region_report(region(*slots), slots_of, UNREGISTERED).statement.alive
 
     other = ProcessOwner(CID, "u2", "containerd")
     assert alive([(9, 1), (5, 1)], {5: OWNER})
@@ -158,7 +158,7 @@ def gemini(**changes):
 
 
 def limit_statements(limits, pods, names):
-    stated = [each.stated for each in limit_readings(limits, pods, names, UNREGISTERED)]
+    stated = [each.stated for each in limit_reports(limits, pods, names, UNREGISTERED)]
     statements = [each for each in stated if isinstance(each, Statement)]
     return statements, [each for each in stated if isinstance(each, Malformed)]
 

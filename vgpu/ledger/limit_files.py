@@ -18,7 +18,7 @@ from vgpu.model.units import MILLI_PER_PERCENT
 from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
 
 
-class LimitReading(msgspec.Struct, frozen=True, gc=False):
+class LimitReport(msgspec.Struct, frozen=True, gc=False):
     """A limit file with its container.
 
     Attributes:
@@ -65,12 +65,12 @@ class LimitReading(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def limit_readings(
+def limit_reports(
     limits: Iterable[LimitFile],
     pods: Iterable[PodRef],
     names: Mapping[str, ContainerName],
     bounds: Bounds,
-) -> Iterator[LimitReading]:
+) -> Iterator[LimitReport]:
     """The limit files whose pod is known.
 
     ``pods`` are those that a name may mean, ``names`` is by container id.
@@ -92,18 +92,18 @@ def limit_readings(
         candidates = {limit.pod_uid} - {""} or uids.get((limit.namespace, limit.pod), set())
         if len(candidates) > 1:
             error = f"{len(candidates)} pods {limit.namespace}/{limit.pod}"
-            yield LimitReading(limit, "", "", error, Reason.AMBIGUOUS)
+            yield LimitReport(limit, "", "", error, Reason.AMBIGUOUS)
         for uid in candidates if len(candidates) == 1 else ():
             own_names = containers.get(uid, set())
             named = names.get(limit.container_id)
             only = min(own_names) if len(own_names) == 1 else ""
             name = named.container if named else limit.container or only
             if name and own_names and name not in own_names:
-                yield LimitReading(limit, uid, name, f"no container {name}", Reason.FORGED)
+                yield LimitReport(limit, uid, name, f"no container {name}", Reason.FORGED)
             else:
                 device = limit.device or bus_id(limit.pci_bus_id)
                 error = bounds.limit_error(device, limit.memory_bytes)
-                yield LimitReading(limit, uid, name, limit_error=error)
+                yield LimitReport(limit, uid, name, limit_error=error)
 
 
 def bus_id(text: str) -> str:

@@ -15,9 +15,9 @@ from vgpu.ledger.from_dra import (
 )
 from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
 from vgpu.ledger.from_node import devices_of, process_statements
-from vgpu.ledger.limit_files import LimitReading, limit_readings
+from vgpu.ledger.limit_files import LimitReport, limit_reports
 from vgpu.ledger.owners import pods_with_cgroups, running_containers, started_containers
-from vgpu.ledger.regions import RegionReadings, region_readings
+from vgpu.ledger.regions import RegionReports, region_reports
 from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Malformed, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
@@ -77,8 +77,8 @@ class NodeFiles(msgspec.Struct, frozen=True):
     It changes with every kernel, and the evidence does not.
     """
 
-    regions: RegionReadings = RegionReadings()
-    limits: tuple[LimitReading, ...] = ()
+    regions: RegionReports = RegionReports()
+    limits: tuple[LimitReport, ...] = ()
 
 
 def node_evidence(codecs: Iterable[SchemeCodec], samples: NodeSamples) -> Evidence:
@@ -154,7 +154,7 @@ def read_samples(
     if shim or (process and process.bare):
         by_source[Source.SHIM] = files.regions.statements
     if limits:
-        stated = [reading.stated for reading in files.limits]
+        stated = [report.stated for report in files.limits]
         by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
         malformed += (each for each in stated if isinstance(each, Malformed))
     statements = tuple(statement for given in by_source.values() for statement in given)
@@ -190,8 +190,8 @@ def _read_files(samples: NodeSamples, pods: Iterable[PodRef], bounded: Bounds) -
     names = samples.kubelet.containers if samples.kubelet else {}
     living = pods_with_cgroups(pods, process.live_pods if process else None) if limits else ()
     return NodeFiles(
-        region_readings(samples.shim, process, names, bounded),
-        tuple(limit_readings(limits.limits, living, names, bounded)) if limits else (),
+        region_reports(samples.shim, process, names, bounded),
+        tuple(limit_reports(limits.limits, living, names, bounded)) if limits else (),
     )
 
 

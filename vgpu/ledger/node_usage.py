@@ -21,12 +21,12 @@ from vgpu.ledger.container_usage import (
     shares_of,
 )
 from vgpu.ledger.index import LedgerIndex, StatementDevices
-from vgpu.ledger.limit_files import LimitReading
+from vgpu.ledger.limit_files import LimitReport
 from vgpu.ledger.liveness import Presence
 from vgpu.ledger.node import NodeFiles
 from vgpu.ledger.nvidia_sharing import add_sharing, lower_to_clients, registered_replicas
 from vgpu.ledger.owners import Place, container_name
-from vgpu.ledger.regions import Accounted, RegionReading, account, unreadable
+from vgpu.ledger.regions import Accounted, RegionReport, account, unreadable
 from vgpu.ledger.statements import tenant_writes
 from vgpu.ledger.usage import (
     DeviceUsage,
@@ -78,8 +78,8 @@ def node_usage(
     presence = Presence(process.live_pods if process else None, phases)
     owners = process.owners if process and process.sees_host else None
     usage = _UsageBuilder(index, presence, kubelet or KubeletSample({}, {}), finished, at)
-    for reading in files.regions.on_node:
-        usage.add_region_on_node(reading)
+    for report in files.regions.on_node:
+        usage.add_region_on_node(report)
     replicas = registered_replicas(kubelet.replicas if kubelet else {}, index.registry)
     for pairs in (index.grants, index.resource_claims):
         usage.add_allocations(pairs)
@@ -87,8 +87,8 @@ def node_usage(
     usage.add_allocations(index.own)
     for limit in files.limits:
         usage.add_limit(limit)
-    for reading in files.regions.inside:
-        usage.add_region(reading)
+    for report in files.regions.inside:
+        usage.add_region(report)
     devices: Mapping[str, DeviceUsage] = {}
     process_usages: tuple[Usage, ...] = ()
     if gpu is not None and process is not None and owners is not None:
@@ -224,24 +224,24 @@ class _UsageBuilder:
 
     # ------------------------------------------------------------ files of the sharing libraries
 
-    def add_limit(self, reading: LimitReading) -> None:
+    def add_limit(self, report: LimitReport) -> None:
         """Add a limit file, if it can be true."""
-        limit, place = reading.limit, (reading.pod_uid, reading.container)
-        path, is_named = limit.path, bool(reading.pod_uid)
+        limit, place = report.limit, (report.pod_uid, report.container)
+        path, is_named = limit.path, bool(report.pod_uid)
         source = Source.LIMIT_FILE
-        if is_named and self._presence.of(reading.pod_uid) is False:
+        if is_named and self._presence.of(report.pod_uid) is False:
             return
-        device = self._registry.uuid(reading.device)
+        device = self._registry.uuid(report.device)
         if is_named and self._is_missing(device):
             self._reject(source, path, Reason.UNKNOWN_DEVICE, device or limit.pci_bus_id)
-        elif reading.reason is not None and (device or not is_named):
-            self._reject(source, path, reading.reason, reading.error)
+        elif report.reason is not None and (device or not is_named):
+            self._reject(source, path, report.reason, report.error)
         elif device and not self._has_ended(place):
             tenants = tenant_writes(source, limit.scheme)
             if tenants and self._is_forged(source, path, place, device):
                 return
-            if reading.limit_error:
-                self._reject(source, path, Reason.IMPLAUSIBLE, reading.limit_error)
+            if report.limit_error:
+                self._reject(source, path, Reason.IMPLAUSIBLE, report.limit_error)
                 return
             share = self._container(place, limit.scheme, source).share(device)
             share.limit_bytes = limit.memory_bytes
@@ -249,16 +249,16 @@ class _UsageBuilder:
             share.core_limit_percent = limit.cores_percent
             share.core_request_percent = limit.cores_request_percent
 
-    def add_region_on_node(self, reading: RegionReading) -> None:
+    def add_region_on_node(self, report: RegionReport) -> None:
         """Add a region that the plugin created."""
-        file = reading.file
+        file = report.file
         if self._has_ended((file.pod_uid, file.container)):
             self._add_leftover(file)
-        elif reading.first:
-            detail = f"this container already has {reading.first}"
+        elif report.first:
+            detail = f"this container already has {report.first}"
             self._reject(Source.SHIM, file.path, Reason.AMBIGUOUS, detail)
         else:
-            self.add_region(reading)
+            self.add_region(report)
 
     def _add_leftover(self, file: RegionFile) -> None:
         uid = file.pod_uid
@@ -271,9 +271,9 @@ class _UsageBuilder:
         container = self._container((uid, file.container), Scheme.VOLCANO, Source.SHIM)
         container.layout, container.phase = file.region.layout, Phase.RELEASED
 
-    def add_region(self, reading: RegionReading) -> None:
+    def add_region(self, report: RegionReport) -> None:
         """Add a region of a container that has not ended."""
-        file, statement, region = reading.file, reading.statement, reading.file.region
+        file, statement, region = report.file, report.statement, report.file.region
         container = self._container((file.pod_uid, file.container), Scheme.VOLCANO, Source.SHIM)
         if container.layout or statement is None:  # of another container without a name
             return
@@ -289,7 +289,7 @@ class _UsageBuilder:
             self._reject_numbers(file, f"a last kernel at {last}, unix time")
         else:
             container.last_kernel_time = last
-        for host_pid in filter(None, reading.host_pids):
+        for host_pid in filter(None, report.host_pids):
             self._claims.setdefault((file.pod_uid, host_pid), set()).add(file.container)
         for position, (device, stated) in enumerate(
             zip(region.devices, statement.shares, strict=True)
@@ -300,8 +300,8 @@ class _UsageBuilder:
                 share.unlimited = device.memory_limit_bytes == 0
                 share.limit_bytes = stated.memory_bytes
                 share.core_limit_percent = device.core_limit_percent or None
-                self._reject_numbers(file, reading.limit_errors[position])
-                share.accounted = self._possible(file, device.uuid, account(reading, position))
+                self._reject_numbers(file, report.limit_errors[position])
+                share.accounted = self._possible(file, device.uuid, account(report, position))
                 self._reject_numbers(file, unreadable(file, position))
 
     def _reject_numbers(self, file: RegionFile, detail: str) -> None:

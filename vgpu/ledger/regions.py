@@ -49,7 +49,7 @@ class Accounted(msgspec.Struct, frozen=True, gc=False):
     sm_utilization: float | None
 
 
-class RegionReading(msgspec.Struct, frozen=True, gc=False):
+class RegionReport(msgspec.Struct, frozen=True, gc=False):
     """A region with its container.
 
     Attributes:
@@ -68,26 +68,26 @@ class RegionReading(msgspec.Struct, frozen=True, gc=False):
     limit_errors: tuple[str, ...] = ()
 
 
-class RegionReadings(msgspec.Struct, frozen=True):
+class RegionReports(msgspec.Struct, frozen=True):
     """All regions of a node: those that the plugin has created, and those inside of containers."""
 
-    on_node: tuple[RegionReading, ...] = ()
-    inside: tuple[RegionReading, ...] = ()
+    on_node: tuple[RegionReport, ...] = ()
+    inside: tuple[RegionReport, ...] = ()
 
     @property
     def statements(self) -> Iterator[Statement]:
         """The statements of the regions that count."""
-        for reading in (*self.on_node, *self.inside):
-            if reading.statement is not None:
-                yield reading.statement
+        for report in (*self.on_node, *self.inside):
+            if report.statement is not None:
+                yield report.statement
 
 
-def region_readings(
+def region_reports(
     shim: ShimSample | None,
     process: ProcessSample | None,
     names: Mapping[str, ContainerName],
     bounds: Bounds,
-) -> RegionReadings:
+) -> RegionReports:
     """Read all regions; of each container the first that the plugin has created counts.
 
     A region inside counts where there is no such region. A container without a name may be any of
@@ -95,24 +95,24 @@ def region_readings(
     """
     slots = Slots(process, names)
     first: dict[Place, RegionFile] = {}
-    on_node: list[RegionReading] = []
+    on_node: list[RegionReport] = []
     for file in shim.files if shim else ():
         counted = first.setdefault((file.pod_uid, file.container), file)
         is_counted = counted is file
         on_node.append(
-            region_reading(file, slots, bounds)
+            region_report(file, slots, bounds)
             if is_counted
-            else RegionReading(file, first=counted.path)
+            else RegionReport(file, first=counted.path)
         )
     taken = set(first)
-    inside: list[RegionReading] = []
+    inside: list[RegionReport] = []
     for owner, path, region in process.bare if process else ():
         place = owner.pod_uid, container_name(owner, names)
         if place not in taken:
-            inside.append(region_reading(RegionFile(path, *place, region), slots, bounds))
+            inside.append(region_report(RegionFile(path, *place, region), slots, bounds))
         if place[1]:
             taken.add(place)
-    return RegionReadings(tuple(on_node), tuple(inside))
+    return RegionReports(tuple(on_node), tuple(inside))
 
 
 class Slots:
@@ -155,7 +155,7 @@ class Slots:
         return 0 if pids.complete else None
 
 
-def region_reading(file: RegionFile, slots: Slots, bounds: Bounds) -> RegionReading:
+def region_report(file: RegionFile, slots: Slots, bounds: Bounds) -> RegionReport:
     """Read a region that counts; its statement is alive if a process of its pod is in it."""
     host_pids = tuple([slots.host_pid(slot, file) for slot in file.region.processes])
     errors: list[str] = []
@@ -176,19 +176,19 @@ def region_reading(file: RegionFile, slots: Slots, bounds: Bounds) -> RegionRead
         alive=any(host_pids),
         where=file.path,
     )
-    return RegionReading(file, statement, "", host_pids, tuple(errors))
+    return RegionReport(file, statement, "", host_pids, tuple(errors))
 
 
-def account(reading: RegionReading, position: int) -> Accounted:
+def account(report: RegionReport, position: int) -> Accounted:
     """Add up what a region claims for its device at ``position``. For each counter
 
     sum = Σ counter(slot) over live slots, if no slot that may live has an unknown part
     """
-    region = reading.file.region
+    region = report.file.region
     live: list[RegionUse] = []
     dead: list[RegionUse] = []
     unclear: list[RegionUse] = []
-    for slot, pid in zip(region.processes, reading.host_pids, strict=True):
+    for slot, pid in zip(region.processes, report.host_pids, strict=True):
         (unclear if pid is None else live if pid else dead).append(slot.used[position])
     context, module = _sum(_CONTEXT, live, unclear), _sum(_MODULE, live, unclear)
     data, total = _sum(_DATA, live, unclear), _sum(_TOTAL, live, unclear)
