@@ -12,7 +12,7 @@ from vgpu.model.allocation import Share
 from vgpu.model.names import Phase, Scheme, Source
 from vgpu.model.objects import BOUND_DEVICE, Container, ContainerState, Node
 from vgpu.model.units import GIB
-from vgpu.schemes.counted_claims import REQUESTS_NOTHING
+from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.gaia.codec import Gaia
 from vgpu.schemes.gpushare.codec import Gpushare
 from vgpu.schemes.kubeshare.codec import KubeShare
@@ -229,8 +229,8 @@ def test_annotations_of_a_pod_that_requests_nothing_hold_nothing_and_are_reporte
         ledger = of_node(volcano_pod("u1", A), volcano_pod("u2", A, containers=containers))
         assert where(ledger) == {("u1", "main"): [A]}
         assert entry(ledger, A).held.memory_bytes == GIB
-        assert [(each.pod.uid, each.detail) for each in ledger.malformed] == [
-            ("u2", REQUESTS_NOTHING)
+        assert [(each.pod.uid, each.problem) for each in ledger.malformed] == [
+            ("u2", ClaimProblem.REQUESTS_NOTHING)
         ]
 
 

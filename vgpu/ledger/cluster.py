@@ -21,7 +21,7 @@ from vgpu.model.allocation import Device
 from vgpu.model.names import Source
 from vgpu.model.objects import Node, Pod, holds_devices
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.counted_claims import CLAIMS_LESS, CLAIMS_MORE
+from vgpu.schemes.counted_claims import OTHER_AMOUNT
 from vgpu.schemes.kubeshare.node import with_handles
 from vgpu.schemes.nvidia.resources import PREFIX
 
@@ -204,7 +204,7 @@ def _sized(
 def _depends_on_node(pod: Pod, reading: Reading) -> bool:
     if not pod.node:
         return bool(reading.claims)
-    return any(each.detail in (CLAIMS_LESS, CLAIMS_MORE) for each in reading.malformed)
+    return any(each.problem in OTHER_AMOUNT for each in reading.malformed)
 
 
 def _reserved_here(pod: Pod, anywhere: Reading, here: Reading) -> Reading:

@@ -12,13 +12,7 @@ from vgpu.model.names import ContainerKind, Phase, PodRef, Source
 from vgpu.model.objects import ContainerState, Node, Pod, holds_devices
 from vgpu.model.units import MOST_DEVICE_MEMORY, MOST_DEVICE_MILLI, exact_size, percentage
 from vgpu.schemes.codec import ClaimError, SchemeCodec
-from vgpu.schemes.counted_claims import (
-    CLAIMS_LESS,
-    CLAIMS_MORE,
-    OTHER_NODE,
-    CountedClaim,
-    counted_claim,
-)
+from vgpu.schemes.counted_claims import OTHER_AMOUNT, ClaimProblem, CountedClaim, counted_claim
 from vgpu.schemes.mig import mig_slot
 from vgpu.schemes.other_schedulers import other_scheduler
 from vgpu.schemes.pod_requests import Basis
@@ -78,13 +72,14 @@ def read_pod(
             continue
         own = devices.get(codec.name, {})
         counted = counted_claim(pod, codec, own, advertised, resolves_defaults=False)
-        if on_node and counted.problem in (CLAIMS_LESS, CLAIMS_MORE):
+        if on_node and counted.problem in OTHER_AMOUNT:
             counted = CountedClaim(counted.basis, codec.claim(pod))
         claim = counted.claim
-        if counted.problem == OTHER_NODE:
+        if counted.problem is ClaimProblem.OTHER_NODE:
             claim = codec.claim(pod)  # the ledger reports that it is for another node
-        elif counted.problem:
-            malformed[Malformed(ref, "", codec.scheme, counted.problem)] = None
+        elif counted.detail:
+            wrong = Malformed(ref, "", codec.scheme, counted.detail, counted.problem)
+            malformed[wrong] = None
         if claim is not None:
             if counted.basis is Basis.NAMED:  # it decides on which node a reservation is
                 claims.insert(named, claim)

@@ -14,6 +14,7 @@ from vgpu.model.allocation import Device, Request, Share
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.objects import Pod
 from vgpu.model.resource_claims import ResourceClaimDevice
+from vgpu.schemes.counted_claims import ClaimProblem
 
 PRECEDENCE = (
     Source.PROCESS,
@@ -122,13 +123,14 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
 class Malformed(msgspec.Struct, frozen=True, gc=False):
     """A text that could not become a statement, or that makes one doubtful.
 
-    ``pod`` is None for a node's text.
+    ``pod`` is None for a node's text. ``problem`` is that of the pod's claim, where it has one.
     """
 
     pod: PodRef | None
     container: str
     scheme: Scheme
     detail: str
+    problem: ClaimProblem | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True):

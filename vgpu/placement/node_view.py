@@ -34,7 +34,7 @@ from vgpu.placement.result import (
     PlacementRefusal,
 )
 from vgpu.schemes.codec import ClaimError
-from vgpu.schemes.counted_claims import CLAIMS_LESS, counted_claim
+from vgpu.schemes.counted_claims import ClaimProblem, counted_claim
 from vgpu.schemes.pod_requests import Basis, basis_of
 
 NEVER_SEEN: Final[Mapping[str, float]] = {}
@@ -317,7 +317,7 @@ def held_by(
     shares = () if counted.claim is None else peak_shares(pod, counted.claim)
     groups = scheme.wishes(pod).groups if shares else ()
     claimed = None
-    if counted.problem == CLAIMS_LESS:
+    if counted.problem is ClaimProblem.CLAIMS_LESS:
         shown = counted_claim(
             pod, scheme.codec, devices, node.advertised, resolves_defaults=False
         ).claim

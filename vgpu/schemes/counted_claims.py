@@ -23,6 +23,7 @@ from msgspec import structs
 from vgpu.model.allocation import Allocation, Claim, Device, Request, Share
 from vgpu.model.names import ContainerKind
 from vgpu.model.objects import Pod
+from vgpu.model.reasons import Explained
 from vgpu.model.units import MOST_DEVICE_MEMORY, WHOLE_DEVICE_PERCENT
 from vgpu.schemes.codec import ClaimError, SchemeCodec
 from vgpu.schemes.mig import mig_slot, physical
@@ -34,21 +35,29 @@ from vgpu.schemes.pod_requests import (
     unnamed_units,
 )
 
-REQUESTS_NOTHING: Final = "the annotations claim GPUs, but no container requests a GPU"
-"""The remark about a claim of a pod that requests nothing of the system."""
+
+class ClaimProblem(Explained):
+    """Why a claim that can be read does not count as it is; ``explanation`` is the text for people.
+
+    ``CLAIMS_MORE`` counts as less than it has, ``CLAIMS_LESS`` as more. Of ``OTHER_NODE``, a bound
+    pod's claim, no GPU of its own node is known.
+    """
+
+    REQUESTS_NOTHING = (
+        "requests_nothing",
+        "the annotations claim GPUs, but no container requests a GPU",
+    )
+    CLAIMS_MORE = "claims_more", "the annotations claim more than the containers request"
+    CLAIMS_LESS = "claims_less", "the annotations claim less than the containers request"
+    FEWER_GPUS = (
+        "fewer_gpus",
+        "the annotations claim fewer GPUs of the node than the containers request",
+    )
+    OTHER_NODE = "other_node", "the annotations claim GPUs of another node"
 
 
-CLAIMS_MORE: Final = "the annotations claim more than the containers request"
-"""The problem of a claim that counts as less than it has."""
-
-
-CLAIMS_LESS: Final = "the annotations claim less than the containers request"
-"""The problem of a claim that counts as more than it has."""
-
-
-OTHER_NODE: Final = "the annotations claim GPUs of another node"
-"""The problem of a bound pod's claim that names another node: no GPU of its own node is known."""
-
+OTHER_AMOUNT: Final = frozenset({ClaimProblem.CLAIMS_MORE, ClaimProblem.CLAIMS_LESS})
+"""The problems of a claim that counts as more or less than it has."""
 
 _NO_DEVICES: Final[Mapping[str, Device]] = {}
 
@@ -60,15 +69,22 @@ class CountedClaim(msgspec.Struct, frozen=True, gc=False):
         basis: how the pod requests the system.
         claim: the part of the claim that counts; None if nothing does.
         missing: what a bound pod requests, and of which no GPU is known.
-        problem: why the annotations do not count as they are; "" if they do.
+        problem: why the claim does not count as it is; None if it does.
+        error: another problem, as text: it cannot be read, or has too many GPUs; "" without one.
         unread: whether the claim cannot be read.
     """
 
     basis: Basis
     claim: Claim | None = None
     missing: tuple[Request, ...] = ()
-    problem: str = ""
+    problem: ClaimProblem | None = None
+    error: str = ""
     unread: bool = False
+
+    @property
+    def detail(self) -> str:
+        """Why the annotations do not count as they are, as text; "" if they do."""
+        return self.error if self.problem is None else self.problem.explanation
 
 
 NOTHING: Final = CountedClaim(Basis.NOTHING)
@@ -89,26 +105,27 @@ def counted_claim(
     Without ``resolves_defaults`` an amount that the request leaves to the system counts as it was
     claimed, if that is more than nothing: no object of the API server has HAMi's ``defaultMemory``.
     """
-    claim, problem, unread = _claim(pod, codec, devices)
+    claim, error, unread = _claim(pod, codec, devices)
     basis = basis_of(pod, codec, advertised)
-    nothing = CountedClaim(basis, problem=problem, unread=unread)
+    nothing = CountedClaim(basis, error=error, unread=unread)
     if basis is Basis.NOTHING:
         is_claiming = claim is not None or unread
-        return structs.replace(nothing, problem=REQUESTS_NOTHING) if is_claiming else NOTHING
+        problem = ClaimProblem.REQUESTS_NOTHING
+        return CountedClaim(basis, problem=problem, unread=unread) if is_claiming else NOTHING
     if pod.gated and not pod.node:
         return CountedClaim(basis)
     if basis is Basis.NAMED and pod.node:
         if claim is not None and claim.node not in ("", pod.node):
-            claim, nothing = None, structs.replace(nothing, problem=OTHER_NODE)
+            claim, nothing = None, CountedClaim(basis, problem=ClaimProblem.OTHER_NODE)
         rule = _Amounts(codec, devices, resolves_defaults=resolves_defaults)
         return _at_least(pod, rule, claim, known_requests(pod, codec), nothing)
     if claim is None:
         return nothing
     if basis is Basis.NAMED:
-        claim, problem = _at_most(_Amounts(codec, devices), claim, known_requests(pod, codec))
-    elif basis is Basis.UNNAMED:
-        claim, problem = _on_few_gpus(claim, unnamed_units(pod, advertised))
-    return CountedClaim(basis, claim, problem=problem)
+        return _at_most(_Amounts(codec, devices), claim, known_requests(pod, codec))
+    if basis is Basis.UNNAMED:
+        claim, error = _on_few_gpus(claim, unnamed_units(pod, advertised))
+    return CountedClaim(basis, claim, error=error)
 
 
 def empty_claim(
@@ -134,7 +151,8 @@ def empty_claim(
     )
     claim, _, is_unread = _claim(pod, codec, _NO_DEVICES)
     is_claiming = claim is not None or is_unread
-    return (*counted, *((REQUESTS_NOTHING,) if is_claiming else ()))
+    remark = ClaimProblem.REQUESTS_NOTHING.explanation
+    return (*counted, *((remark,) if is_claiming else ()))
 
 
 def _claim(
@@ -275,9 +293,11 @@ def _at_least(
         )
     is_changed = is_raised or is_cut
     counted = structs.replace(claim, allocations=tuple(allocations)) if is_changed else claim
-    problem = CLAIMS_LESS if is_raised else CLAIMS_MORE if is_cut else ""
-    if missing and not problem:
-        problem = "the annotations claim fewer GPUs of the node than the containers request"
+    problem = None
+    if is_changed:
+        problem = ClaimProblem.CLAIMS_LESS if is_raised else ClaimProblem.CLAIMS_MORE
+    elif missing:
+        problem = ClaimProblem.FEWER_GPUS
     return CountedClaim(nothing.basis, counted, tuple(missing), problem)
 
 
@@ -328,7 +348,7 @@ def _covers(app: Request, init: Request) -> bool:
     )
 
 
-def _at_most(rule: _Amounts, claim: Claim, requests: Iterable[Request]) -> tuple[Claim, str]:
+def _at_most(rule: _Amounts, claim: Claim, requests: Iterable[Request]) -> CountedClaim:
     """The claim of a pod that is not bound, no larger than what the pod requests."""
     asked = {request.container: request for request in requests}
     allocations = []
@@ -341,8 +361,9 @@ def _at_most(rule: _Amounts, claim: Claim, requests: Iterable[Request]) -> tuple
     is_more = _total(claim.allocations) > _total(allocations) or any(
         map(_exceeds, claim.allocations, allocations)
     )
-    problem = CLAIMS_MORE if is_more else ""
-    return structs.replace(claim, allocations=tuple(allocations)), problem
+    counted = structs.replace(claim, allocations=tuple(allocations))
+    problem = ClaimProblem.CLAIMS_MORE if is_more else None
+    return CountedClaim(Basis.NAMED, counted, problem=problem)
 
 
 def _exceeds(claimed: Allocation, counted: Allocation) -> bool:

@@ -16,7 +16,7 @@ from vgpu.model.names import PodRef
 from vgpu.model.objects import MalformedObject
 from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.result import PlacementReason
-from vgpu.schemes.counted_claims import REQUESTS_NOTHING
+from vgpu.schemes.counted_claims import ClaimProblem
 from vgpu.schemes.registry import registry
 from vgpucli.explain.known_objects import KnownNode
 from vgpucli.explain.model import (
@@ -153,7 +153,7 @@ def _records(evidence: KnownNode) -> ExplainedStep:
     unread = tuple(
         one_line(each.detail if each.pod is None else f"{_pod_text(each.pod)}: {each.detail}")
         for each in evidence.ledger.malformed
-        if each.detail != REQUESTS_NOTHING
+        if each.problem is not ClaimProblem.REQUESTS_NOTHING
     )
     if view is not None and view.reason is not None:
         return _failed(WayStep.RECORDS, StepReason.of(view.reason), view.detail, *unread)

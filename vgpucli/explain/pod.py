@@ -26,7 +26,7 @@ from vgpu.model.units import count, percentage, rounded_size
 from vgpu.placement.candidate import PodDemand
 from vgpu.placement.result import OF_QUOTA, PlacementReason, PlacementRefusal
 from vgpu.quota.resources import CORES, MEMORY
-from vgpu.schemes.counted_claims import REQUESTS_NOTHING
+from vgpu.schemes.counted_claims import ClaimProblem
 from vgpucli.explain.known_objects import KnownPod, node_groups
 from vgpucli.explain.model import (
     ExplainedStep,
@@ -110,9 +110,12 @@ def _request(evidence: KnownPod) -> ExplainedStep:
         text = f"our scheduler would refuse this request: {demanded.text}"
         return _passed(WayStep.REQUEST, text)
     message = demanded.message if demanded.message != demanded.reason.explanation else ""
-    claiming = (wrong.detail for wrong in evidence.reading.malformed)
-    remark = next((detail for detail in claiming if detail == REQUESTS_NOTHING), "")
-    texts = filter(None, (message, demanded.container, remark))
+    remarks = (
+        wrong.detail
+        for wrong in evidence.reading.malformed
+        if wrong.problem is ClaimProblem.REQUESTS_NOTHING
+    )
+    texts = filter(None, (message, demanded.container, next(remarks, "")))
     return _failed(WayStep.REQUEST, demanded.reason, *texts)
 
 
@@ -427,7 +430,7 @@ def _unreadable(evidence: KnownPod) -> tuple[str, ...]:
     return tuple(
         one_line(malformed.detail)
         for malformed in evidence.reading.malformed
-        if malformed.detail != REQUESTS_NOTHING
+        if malformed.problem is not ClaimProblem.REQUESTS_NOTHING
     )
 
 
