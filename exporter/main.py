@@ -23,7 +23,7 @@ from vgpu.program import logs, termination
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
 from vgpu.program.output import say_document
-from vgpu.program.process import build_info, process_numbers
+from vgpu.program.process import build_info
 from vgpu.program.termination import exit_now
 from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
@@ -128,13 +128,9 @@ def open_api(
         collectors.resource_claims = Collector("dra", resource_claims.sample)
 
 
-def make_sampler(
-    options: ExporterOptions,
-    driver: GpuSource | None,
-    own: Callable[[], Mapping[str, float]] | None = None,
-) -> Sampler:
-    """The sampler of these options; ``driver`` None is a node without the nvml collector."""
-    settings = SamplerSettings(
+def sampler_settings(options: ExporterOptions) -> SamplerSettings:
+    """The sampler's settings, from the flags."""
+    return SamplerSettings(
         node=node_name(options),
         interval=options.sample_interval,
         timeout=options.sample_timeout,
@@ -146,7 +142,16 @@ def make_sampler(
         expected_gpus=options.nvml_expected_gpus,
         build=build_info(),
     )
-    return Sampler(settings, open_collectors(options, driver), driver, own or process_numbers(None))
+
+
+def make_sampler(
+    options: ExporterOptions,
+    driver: GpuSource | None,
+    own: Callable[[], Mapping[str, float]] | None = None,
+) -> Sampler:
+    """The sampler of these options; ``driver`` None is a node without the nvml collector."""
+    collectors = open_collectors(options, driver)
+    return Sampler(sampler_settings(options), collectors, driver, own or own_numbers(None))
 
 
 def run(

@@ -34,7 +34,7 @@ from vgpu.sources.samples import CollectorRow, NodeSample, Observation
 
 log = logging.getLogger(__name__)
 
-_Made = TypeVar("_Made")
+_Part = TypeVar("_Part")
 
 COLLECTORS: Final[Mapping[Source, str]] = {
     Source.SHIM: "shim",
@@ -175,7 +175,7 @@ class Sampler:
                 try:
                     self.sample()
                 except Exception:  # also for want of memory
-                    log.exception("a sample failed: its data is withdrawn, and sampling goes on")
+                    log.exception("sample failed; the page has no data of the node")
                     self._withdraw()
                 if self.fatal is not None:
                     on_fatal()
@@ -211,7 +211,7 @@ class Sampler:
                     self._waits = True
                     driver.wait_xids(XID_WAIT_SECONDS)
                 except Exception:
-                    log.exception("waiting for XIDs failed on a defect")
+                    log.exception("unexpected error while waiting for XIDs")
                     self._stop.wait(XID_WAIT_SECONDS)
                 finally:
                     self._waits = False
@@ -254,10 +254,10 @@ class Sampler:
         nvml = self._collectors.nvml
         if nvml is not None and nvml.fatal is not None:
             self.fatal = str(nvml.fatal)
-        ledger = self._guarded("the ledger", lambda: self._ledger_builder.ledger(seen))
-        totals = self._guarded("the sums", lambda: self._totals(ledger, seen))
-        usage = self._guarded("the join", lambda: self._usage(ledger, seen))
-        units = self._guarded("the units", lambda: self._unit_rows(ledger, seen))
+        ledger = self._guarded("ledger", lambda: self._ledger_builder.ledger(seen))
+        totals = self._guarded("sums", lambda: self._totals(ledger, seen))
+        usage = self._guarded("usage", lambda: self._usage(ledger, seen))
+        units = self._guarded("units", lambda: self._unit_rows(ledger, seen))
         page = self._render(now, seen, usage, totals, units or ())
         for form, asked in list(self._asked.items()):
             if self._passes - asked <= KEEP_READY_PAGES:
@@ -280,7 +280,7 @@ class Sampler:
             self._forget()
             page = self._render(time.time(), Observation(), NodeUsage(), is_withdrawn=True)
         except Exception:
-            log.exception("no page can be rendered: scrapes fail until the next sample")
+            log.exception("page cannot be rendered; scrapes fail until the next sample")
         self._page = page
 
     def _totals(self, ledger: Ledger | None, seen: Observation) -> AllocationTotals | None:
@@ -309,7 +309,7 @@ class Sampler:
         """What containers have and use by this pass; nothing without a ledger."""
         return self._ledger_builder.usage(seen) if ledger else NodeUsage()
 
-    def _guarded(self, what: str, make: Callable[[], _Made]) -> _Made | None:
+    def _guarded(self, part: str, make: Callable[[], _Part]) -> _Part | None:
         """The result of ``make``; None if that fails.
 
         After a defect of ours, the new page lacks the data, instead of an old page staying.
@@ -318,7 +318,7 @@ class Sampler:
             return make()
         except Exception:
             self._defects += 1
-            log.exception("%s failed on a defect", what)
+            log.exception("unexpected error; the page lacks a part", extra={"part": part})
             return None
 
     def _render(
@@ -358,7 +358,7 @@ class Sampler:
             xids_watched=driver.xids_watched() if driver else frozenset(),
             build=settings.build,
             own={
-                **(self._guarded("the reading of our own numbers", self._own_numbers) or {}),
+                **(self._guarded("own metrics", self._own_numbers) or {}),
                 **({} if heard_at is None else {"vgpu_api_heard_timestamp_seconds": heard_at}),
                 "vgpu_join_failures_total": self._defects,
                 "vgpu_dropped_series": self._dropped,

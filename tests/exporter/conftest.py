@@ -4,11 +4,13 @@ import msgspec
 import pytest
 
 from exporter.flags import ExporterOptions
-from exporter.main import make_sampler
+from exporter.main import open_collectors, sampler_settings
+from exporter.sampler import Sampler
 from simulator.demo import demo
 from simulator.node import SimulatedNode
 from tests.support.waiting import WAIT_SECONDS
-from vgpucli.this_node import on_node
+from vgpu.program.process import own_numbers
+from vgpucli.demo.command import on_node
 
 
 class Bench:
@@ -22,12 +24,19 @@ class Bench:
         options = on_node(
             ExporterOptions(sample_interval=600.0, sample_timeout=WAIT_SECONDS), self.node
         )
-        self.sampler = make_sampler(msgspec.structs.replace(options, **changes), self.driver)
+        options = msgspec.structs.replace(options, **changes)
+        self.settings = sampler_settings(options)
+        self.collectors = open_collectors(options, self.driver)
+        self.read_own = own_numbers(None)
+        self.restart()
 
-    def hurry(self, timeout):
-        """From now on a pass waits so long for its collectors, in seconds."""
-        hasty = msgspec.structs.replace(self.sampler._settings, timeout=timeout)
-        self.sampler._settings = hasty
+    def restart(self, **changes):
+        """Another sampler, with changed settings, over the same collectors and their data."""
+        settings = msgspec.structs.replace(self.settings, **changes)
+        self.sampler = Sampler(settings, self.collectors, self.driver, self.own)
+
+    def own(self):
+        return self.read_own()
 
     def move(self, t):
         self.t = t

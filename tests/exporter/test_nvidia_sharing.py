@@ -427,7 +427,7 @@ def test_only_a_node_with_nvidias_plugin_has_its_series():
 
 def test_a_node_without_the_new_schemes_serves_the_same_bytes(make_bench, monkeypatch):
     """The demo's node has Volcano, HAMi, gpushare, gpu-manager and KubeShare, and each problem."""
-    collectors = make_bench().sampler._collectors
+    collectors = make_bench().collectors
     seen = observe(collectors, 1_790_000_000.0, WAIT_SECONDS, 600.0)
 
     def page(tables):

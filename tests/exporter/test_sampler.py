@@ -169,7 +169,7 @@ def test_a_hung_driver_is_told_withdrawn_when_stale_and_never_called_twice(make_
     before = until_series(bench, works, "the driver works").get(late, 0)
     calls = bench.driver.calls()["sample"].count
     bench.driver.hang(HANG_SECONDS)
-    bench.hurry(2 * interval)
+    bench.restart(timeout=2 * interval)
     found = series(bench.sampler.sample())
     assert found['vgpu_collector_success{collector="nvml"}'] == 0
     found = until_series(
@@ -212,7 +212,7 @@ def short_of_descriptors(collectors, name):
 @pytest.mark.parametrize("name", ["shim", "kubelet", "limits"])
 def test_short_of_descriptors_a_collector_says_so_and_nobody_is_accused(bench, name):
     before = series(bench.sampler.sample())
-    over = short_of_descriptors(bench.sampler._collectors, name)
+    over = short_of_descriptors(bench.collectors, name)
     Path(bench.node.paths.log_dir, "ml_new_99999999-0000-0000-0000-000000000000").mkdir()
     found = series(bench.sampler.sample())
     assert found[f'vgpu_collector_success{{collector="{name}"}}'] == 0
@@ -272,14 +272,14 @@ def test_a_form_in_use_is_made_before_the_page_is_published(bench, monkeypatch):
 
 
 def test_it_samples_every_interval_until_it_is_stopped(make_bench):
-    bench = make_bench(sample_interval=0.1)
+    bench, others = make_bench(sample_interval=0.1), set(threading.enumerate())
     bench.sampler.start(on_fatal=lambda: None)
     bench.sampler.watch_xids()
     page = first_page(bench)
     wait_until(lambda: bench.sampler.page is not page, "another page")
     assert bench.sampler.stop(grace=WAIT_SECONDS)
-    (sampling,) = (each for each in bench.sampler._threads if each.name == "sampler")
-    assert not sampling.is_alive()  # nobody is left who could sample
+    left = {thread.name for thread in set(threading.enumerate()) - others}
+    assert "sampler" not in left  # nobody is left who could sample
 
 
 def test_a_replaced_driver_ends_the_process(bench):
@@ -343,7 +343,7 @@ def test_a_defect_in_the_join_costs_the_data_and_not_the_page(bench, monkeypatch
 def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeypatch):
     whole = series(bench.sampler.sample())
     monkeypatch.setattr(sampler_module, "allocation_totals", lambda *_: 1 // 0)
-    bench.sampler._summed = None  # as with a new ledger
+    bench.restart()  # as with a new ledger
     found = series(bench.sampler.sample())
     assert found["vgpu_join_failures_total"] == 1
     assert not starting(found, "vgpu_allocation_")
@@ -356,9 +356,9 @@ def test_a_defect_in_the_ledger_costs_the_ledger_and_nothing_else(bench, monkeyp
 def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
     bench = make_bench()
     assert bench.share(bench.sampler.sample().view, "chat").used_bytes
-    bench.hurry(0.2)
+    bench.restart(timeout=0.2)
     release = threading.Event()
-    bench.sampler._collectors.process._collect = lambda _: release.wait(HANG_SECONDS)
+    bench.collectors.process._collect = lambda _: release.wait(HANG_SECONDS)
     view = bench.sampler.sample().view
     release.set()
     chat = bench.share(view, "chat")
@@ -370,7 +370,7 @@ def test_owners_of_an_earlier_pass_are_never_joined_with_new_pids(make_bench):
 def test_a_stale_drivers_pids_are_not_joined_either(make_bench):
     bench = make_bench()
     bench.sampler.sample()
-    bench.hurry(0.2)
+    bench.restart(timeout=0.2)
     bench.driver.hang(HANG_SECONDS)
     view = bench.sampler.sample().view
     assert view.gpus  # not stale yet
@@ -446,7 +446,7 @@ def test_without_a_page_scrapes_fail_instead_of_serving_an_old_one(step, monkeyp
 
 def test_own_numbers_that_cannot_be_read_cost_themselves_only(bench):
     before = series(bench.sampler.sample())
-    bench.sampler._own_numbers = lambda: 1 // 0
+    bench.read_own = lambda: 1 // 0
     after = series(bench.sampler.sample())
     gone = before.keys() - after.keys()
     assert "process_open_fds" in gone

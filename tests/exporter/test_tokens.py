@@ -346,7 +346,7 @@ def test_without_tokens_a_page_has_no_line_of_them():
 
 def test_the_collector_adds_its_lines_and_changes_no_other(make_bench):
     """On the demo's node, which has many sharing systems, and a pod that shares by tokens."""
-    collectors = make_bench().sampler._collectors
+    collectors = make_bench().collectors
     seen = observe(collectors, 1_790_000_000.0, WAIT_SECONDS, 600.0)
     assert seen.tokens is None
     builder = LedgerBuilder(codecs(GIB, GIB), "n")

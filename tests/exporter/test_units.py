@@ -56,7 +56,7 @@ def test_what_the_node_registers_casts_doubt_on_the_unit():
 def test_the_page_has_the_unit_and_what_would_fit(make_bench):
     bench = make_bench(volcano_memory_factor=1)
     pods = with_node(pod_sample([], complete=True), node(45))
-    bench.sampler._collectors.pods = Collector("api", lambda _: pods)
+    bench.collectors.pods = Collector("api", lambda _: pods)
     page = bench.sampler.sample().exposition.body(Format.TEXT).decode()
     reading = read_page(page)
     assert 'vgpu_memory_unit_bytes{scheme="volcano"} 1048576\n' in page

@@ -46,7 +46,7 @@ def _peak(pod: Sequence[Holding], amount: Amount) -> int:
 
 
 def _each_resource_claim_once(holdings: Iterable[Holding]) -> list[Holding]:
-    """The holdings, without what a holding before has of the same ResourceClaim."""
+    """The holdings; a device of a ResourceClaim counts only once."""
     counted: set[ResourceClaimDevice] = set()
     all_holdings = []
     for holding in holdings:
