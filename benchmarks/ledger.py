@@ -34,9 +34,12 @@ from benchmarks.budgets import Budgets  # noqa: E402
 from vgpu.ledger import Statement, merge  # noqa: E402
 from vgpu.ledger.cluster import cluster  # noqa: E402
 from vgpu.ledger.index import LedgerIndex  # noqa: E402
-from vgpu.ledger.node import NodeSamples, read_samples  # noqa: E402
+from vgpu.ledger.node import (  # noqa: E402
+    NodeSamples,
+    StatementCache,
+    read_samples,
+)
 from vgpu.ledger.node_usage import node_usage  # noqa: E402
-from vgpu.ledger.statement_cache import StatementCache  # noqa: E402
 from vgpu.model.allocation import Share  # noqa: E402
 from vgpu.model.facts import (  # noqa: E402
     ContainerName,

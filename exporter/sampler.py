@@ -19,8 +19,7 @@ from exporter.rhythm import SamplePlan
 from exporter.units import UnitRow, unit_rows
 from exporter.view import ExporterView, gpu_rows
 from vgpu.ledger import Ledger
-from vgpu.ledger.container_usage import NodeUsage
-from vgpu.ledger.token_use import token_uses
+from vgpu.ledger.container_usage import NodeUsage, token_uses
 from vgpu.metrics.render import Exposition, Format, Renderer
 from vgpu.model.facts import GpuSource
 from vgpu.model.names import Source

@@ -9,8 +9,7 @@ import msgspec
 
 from exporter.allocations import AllocationTotals
 from exporter.units import UnitRow
-from vgpu.ledger.container_usage import NodeUsage
-from vgpu.ledger.token_use import TokenUse
+from vgpu.ledger.container_usage import NodeUsage, TokenUse
 from vgpu.ledger.usage import DeviceUsage
 from vgpu.model.facts import CallCost, Gpu, GpuSample, PodSummary, XidCount
 from vgpu.sources.samples import CollectorRow

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from vgpu.ledger import Ledger, merge
-from vgpu.ledger.from_own import own_statements
+from vgpu.ledger.from_node import own_statements
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.model.admitted_pod import AdmittedPod
 from vgpu.model.allocation import Device

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 from exporter.compat.gaia import gaia
-from exporter.compat.hami import hami
-from exporter.compat.legacy import hami_legacy, volcano
+from exporter.compat.monitors import hami, hami_legacy, volcano
 from exporter.compat.scheduler import volcano_scheduler
 from vgpu.ledger.container_usage import NodeUsage
 from vgpu.metrics.family import FamilyTable

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from exporter.compat.rows import GAUGE
+from exporter.compat.monitors import GAUGE
 from exporter.view import ExporterView
 from vgpu.ledger.container_usage import ContainerUsage, ShareUsage
 from vgpu.metrics.family import Family, FamilyTable, Labelled, Number, Value

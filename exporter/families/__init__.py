@@ -1,7 +1,7 @@
 """vgpu's own metric families, in page order. ``docs/metrics.md`` is generated from them.
 
-To add a metric, add a row to a table: ``devices``, ``node``, ``containers``,
-``sharing``, ``tokens``, ``allocations`` or ``health``.
+To add a metric, add a row to a table: ``devices``, ``node``, ``containers``, ``allocations`` or
+``health``.
 """
 
 from collections.abc import Collection
@@ -13,13 +13,11 @@ from exporter.families.allocations import (
     LEDGER,
     RESOURCE_CLAIMS,
 )
-from exporter.families.containers import CONTAINERS, SHARES
+from exporter.families.containers import CONTAINERS, SHARES, SHARING, TOKENS
 from exporter.families.details import Detail
-from exporter.families.devices import GPUS, XID_WATCH, XIDS
+from exporter.families.devices import GPUS, REPLICAS, XID_WATCH, XIDS
 from exporter.families.health import CALLS, COLLECTORS, SELF
 from exporter.families.node import NODE, UNITS
-from exporter.families.sharing import REPLICAS, SHARING
-from exporter.families.tokens import TOKENS
 from vgpu.metrics.family import FamilyTable
 from vgpu.metrics.process_families import PROCESS, WEB
 

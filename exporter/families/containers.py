@@ -1,4 +1,4 @@
-"""Families of the containers: limits, used memory, and accounted memory."""
+"""Families of the containers: limits, memory, how NVIDIA's means share a device, and tokens."""
 
 from collections.abc import Callable
 
@@ -187,6 +187,104 @@ CONTAINERS = FamilyTable(
             " when it started (shim region).",
             lambda row: row.last_kernel_time or None,
             unit="timestamp",
+        ),
+    ),
+)
+
+
+SHARING = FamilyTable(
+    title="Sharing by NVIDIA's own means",
+    note=(
+        "Of containers with devices of NVIDIA's device plugin. `sharing` is `exclusive`,"
+        " `time-slicing`, `mps`, `mig`, `mig-time-slicing` or `unknown`. A replica is a turn and"
+        " no amount of memory: `vgpu_container_shares_allocated` has their number, and no limit"
+        " is exported that was not read."
+    ),
+    rows=lambda view: tuple(row for row in view.usage.shares if row.sharing),
+    labels=(*CONTAINER_LABELS, "uuid"),
+    key=share_labels,
+    families=(
+        Family(
+            "vgpu_container_sharing_info",
+            GAUGE,
+            "Always 1; how the device is shared (the kubelet's checkpoint).",
+            lambda row: {(row.sharing.value,): 1},
+            ("sharing",),
+        ),
+        Family(
+            "vgpu_container_memory_fair_share_bytes",
+            GAUGE,
+            "The device's memory, divided by its replicas and multiplied by those that the"
+            " container holds. Nothing enforces this number.",
+            lambda row: row.fair_share_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_process_memory_limit_bytes",
+            GAUGE,
+            "Memory of the device that MPS lets each process of the container have (control.log of"
+            " the MPS daemon, with --collector.bare also the processes' environment). A container"
+            " with several processes may have more.",
+            lambda row: row.process_limit_bytes,
+            unit="bytes",
+        ),
+        Family(
+            "vgpu_container_process_core_limit_ratio",
+            GAUGE,
+            "Part of the device's threads that MPS lets each process of the container use, 1 is the"
+            " whole device (control.log of the MPS daemon, with --collector.bare also the"
+            " processes' environment).",
+            lambda row: _ratio(row.process_core_limit_percent),
+            unit="ratio",
+        ),
+    ),
+)
+
+
+TOKENS = FamilyTable(
+    title="Tokens: the time of a GPU that pods share",
+    note=(
+        "Only with --collector.tokens, of pods with a share of KubeShare. A pod has one token for"
+        " all its containers: `container` is empty if several of them have a share of the GPU. What"
+        " the driver reports of them is `vgpu_container_sm_utilization_ratio`."
+    ),
+    rows=lambda view: view.tokens,
+    labels=(*CONTAINER_LABELS, "uuid"),
+    key=lambda row: (
+        row.tenant.namespace,
+        row.tenant.pod,
+        row.container,
+        row.pod_uid,
+        row.tenant.device,
+    ),
+    families=(
+        Family(
+            "vgpu_container_token_request_ratio",
+            GAUGE,
+            "The part of the GPU's time that the pod requests (token daemon).",
+            lambda row: row.tenant.request_ratio,
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_container_token_limit_ratio",
+            GAUGE,
+            "The part of the GPU's time that the pod gets at most (token daemon).",
+            lambda row: row.tenant.limit_ratio,
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_container_token_window_share_ratio",
+            GAUGE,
+            "The part of the daemon's last window for which the pod had the token (token daemon).",
+            lambda row: row.tenant.window_share_ratio,
+            unit="ratio",
+        ),
+        Family(
+            "vgpu_container_token_wait_seconds_total",
+            MetricType.COUNTER,
+            "Time for which the pod waited for tokens that it got (token daemon).",
+            lambda row: row.tenant.wait_seconds,
+            unit="seconds",
         ),
     ),
 )

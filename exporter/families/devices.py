@@ -334,3 +334,20 @@ XIDS = FamilyTable(
         ),
     ),
 )
+
+
+REPLICAS = FamilyTable(
+    title="Replicas of NVIDIA's device plugin",
+    rows=lambda view: tuple(row for row in view.gpus if row.replicas),
+    labels=("uuid",),
+    key=lambda row: (row.gpu.uuid,),
+    families=(
+        Family(
+            "vgpu_gpu_replicas",
+            GAUGE,
+            "Replicas of the device (time-slicing or MPS) that NVIDIA's device plugin has"
+            " registered as healthy (the kubelet's checkpoint).",
+            lambda row: row.replicas,
+        ),
+    ),
+)

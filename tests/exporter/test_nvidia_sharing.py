@@ -8,7 +8,8 @@ import pytest
 from exporter.allocations import allocation_totals
 from exporter.families import OWN_TABLES
 from exporter.families.allocations import RESOURCE_CLAIMS
-from exporter.families.sharing import REPLICAS, SHARING
+from exporter.families.containers import SHARING
+from exporter.families.devices import REPLICAS
 from exporter.sampler import codecs
 from exporter.view import ExporterView, gpu_rows
 from tests.support import sample_cluster as sample

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from exporter.allocations import allocation_totals
 from exporter.families import OWN_TABLES
-from exporter.families.tokens import TOKENS
+from exporter.families.containers import TOKENS
 from exporter.sampler import codecs
 from exporter.view import ExporterView, gpu_rows
 from kubeshare.tokens.metrics import TABLES
@@ -20,8 +20,7 @@ from tests.grafana.pretended_scheduler import PretendedScheduler
 from tests.grafana.pretended_tokens import UUID, sharing
 from tests.support.waiting import WAIT_SECONDS
 from tests.support.web_helpers import Pki, hashed
-from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of
-from vgpu.ledger.token_use import token_uses
+from vgpu.ledger.container_usage import ContainerUsage, NodeUsage, ShareUsage, shares_of, token_uses
 from vgpu.metrics.render import Format, Renderer
 from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.names import PodRef, Scheme, Source

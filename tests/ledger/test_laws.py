@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tests.ledger.ledger_values import evidences, ref, statements, surroundings
 from vgpu.ledger import ConflictKind, merge
-from vgpu.ledger.containers import by_pod
 from vgpu.ledger.precedence import resolve_fast, resolve_general
 from vgpu.ledger.registry import Registry
+from vgpu.ledger.statements import by_pod
 from vgpu.model.names import Phase, Source
 from vgpu.model.objects import holds_devices
 

@@ -9,8 +9,7 @@ from simulator.scheme_objects import claims
 from tests.ledger.ledger_values import GPUS, NODE, A, B, kinds, pod, ref, where
 from tests.support.fleet_node import fleet_node
 from vgpu.ledger import ConflictKind, Statement, merge
-from vgpu.ledger.node import NodeSamples, node_evidence, read_samples
-from vgpu.ledger.statement_cache import StatementCache
+from vgpu.ledger.node import NodeSamples, StatementCache, node_evidence, read_samples
 from vgpu.ledger.statements import DRA_SOURCES
 from vgpu.model.allocation import Device, Share
 from vgpu.model.facts import (

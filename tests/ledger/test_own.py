@@ -5,7 +5,7 @@ import pytest
 
 from tests.ledger.ledger_values import NODE, kinds
 from vgpu.ledger import ConflictKind, merge
-from vgpu.ledger.from_own import own_statements
+from vgpu.ledger.from_node import own_statements
 from vgpu.ledger.node import NodeSamples, node_evidence
 from vgpu.model.admitted_pod import AdmittedPod, Binding
 from vgpu.model.allocation import Allocation, Claim, Device, Share

@@ -3,7 +3,7 @@
 import msgspec
 
 from tests.ledger.ledger_values import A, B, pod
-from vgpu.ledger.statement_cache import StatementCache
+from vgpu.ledger.node import StatementCache
 from vgpu.model.facts import Grant
 from vgpu.model.names import Source
 from vgpu.model.objects import Container

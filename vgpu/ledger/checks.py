@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
-from vgpu.ledger.containers import Containers
 from vgpu.ledger.entries import Holding
 from vgpu.ledger.pods import SupportedHolding
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import KUBELET, Evidence, Malformed, Statement, Wanted
+from vgpu.ledger.statements import KUBELET, Containers, Evidence, Malformed, Statement, Wanted
 from vgpu.model.names import Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN
 from vgpu.schemes.registry import registry as schemes_registry

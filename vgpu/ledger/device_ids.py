@@ -9,8 +9,7 @@ at once.
 
 from collections.abc import Iterable, Sequence
 
-from vgpu.ledger.containers import Containers
-from vgpu.ledger.statements import KUBELET, Statement
+from vgpu.ledger.statements import KUBELET, Containers, Statement
 
 DeviceIds = frozenset[tuple[str, str]]
 """(resource, device ID)."""

@@ -27,12 +27,11 @@ from itertools import filterfalse
 from vgpu.kube.kept_keys import is_gpu_resource
 from vgpu.ledger import checks
 from vgpu.ledger.conflicts import Conflict, ConflictKind
-from vgpu.ledger.containers import Containers, by_pod
 from vgpu.ledger.entries import DeviceEntry, Holding, Ledger
 from vgpu.ledger.liveness import Liveness, liveness_of, pods_by_node_uid
 from vgpu.ledger.pods import Known, PodResolution, SupportedHolding, resolve_pod
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import GIVERS, KUBELET, Evidence, Statement, Wanted
+from vgpu.ledger.statements import GIVERS, KUBELET, Containers, Evidence, Statement, Wanted, by_pod
 from vgpu.ledger.totals import excesses, held
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.model.objects import Pod

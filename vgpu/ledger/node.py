@@ -1,4 +1,7 @@
-"""One node's evidence, from all that was sampled there and the API server's objects. Pure."""
+"""One node's evidence, from all that was sampled there and the API server's objects. Pure.
+
+Parts that have not changed since the samples before are cached.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -6,19 +9,25 @@ import msgspec
 
 from vgpu.ledger.bounds import Bounds, bounds
 from vgpu.ledger.device_ids import pods_with_reused_ids
-from vgpu.ledger.from_api import node_ref
+from vgpu.ledger.from_api import Reading, node_ref, read_pod
 from vgpu.ledger.from_dra import (
     ResourceClaimDetails,
     left_resource_claims,
     missing_specs,
     resource_claim_statements,
 )
-from vgpu.ledger.from_kubelet import NO_CONTEXT, GrantContext, identified
+from vgpu.ledger.from_kubelet import (
+    NO_CONTEXT,
+    GrantContext,
+    GrantReader,
+    GrantStatements,
+    by_container,
+    identified,
+)
 from vgpu.ledger.from_node import devices_of, process_statements
 from vgpu.ledger.limit_files import LimitReport, limit_reports
 from vgpu.ledger.owners import pods_with_cgroups, running_containers, started_containers
 from vgpu.ledger.regions import RegionReports, region_reports
-from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.statements import Evidence, Malformed, Statement
 from vgpu.ledger.virtual_gpus import holders, of_holders, of_share_pods, on_gpus
 from vgpu.model.allocation import Device
@@ -36,6 +45,51 @@ from vgpu.model.names import PodRef, Source
 from vgpu.model.objects import Pod
 from vgpu.schemes.codec import SchemeCodec
 from vgpu.schemes.kubeshare.node import with_handles
+
+
+class StatementCache:
+    """The cache of one node, always for the same codecs. One thread uses it."""
+
+    def __init__(self) -> None:
+        self._pods: Mapping[str, tuple[Pod, Reading]] = {}
+        self._context = NO_CONTEXT
+        self._grants: dict[
+            Source, Mapping[tuple[str, str], tuple[Mapping[str, Grant], GrantStatements]]
+        ] = {}
+
+    def readings(self, pods: Iterable[Pod], codecs: Sequence[SchemeCodec]) -> list[Reading]:
+        """The reading of each pod."""
+        readings = []
+        current: dict[str, tuple[Pod, Reading]] = {}
+        for pod in pods:
+            known = self._pods.get(pod.ref.uid)
+            if known is None or (known[0] is not pod and known[0] != pod):
+                known = (pod, read_pod(pod, codecs, on_node=True))
+            current[pod.ref.uid] = known
+            readings.append(known[1])
+        self._pods = current
+        return readings
+
+    def allocations(
+        self,
+        grants: Iterable[Grant],
+        codecs: Sequence[SchemeCodec],
+        source: Source,
+        context: GrantContext = NO_CONTEXT,
+    ) -> list[GrantStatements]:
+        """The kubelet's allocations to each container, as ``source`` reports them."""
+        if context != self._context:
+            self._context, self._grants = context, {}
+        reader = GrantReader(codecs, source, context)
+        before = self._grants.get(source, {})
+        current = {}
+        for place, by_resource in by_container(grants).items():
+            known = before.get(place)
+            if known is None or known[0] != by_resource:
+                known = (by_resource, reader.read(*place, by_resource))
+            current[place] = known
+        self._grants[source] = current
+        return [reading for _, reading in current.values()]
 
 
 class NodeSamples(msgspec.Struct, frozen=True):

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from vgpu.ledger.conflicts import Conflict, ConflictKind
-from vgpu.ledger.containers import Containers
 from vgpu.ledger.device_ids import DeviceIds, reused_ids
 from vgpu.ledger.entries import Holding, HoldingSum, ResourceClaimShare
 from vgpu.ledger.liveness import NORMAL_LEFTOVERS, Liveness, proves_liveness
 from vgpu.ledger.precedence import DeviceStatements, Settled, resolve_container
 from vgpu.ledger.registry import Registry
-from vgpu.ledger.statements import LIMITS, RANK, Statement
+from vgpu.ledger.statements import LIMITS, RANK, Containers, Statement
 from vgpu.ledger.totals import held
 from vgpu.model.names import ContainerKind, Phase, PodRef, Scheme, Source
 from vgpu.schemes.nvidia.grant import UNKNOWN

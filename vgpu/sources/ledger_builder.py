@@ -17,9 +17,8 @@ from vgpu.ledger.from_node import devices_of
 from vgpu.ledger.index import LedgerIndex
 from vgpu.ledger.liveness import node_uid
 from vgpu.ledger.merge import ResolutionCache
-from vgpu.ledger.node import NodeFiles, NodeSamples, read_samples
+from vgpu.ledger.node import NodeFiles, NodeSamples, StatementCache, read_samples
 from vgpu.ledger.node_usage import node_usage
-from vgpu.ledger.statement_cache import StatementCache
 from vgpu.ledger.usage import MEMORY_USED
 from vgpu.model.allocation import Device
 from vgpu.model.facts import GpuSample, ProcessSample

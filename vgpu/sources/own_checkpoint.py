@@ -8,7 +8,7 @@ changed.
 import time
 from functools import partial
 
-from vgpu.ledger.from_own import own_statements
+from vgpu.ledger.from_node import own_statements
 from vgpu.ledger.statements import Statement
 from vgpu.model.names import Scheme
 from vgpu.model.own_checkpoint import LIMIT, decode, file_name

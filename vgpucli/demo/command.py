@@ -28,7 +28,7 @@ from simulator.cluster import SimulatedCluster
 from simulator.demo import demo
 from simulator.demo_cluster import demo_cluster
 from simulator.node import SimulatedNode
-from vgpu.ledger.token_use import TokenUse
+from vgpu.ledger.container_usage import TokenUse
 from vgpu.program import logs, termination
 from vgpu.program.flags import field, is_typed
 from vgpu.program.output import say, say_text
