@@ -158,7 +158,7 @@ def gemini(**changes):
 
 
 def limit_statements(limits, pods, names):
-    stated = [each.stated for each in limit_reports(limits, pods, names, UNREGISTERED)]
+    stated = [each.statement for each in limit_reports(limits, pods, names, UNREGISTERED)]
     statements = [each for each in stated if isinstance(each, Statement)]
     return statements, [each for each in stated if isinstance(each, Malformed)]
 

@@ -26,9 +26,11 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 
     def limit_error(self, device: str, limit: int | None) -> str:
         """Why no container can have so many bytes of the device, as text; "" if one can."""
+        if limit is None:
+            return ""
         device = self.uuids.get(device) or device
         most = self._most(device)
-        if limit is None or limit <= most:
+        if limit <= most:
             return ""
         return f"a memory limit of {exact_size(limit)} of {device}, which has {exact_size(most)}"
 

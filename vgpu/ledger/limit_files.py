@@ -43,9 +43,9 @@ class LimitReport(msgspec.Struct, frozen=True, gc=False):
         return self.limit.device or bus_id(self.limit.pci_bus_id)
 
     @property
-    def stated(self) -> Statement | Malformed:
-        """What the file states; its cores are those requested, since up to the limit a container
-        may use free ones.
+    def statement(self) -> Statement | Malformed:
+        """What the file states. Its cores are those requested: up to the limit a container may
+        use free ones.
         """
         limit = self.limit
         pod = PodRef(self.pod_uid, limit.namespace, limit.pod) if self.pod_uid else None

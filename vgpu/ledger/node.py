@@ -208,7 +208,7 @@ def read_samples(
     if shim or (process and process.bare):
         by_source[Source.SHIM] = files.regions.statements
     if limits:
-        stated = [report.stated for report in files.limits]
+        stated = [report.statement for report in files.limits]
         by_source[Source.LIMIT_FILE] = [each for each in stated if isinstance(each, Statement)]
         malformed += (each for each in stated if isinstance(each, Malformed))
     statements = tuple(statement for given in by_source.values() for statement in given)

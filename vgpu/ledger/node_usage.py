@@ -45,12 +45,7 @@ from vgpu.model.facts import (
     RegionFile,
     ShimSample,
 )
-from vgpu.model.names import (
-    Phase,
-    PodRef,
-    Scheme,
-    Source,
-)
+from vgpu.model.names import Phase, PodRef, Scheme, Source
 from vgpu.model.reasons import Reason, Rejection
 
 CLOCK_SLACK_SECONDS: Final = 86_400
@@ -77,37 +72,37 @@ def node_usage(
     """
     presence = Presence(process.live_pods if process else None, phases)
     owners = process.owners if process and process.sees_host else None
-    usage = _UsageBuilder(index, presence, kubelet or KubeletSample({}, {}), finished, at)
+    builder = _UsageBuilder(index, presence, kubelet or KubeletSample({}, {}), finished, at)
     for report in files.regions.on_node:
-        usage.add_region_on_node(report)
+        builder.add_region_on_node(report)
     replicas = registered_replicas(kubelet.replicas if kubelet else {}, index.registry)
     for pairs in (index.grants, index.resource_claims):
-        usage.add_allocations(pairs)
-    add_sharing(usage.containers, index, replicas, limits.mps if limits else ())
-    usage.add_allocations(index.own)
+        builder.add_allocations(pairs)
+    add_sharing(builder.containers, index, replicas, limits.mps if limits else ())
+    builder.add_allocations(index.own)
     for limit in files.limits:
-        usage.add_limit(limit)
+        builder.add_limit(limit)
     for report in files.regions.inside:
-        usage.add_region(report)
+        builder.add_region(report)
     devices: Mapping[str, DeviceUsage] = {}
     process_usages: tuple[Usage, ...] = ()
     if gpu is not None and process is not None and owners is not None:
-        process_usages = usages(gpu, owners, usage.container_of)
+        process_usages = usages(gpu, owners, builder.container_of)
         if process.mps_clients:
-            lower_to_clients(usage.containers, index, process_usages, process.mps_clients)
+            lower_to_clients(builder.containers, index, process_usages, process.mps_clients)
         unclear = unclear_use(gpu, process, process_usages)
-        usage.add_processes(gpu, process_usages, unclear)
+        builder.add_processes(gpu, process_usages, unclear)
         devices = _device_usages(gpu, owners, process_usages, unclear)
-    usage.add_reserved()
+    builder.add_reserved()
     has_names = presence.known and shim is not None and kubelet is not None and kubelet.named
-    containers = tuple(usage.containers.values())
+    containers = tuple(builder.containers.values())
     return NodeUsage(
         containers,
         tuple(shares_of(containers)),
         devices,
-        tuple(usage.orphans) if has_names else None,
-        tuple(usage.released) if has_names else None,
-        tuple(usage.refused),
+        tuple(builder.orphans) if has_names else None,
+        tuple(builder.released) if has_names else None,
+        tuple(builder.refused),
         process_usages,
         replicas,
     )
@@ -152,10 +147,11 @@ class _UsageBuilder:
             of_pod = self._index.holdings.get(uid, {})
             pod = self._kubelet.pods.get(uid) or PodRef(uid, "", "")
             usage = self.containers[place] = ContainerUsage(pod, name, scheme, source)
-            for holding in (of_pod.get(name) or of_pod.get("") or {}).values():
-                usage.phase = holding.phase
-                usage.scheme = scheme if holding.scheme is Scheme.NONE else holding.scheme
-                break  # the first one is the container's
+            by_device = of_pod.get(name) or of_pod.get("") or {}
+            first = next(iter(by_device.values()), None)
+            if first is not None:
+                usage.phase = first.phase
+                usage.scheme = scheme if first.scheme is Scheme.NONE else first.scheme
         elif usage.scheme is Scheme.NONE is not scheme:
             usage.scheme = scheme
             for share in usage.shares.values():

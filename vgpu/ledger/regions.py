@@ -162,7 +162,7 @@ def region_report(file: RegionFile, slots: Slots, bounds: Bounds) -> RegionRepor
     shares: list[Share] = []
     for device in file.region.devices:
         memory, percent = device.memory_limit_bytes or None, device.core_limit_percent
-        error = bounds.limit_error(device.uuid, memory)
+        error = "" if memory is None else bounds.limit_error(device.uuid, memory)
         # HAMi-core enforces no limit of 100 % of the cores.
         cores = percent * MILLI_PER_PERCENT if percent and percent < WHOLE_DEVICE_PERCENT else None
         errors.append(error)
