@@ -23,7 +23,7 @@ from vgpu.program import logs, termination
 from vgpu.program.flags import field
 from vgpu.program.host import ProgramHost
 from vgpu.program.output import say_document
-from vgpu.program.process import build_info
+from vgpu.program.process import build_info, process_numbers
 from vgpu.program.termination import exit_now
 from vgpu.program.version import version_option
 from vgpu.program.web_flags import WebOptions
@@ -151,7 +151,7 @@ def make_sampler(
 ) -> Sampler:
     """The sampler of these options; ``driver`` None is a node without the nvml collector."""
     collectors = open_collectors(options, driver)
-    return Sampler(sampler_settings(options), collectors, driver, own or own_numbers(None))
+    return Sampler(sampler_settings(options), collectors, driver, own or process_numbers(None))
 
 
 def run(

@@ -9,7 +9,7 @@ from exporter.sampler import Sampler
 from simulator.demo import demo
 from simulator.node import SimulatedNode
 from tests.support.waiting import WAIT_SECONDS
-from vgpu.program.process import own_numbers
+from vgpu.program.process import process_numbers
 from vgpucli.demo.command import on_node
 
 
@@ -27,7 +27,7 @@ class Bench:
         options = msgspec.structs.replace(options, **changes)
         self.settings = sampler_settings(options)
         self.collectors = open_collectors(options, self.driver)
-        self.read_own = own_numbers(None)
+        self.read_own = process_numbers(None)
         self.restart()
 
     def restart(self, **changes):

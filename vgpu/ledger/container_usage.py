@@ -7,7 +7,7 @@ import msgspec
 
 from vgpu.ledger.regions import Accounted
 from vgpu.ledger.usage import DeviceUsage, Usage, is_over
-from vgpu.model.facts import TokenSample, TokenTenant
+from vgpu.model.facts import TokenClient, TokenSample
 from vgpu.model.names import Phase, PodRef, Scheme, Sharing, Source
 from vgpu.model.reasons import Rejection
 
@@ -132,7 +132,7 @@ class TokenUse(msgspec.Struct, frozen=True, gc=False):
 
     pod_uid: str
     container: str
-    tenant: TokenTenant
+    tenant: TokenClient
 
 
 def token_uses(sample: TokenSample, shares: Iterable[ShareUsage]) -> tuple[TokenUse, ...]:
@@ -147,7 +147,7 @@ def token_uses(sample: TokenSample, shares: Iterable[ShareUsage]) -> tuple[Token
             place = share.device, share.pod.namespace, share.pod.name
             holders.setdefault(place, []).append(share)
     uses: list[TokenUse] = []
-    for tenant in sample.tenants:
+    for tenant in sample.clients:
         own = holders.get((tenant.device, tenant.namespace, tenant.pod), [])
         if len({share.pod.uid for share in own}) == 1:
             container = own[0].container if len(own) == 1 else ""

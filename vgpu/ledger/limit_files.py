@@ -15,7 +15,7 @@ from vgpu.model.facts import ContainerName, LimitFile
 from vgpu.model.names import PodRef, Source
 from vgpu.model.reasons import Reason
 from vgpu.model.units import MILLI_PER_PERCENT
-from vgpu.schemes.kubeshare.gemini_config import split_name, tenant_name
+from vgpu.schemes.kubeshare.gemini_config import client_name, split_name
 
 
 class LimitReport(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +79,7 @@ def limit_reports(
     full_names: dict[tuple[str, str], tuple[str, str]] = {}  # by key
     for pod in pods:
         full_name = pod.namespace, pod.name
-        full_names[split_name(tenant_name(*full_name))] = full_name
+        full_names[split_name(client_name(*full_name))] = full_name
         uids.setdefault(full_name, set()).add(pod.uid)
     containers: dict[str, set[str]] = {}
     for container in names.values():
