@@ -181,9 +181,10 @@ $(VENV)/.python:
 	@touch $@
 
 # A lock names every package. Without --no-deps an older pip looks at newer versions, too, and ends
-# at the first that has no hash in the lock.
+# at the first that has no hash in the lock. Modules are compiled when they are first imported: most of
+# the Kubernetes client never is, and compiling it takes as long as all the rest.
 PIP_INSTALL    = $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
-INSTALL_LOCKED = $(PIP_INSTALL) --only-binary :all: --require-hashes -r
+INSTALL_LOCKED = $(PIP_INSTALL) --no-compile --only-binary :all: --require-hashes -r
 
 $(VENV)/.runtime: requirements/runtime.lock | $(VENV)/.python
 	@echo 'Setting up $(VENV) (once) ...'

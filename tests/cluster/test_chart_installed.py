@@ -282,7 +282,11 @@ def test_the_token_daemon_serves_without_a_capability_and_the_exporter_reads_its
         for name, text in contents.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / "GPU-1").write_text(text)
-        values = {"tokens": {"enabled": True}, "reconciler": {"kind": "None"}}
+        alone = ["--handover-wait=1ms"]  # no next process comes, for which it would wait at its end
+        values = {
+            "tokens": {"enabled": True, "extraArgs": alone},
+            "reconciler": {"kind": "None"},
+        }
         values["exporter"] = {"sampleInterval": "1s"}
         pods = installed(of_the_bed(node) | values)
         (status,) = kernel_says(node, "vgpu tokens")

@@ -63,6 +63,7 @@ class PluginBench:
         if not in_pod:
             self.kubeconfig.write_text(self.server.kubeconfig())
         self.store.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        self.program = ["-m", "vgpu"]
         self.process = None
         self.port = 0
         self._log = self.folder / "plugin.log"
@@ -117,7 +118,7 @@ class PluginBench:
         return {**kept, **self.driver.env(), **found, **more}
 
     def command(self):
-        program = [IN_A_POD, self.account] if self.account else ["-m", "vgpu"]
+        program = [IN_A_POD, self.account] if self.account else self.program
         shim = [f"--volcano.shim-dir={self.folder}/shim"] if self.scheme == "volcano" else []
         kubeconfig = [] if self.account else [f"--kubeconfig={self.kubeconfig}"]
         return [
